@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in interface: what a shuffle service must provide, and the words all rooms share.
+
+This package imports nothing else of Penstock. Everything a third-party service needs to know is here:
+identities, partition kinds, descriptors, settings, errors and the protocols of master and environment.
+"""
+
+from penstock.shuffle.descriptors import (
+    ChannelDescriptor,
+    InputGateDescriptor,
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ResultPartitionDescriptor,
+    ShuffleDescriptor,
+)
+from penstock.shuffle.events import EndOfData, EndOfPartition, Event, TaskEvent
+from penstock.shuffle.ids import AttemptId, PartitionId
+from penstock.shuffle.kinds import PartitionKind, mode_to_kind
+from penstock.shuffle.metrics import MetricGroup
+from penstock.shuffle.registry import load_service
+from penstock.shuffle.service import (
+    InputGate,
+    JobShuffleContext,
+    OwnerContext,
+    Received,
+    ResultPartitionWriter,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    ShuffleMaster,
+    ShuffleMasterContext,
+    ShuffleService,
+)
+from penstock.shuffle.settings import Settings
+
+__all__ = [
+    "AttemptId",
+    "ChannelDescriptor",
+    "EndOfData",
+    "EndOfPartition",
+    "Event",
+    "InputGate",
+    "InputGateDescriptor",
+    "JobShuffleContext",
+    "MetricGroup",
+    "OwnerContext",
+    "PartitionDescriptor",
+    "PartitionId",
+    "PartitionKind",
+    "ProducerDescriptor",
+    "Received",
+    "ResultPartitionDescriptor",
+    "ResultPartitionWriter",
+    "Settings",
+    "ShuffleDescriptor",
+    "ShuffleEnvironment",
+    "ShuffleEnvironmentContext",
+    "ShuffleMaster",
+    "ShuffleMasterContext",
+    "ShuffleService",
+    "TaskEvent",
+    "load_service",
+    "mode_to_kind",
+]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error Penstock raises, as a tree.
+
+All are picklable, because Spark and our own control plane carry them between processes.
+
+    PenstockError
+    ├── SettingError            a setting, argument or plan is wrong: nothing was started
+    │   ├── PlanError           the pipeline cannot be built or would deadlock
+    │   └── SchemaError         columns or types do not fit
+    ├── SlotsError              not enough task slots
+    ├── PartitionError          what a reader is told about a partition it cannot read
+    │   ├── PartitionNotProducedError / PartitionReleasedError / PartitionExpiredError
+    │   ├── PartitionLostError  its host or file is gone
+    │   └── ProducerFailedError the producer failed; the cause is the producer's
+    ├── IncompleteDataError     rows, bytes or checksum differ from what the writer counted
+    ├── ProtocolError           a peer sent bytes that are not our protocol (the remote is to blame)
+    ├── AuthenticationError     a peer could not prove the application's secret
+    ├── StaleError              the message belongs to an attempt or a master that is no longer current
+    ├── InsufficientBuffersError  the network memory cannot give the guaranteed minimum
+    ├── EnvironmentLostError    the environment process or the connection to it is gone
+    ├── ControlError            the JobMaster could not be reached or did not answer in time
+    ├── TaskCancelledError      this task was told to stop
+    └── JobError                the job failed; carries the user's traceback where there is one
+        └── JobCancelledError
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all errors of Penstock. One message says what, where and what to do."""
+
+
+class SettingError(PenstockError, ValueError):
+    """A setting or an argument is wrong; nothing was started."""
+
+
+class PlanError(SettingError):
+    """The pipeline cannot be built, or its pipelined edges could deadlock."""
+
+
+class SchemaError(SettingError):
+    """A column is missing, or types do not fit what was declared."""
+
+
+class SlotsError(PenstockError):
+    """The region needs more task slots than there are."""
+
+
+class PartitionError(PenstockError):
+    """A partition cannot be read; the subclass says why."""
+
+
+class PartitionNotProducedError(PartitionError):
+    """The partition was not yet produced when the deadline passed."""
+
+
+class PartitionReleasedError(PartitionError):
+    """The partition was released: its data is gone on purpose."""
+
+
+class PartitionExpiredError(PartitionError):
+    """The partition's lease ran out."""
+
+
+class PartitionLostError(PartitionError):
+    """The partition's host, process or file is gone."""
+
+
+class ProducerFailedError(PartitionError):
+    """The partition's producer failed or was cancelled."""
+
+
+class IncompleteDataError(PenstockError):
+    """A reader received other rows, bytes or checksum than the writer counted."""
+
+
+class ProtocolError(PenstockError):
+    """The peer sent bytes that are not our protocol."""
+
+
+class AuthenticationError(PenstockError):
+    """The peer could not prove that it knows the application's secret."""
+
+
+class StaleError(PenstockError):
+    """The message belongs to an attempt or master that is no longer current."""
+
+
+class InsufficientBuffersError(PenstockError):
+    """The network memory cannot give the guaranteed minimum of buffers."""
+
+
+class EnvironmentLostError(PenstockError):
+    """The environment process, or the connection to it, is gone."""
+
+
+class ControlError(PenstockError):
+    """The JobMaster could not be reached or did not answer in time."""
+
+
+class TaskCancelledError(PenstockError):
+    """This task was told to stop."""
+
+
+class JobError(PenstockError):
+    """The job failed. The message holds the user's traceback where user code raised."""
+
+
+class JobCancelledError(JobError):
+    """The job was cancelled."""

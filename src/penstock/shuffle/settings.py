@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings under `spark.penstock.`: one frozen dataclass per concern, validated once, unknown keys refused."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+
+from penstock.shuffle.errors import SettingError
+from penstock.shuffle.kinds import mode_to_kind
+
+PREFIX = "spark.penstock."
+
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a Spark size such as `64m`, `256KiB` or `1048576`."""
+    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", text.lower())
+    if match is None:
+        raise ValueError("a size such as 64m, 256k or 1048576")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a Spark duration such as `100ms`, `10s` or `5min`; a bare number is seconds."""
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*", text.lower())
+    if match is None:
+        raise ValueError("a duration such as 100ms, 10s or 5min")
+    return float(match[1]) * _TIME_UNITS[match[2] or ""]
+
+
+def parse_bool(text: str) -> bool:
+    """A Spark boolean."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleSettings:
+    """Which service and which mode an edge has where it does not say so itself."""
+
+    service: str = "local"
+    mode: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds."""
+
+    memory: int = 256 << 20
+    segment_size: int = 256 << 10
+    exclusive_buffers_per_channel: int = 2
+    floating_buffers_per_gate: int = 8
+    overdraft_buffers_per_gate: int = 5
+    flush_timeout: float = 0.1
+    completeness_check: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSettings:
+    """The environment process: one per `host` or per `executor`. Times in seconds."""
+
+    scope: str = "host"
+    directory: str = ""
+    start_timeout: float = 30.0
+    lease_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """How a job waits. Times in seconds."""
+
+    slots_timeout: float = 60.0
+    result_lease: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one job."""
+
+    shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
+    job: JobSettings = field(default_factory=JobSettings)
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, str]) -> Settings:
+        """Settings out of Spark's conf (other keys are ignored); raises SettingError naming key and remedy."""
+        values: dict[str, dict[str, object]] = {}
+        for key, text in conf.items():
+            if not key.startswith(PREFIX):
+                continue
+            concern, name, parse = _find(key)
+            try:
+                values.setdefault(concern, {})[name] = parse(text)
+            except ValueError as error:
+                raise SettingError(f"{key}={text!r} is not valid: it takes {error}") from None
+        parts = {part.name: _CONCERNS[part.name](**values.get(part.name, {})) for part in fields(cls)}
+        settings = cls(**parts)
+        _validate(settings)
+        return settings
+
+    def to_conf(self) -> dict[str, str]:
+        """The inverse of `from_conf`, for handing settings to another process."""
+        conf = {}
+        for concern in fields(self):
+            part = getattr(self, concern.name)
+            for item in fields(part):
+                value = getattr(part, item.name)
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                conf[f"{PREFIX}{concern.name}.{_camel(item.name)}"] = text
+        return conf
+
+
+_CONCERNS = {
+    "shuffle": ShuffleSettings,
+    "network": NetworkSettings,
+    "environment": EnvironmentSettings,
+    "job": JobSettings,
+}
+_SIZES = {"memory", "segment_size"}
+_TIMES = {"flush_timeout", "start_timeout", "lease_timeout", "slots_timeout", "result_lease"}
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
+def _parser(name: str, default: object) -> Callable[[str], object]:
+    if name in _SIZES:
+        return parse_size
+    if name in _TIMES:
+        return parse_seconds
+    if isinstance(default, bool):
+        return parse_bool
+    if isinstance(default, int):
+        return _parse_count
+    return str
+
+
+def _parse_count(text: str) -> int:
+    if re.fullmatch(r"\d+", text.strip()) is None:
+        raise ValueError("a whole number that is not negative")
+    return int(text)
+
+
+def _known() -> dict[str, tuple[str, str, Callable[[str], object]]]:
+    known = {}
+    for concern, kind in _CONCERNS.items():
+        instance = kind()
+        for item in fields(instance):
+            key = f"{PREFIX}{concern}.{_camel(item.name)}"
+            known[key] = (concern, item.name, _parser(item.name, getattr(instance, item.name)))
+    return known
+
+
+KEYS = _known()
+"""Every key Penstock reads, with its concern, field and parser."""
+
+
+def _find(key: str) -> tuple[str, str, Callable[[str], object]]:
+    if key in KEYS:
+        return KEYS[key]
+    close = difflib.get_close_matches(key, KEYS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(KEYS))}"
+    raise SettingError(f"unknown setting {key}: {hint}")
+
+
+def _validate(settings: Settings) -> None:
+    network = settings.network
+    checks = [
+        (
+            4096 <= network.segment_size <= 64 << 20 and network.segment_size % 4096 == 0,
+            "network.segmentSize",
+            "must be a multiple of 4096 between 4k and 64m",
+        ),
+        (
+            network.memory >= 8 * network.segment_size,
+            "network.memory",
+            "must hold at least 8 segments of spark.penstock.network.segmentSize",
+        ),
+        (settings.environment.scope in ("host", "executor"), "environment.scope", "must be host or executor"),
+        (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
+        (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
+    ]
+    for holds, key, rule in checks:
+        if not holds:
+            raise SettingError(f"{PREFIX}{key} {rule}")
+    mode_to_kind(settings.shuffle.mode)
