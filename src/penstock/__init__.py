@@ -1,2 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penstock: a pluggable data-exchange service for PySpark pipelines."""
+"""Penstock: a pluggable data-exchange service for PySpark pipelines.
+
+The public names are found on first use, because every task and environment process imports this package and few
+of them need the whole of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.api import (
+        GroupedDataFrame,
+        KeyedStream,
+        Stream,
+        fromDataFrame,
+        groupBy,
+        readParquet,
+        repartition,
+    )
+
+__all__ = [
+    "GroupedDataFrame",
+    "KeyedStream",
+    "Stream",
+    "fromDataFrame",
+    "groupBy",
+    "readParquet",
+    "repartition",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from penstock import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

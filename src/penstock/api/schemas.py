@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the public verbs: schemas, columns, counts, functions. Everything is checked at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.graph import parse_ddl
+from penstock.shuffle import load_service, mode_to_kind
+from penstock.shuffle.errors import PlanError, SchemaError
+
+
+def schema_argument(schema: object, verb: str) -> pa.Schema:
+    """The Arrow schema of a DDL string, a StructType or an Arrow schema."""
+    if isinstance(schema, str):
+        return parse_ddl(schema)
+    if isinstance(schema, pa.Schema):
+        return schema
+    if hasattr(schema, "fields") and hasattr(schema, "jsonValue"):
+        from penstock.spark.types import arrow_schema
+
+        return cast("pa.Schema", arrow_schema(schema))
+    raise TypeError(
+        f"{verb}: the schema must be a DDL string such as 'id long, name string', a StructType or a "
+        f"pyarrow.Schema, not {type(schema).__name__}"
+    )
+
+
+def function_argument(function: object, verb: str) -> Callable[..., Any]:
+    """The function, or TypeError."""
+    if not callable(function):
+        raise TypeError(f"{verb}: the function must be callable, not {type(function).__name__}")
+    return function
+
+
+def column_arguments(columns: Sequence[object], schema: pa.Schema, verb: str) -> tuple[str, ...]:
+    """Column names that are in the schema once each."""
+    if len(columns) == 1 and isinstance(columns[0], list | tuple):
+        columns = columns[0]
+    return tuple(_column(column, schema, verb) for column in columns)
+
+
+def _column(column: object, schema: pa.Schema, verb: str) -> str:
+    if not isinstance(column, str):
+        raise TypeError(
+            f"{verb}: columns are names, not {type(column).__name__}: make a column of the expression first, "
+            "df.withColumn('key', expression), and name it here"
+        )
+    found = len(schema.get_all_field_indices(column))
+    if found != 1:
+        problem = "is there more than once" if found else "does not exist"
+        raise SchemaError(f"{verb}: column {column!r} {problem}; the columns are {', '.join(schema.names) or 'none'}")
+    return column
+
+
+def partitions_argument(count: object, verb: str) -> int | None:
+    """A number of partitions of at least one, or None for as many as there are slots."""
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{verb}: numPartitions must be a whole number, not {count!r}")
+    if count < 1:
+        raise PlanError(f"{verb}: numPartitions must be at least 1, not {count}")
+    return count
+
+
+def check_mode(mode: str | None, service: str | None) -> None:
+    """Refuse an unknown mode or service of an edge."""
+    if mode is not None:
+        mode_to_kind(mode)
+    if service is not None:
+        load_service(service)

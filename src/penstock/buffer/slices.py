@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who still needs a segment: reference counts, and what each attached task holds.
+
+A segment is shipped as several slices: a builder commits a prefix at a flush and goes on writing behind it, and a
+broadcast slice is queued at every subpartition. So a segment has one reference for its open builder and one for each
+slice that somebody has not yet recycled; at zero it goes back to the pool it came from.
+
+Rules:
+
+- A segment is opened by its builder, or by `receive` with one slice and no builder.
+- Tasks are remote peers. What they may name is checked against what they hold: unknown, double and out-of-range
+  names raise ProtocolError, and change nothing.
+- When a task dies, `Holdings.drop_all` gives back everything it held, once: granted segments with open builders,
+  and slices delivered to it and not recycled. Slices it had committed belong to the subpartitions and stay.
+
+One thread only. Not here: which slices a queue holds (the subpartitions know).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.buffer.data_types import BufferSlice
+from penstock.shuffle.errors import ProtocolError
+
+
+class SegmentOwner(Protocol):
+    """Where a segment goes when nobody needs it any more: a local buffer pool."""
+
+    def recycle(self, segment: int) -> None:
+        """Take the segment back."""
+
+
+class SegmentReferences:
+    """Reference counts of all segments of one environment."""
+
+    __slots__ = ("_building", "_counts", "_holdings", "_owners", "_segment_size")
+
+    def __init__(self, count: int, segment_size: int) -> None:
+        self._counts = [0] * count
+        self._owners: list[SegmentOwner | None] = [None] * count
+        self._building = bytearray(count)
+        self._segment_size = segment_size
+        self._holdings: dict[str, Holdings] = {}
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment."""
+        return self._segment_size
+
+    @property
+    def in_use(self) -> int:
+        """The number of segments that somebody needs."""
+        return sum(owner is not None for owner in self._owners)
+
+    def open(self, segment: int, owner: SegmentOwner) -> None:
+        """A builder starts in a fresh segment of `owner`."""
+        self._start(segment, owner)
+        self._building[segment] = 1
+
+    def receive(self, segment: int, owner: SegmentOwner) -> None:
+        """A segment was filled from the network: it has one slice and no builder."""
+        self._start(segment, owner)
+
+    def _start(self, segment: int, owner: SegmentOwner) -> None:
+        if self._owners[segment] is not None:
+            raise ValueError(f"segment {segment} is in use already")
+        self._owners[segment] = owner
+        self._counts[segment] = 1
+
+    def count(self, segment: int) -> int:
+        """References of a segment, its builder's included; 0 when it is free."""
+        return self._counts[segment] if 0 <= segment < len(self._counts) else 0
+
+    def is_building(self, segment: int) -> bool:
+        """Whether the segment's builder is open."""
+        return 0 <= segment < len(self._building) and bool(self._building[segment])
+
+    def add(self, segment: int, references: int = 1) -> None:
+        """Further slices of a segment in use."""
+        if references < 0:
+            raise ValueError(f"{references} references")
+        self._known(segment)
+        self._counts[segment] += references
+
+    def release(self, segment: int) -> bool:
+        """One slice is no longer needed; True when the segment went back to its pool with it."""
+        self._known(segment)
+        if self._counts[segment] <= self._building[segment]:
+            raise ProtocolError(f"segment {segment} was recycled more often than it was shipped")
+        return self._release(segment)
+
+    def close_builder(self, segment: int) -> bool:
+        """The builder writes no more; True when the segment went back to its pool with it."""
+        self._known(segment)
+        if not self._building[segment]:
+            raise ProtocolError(f"segment {segment} has no open builder")
+        self._building[segment] = 0
+        return self._release(segment)
+
+    def _known(self, segment: int) -> None:
+        if not 0 <= segment < len(self._owners) or self._owners[segment] is None:
+            raise ProtocolError(f"segment {segment} is not in use")
+
+    def _release(self, segment: int) -> bool:
+        self._counts[segment] -= 1
+        if self._counts[segment]:
+            return False
+        owner, self._owners[segment] = self._owners[segment], None
+        assert owner is not None  # noqa: S101  (for the type checker: `_known` was called)
+        owner.recycle(segment)
+        return True
+
+    def attach(self, task: str) -> Holdings:
+        """Books for a task process that attached; its name must be new."""
+        if task in self._holdings:
+            raise ValueError(f"task {task} is attached already")
+        holdings = self._holdings[task] = Holdings(self, task)
+        return holdings
+
+    def forget(self, task: str) -> None:
+        """A task's books are closed; called by `Holdings.drop_all`."""
+        self._holdings.pop(task, None)
+
+    def held_by(self, task: str) -> Held:
+        """A snapshot of what a task holds; empty for an unknown one."""
+        holdings = self._holdings.get(task)
+        return holdings.snapshot() if holdings is not None else Held()
+
+    def check(self) -> None:
+        """Assert that the books agree with each other: used by tests after every step."""
+        delivered: Counter[int] = Counter()
+        building: Counter[int] = Counter()
+        for holdings in self._holdings.values():
+            held = holdings.snapshot()
+            delivered.update(held.delivered)
+            building.update(held.building)
+        for segment, count in enumerate(self._counts):
+            known = self._owners[segment] is not None
+            if (
+                known != (count > 0)
+                or count < self._building[segment] + delivered[segment]
+                or building[segment] > self._building[segment]
+            ):
+                raise AssertionError(
+                    f"segment {segment}: {count} references, builder {self._building[segment]}, "
+                    f"held by tasks {building[segment]} + {delivered[segment]}, owner {self._owners[segment]}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a task holds: segments it builds in, and how many slices of which segments it was given to read."""
+
+    building: frozenset[int] = frozenset()
+    delivered: dict[int, int] = field(default_factory=dict)
+
+
+class Holdings:
+    """What one attached task holds. Made by `SegmentReferences.attach`, ended by `drop_all`."""
+
+    __slots__ = ("_building", "_closed", "_delivered", "_references", "task")
+
+    def __init__(self, references: SegmentReferences, task: str) -> None:
+        self._references = references
+        self.task = task
+        # Segment -> end of what was committed: a commit never reaches back.
+        self._building: dict[int, int] = {}
+        self._delivered: dict[int, int] = {}
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `drop_all` was called."""
+        return self._closed
+
+    def grant(self, segment: int, owner: SegmentOwner) -> None:
+        """Give the task a fresh segment of `owner` to build in."""
+        self._must_live()
+        self._references.open(segment, owner)
+        self._building[segment] = 0
+
+    def commit(self, piece: BufferSlice, readers: int) -> None:
+        """The task ships a piece of a segment to `readers` queues; a finished piece closes the builder.
+
+        An empty piece gets no references: it must not be queued.
+        """
+        segment, offset, length, finished = piece
+        written = self._building.get(segment)
+        if written is None:
+            raise ProtocolError(f"task {self.task} ships segment {segment}, which it does not build")
+        if offset < written or length < 0 or offset + length > self._references.segment_size:
+            raise ProtocolError(
+                f"task {self.task} ships bytes {offset}..{offset + length} of segment {segment}: it may ship "
+                f"{written}..{self._references.segment_size}"
+            )
+        self._building[segment] = offset + length
+        if length:
+            self._references.add(segment, readers)
+        if finished:
+            self._close(segment)
+
+    def give_back(self, segment: int) -> None:
+        """The task returns a granted segment without shipping more of it."""
+        if segment not in self._building:
+            raise ProtocolError(f"task {self.task} gives back segment {segment}, which it does not build")
+        self._close(segment)
+
+    def _close(self, segment: int) -> None:
+        del self._building[segment]
+        self._references.close_builder(segment)
+
+    def deliver(self, segment: int) -> None:
+        """A slice taken from a queue goes to the task, and the slice's reference with it."""
+        self._must_live()
+        self._references.add(segment, 0)  # refuses a segment that is not in use
+        self._delivered[segment] = self._delivered.get(segment, 0) + 1
+
+    def recycle(self, segment: int) -> bool:
+        """The task has copied a delivered slice; True when the segment went back to its pool."""
+        left = self._delivered.get(segment, 0) - 1
+        if left < 0:
+            raise ProtocolError(f"task {self.task} recycles segment {segment}, which was not delivered to it")
+        if left:
+            self._delivered[segment] = left
+        else:
+            del self._delivered[segment]
+        return self._references.release(segment)
+
+    def drop_all(self) -> int:
+        """The task is gone: give back all it held and say how many references that were; idempotent."""
+        if self._closed:
+            return 0
+        self._closed = True
+        # Pools call listeners, which may come back here: the books are empty before the first segment goes.
+        building, self._building = self._building, {}
+        delivered, self._delivered = self._delivered, {}
+        self._references.forget(self.task)
+        for segment in building:
+            self._references.close_builder(segment)
+        for segment, count in delivered.items():
+            for _ in range(count):
+                self._references.release(segment)
+        return len(building) + sum(delivered.values())
+
+    def snapshot(self) -> Held:
+        """What the task holds now."""
+        return Held(frozenset(self._building), dict(self._delivered))
+
+    def _must_live(self) -> None:
+        if self._closed:
+            raise ValueError(f"task {self.task} is detached: nothing can be given to it")

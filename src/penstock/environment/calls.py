@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls a task makes to its environment itself (`local.*`); everything else is relayed to the JobMaster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.environment.inputs import GatePort, GateRequest
+from penstock.environment.outputs import WriterPort, WriterRequest
+from penstock.shuffle import AttemptId, EndOfPartition, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.session import TaskSession
+
+Message = dict[str, Any]
+
+
+def _partition(message: Message) -> PartitionId:
+    return PartitionId.from_wire(tuple(message["partition"]))
+
+
+def open_writer(host: Host, session: TaskSession, message: Message) -> Message:
+    """Register a pipelined partition and grant its first segments."""
+    port = int(message["port"])
+    request = WriterRequest(port, _partition(message), int(message["subpartitions"]), bool(message["broadcast"]))
+    session.writers[port] = WriterPort(host, session, session.holdings, request)
+    return {}
+
+
+def finish_writer(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001 - one shape for all
+    """The partition is complete."""
+    session.writers.pop(int(message["port"])).finish()
+    return {}
+
+
+def fail_writer(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """The producer gives the partition up."""
+    session.writers.pop(int(message["port"])).fail(str(message["cause"]))
+    return {}
+
+
+def open_gate(host: Host, session: TaskSession, message: Message) -> Message:
+    """Open a gate and request what is known of its channels."""
+    port = int(message["port"])
+    attempt = AttemptId.from_wire(tuple(message["attempt"]))
+    channels = tuple((ShuffleDescriptor.from_wire(tuple(wire)), int(sub)) for wire, sub in message["channels"])
+    gate = session.gates[port] = GatePort(host, session, session.holdings, GateRequest(port, attempt, channels))
+    for descriptor in host.take_updates(attempt):
+        gate.update(descriptor)
+    gate.open()
+    return {}
+
+
+def close_gate(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Close a gate; its channels are cancelled."""
+    gate = session.gates.pop(int(message["port"]), None)
+    if gate is not None:
+        gate.close()
+    return {}
+
+
+def open_result(host: Host, session: TaskSession, message: Message) -> Message:
+    """Register a result file; the answer says where to write it."""
+    partition = _partition(message)
+    path = host.results.register(partition)
+    session.results.add(partition)
+    return {"path": str(path)}
+
+
+def finish_result(host: Host, session: TaskSession, message: Message) -> Message:
+    """The result file is complete."""
+    partition = _partition(message)
+    rows, size, checksum = message["end"]
+    host.results.finish(partition, EndOfPartition(int(rows), int(size), int(checksum)))
+    session.results.discard(partition)
+    host.consumable(partition)
+    return {}
+
+
+def fail_result(host: Host, session: TaskSession, message: Message) -> Message:
+    """The producer gives its result up."""
+    partition = _partition(message)
+    session.results.discard(partition)
+    host.results.fail(partition, str(message["cause"]))
+    return {}
+
+
+def locate_result(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Where a finished result file lies."""
+    return {"path": str(host.results.locate(_partition(message)))}
+
+
+def release(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Release partitions of this host."""
+    host.registry.release([PartitionId.from_wire(tuple(wire)) for wire in message["partitions"]])
+    return {}
+
+
+def occupying(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """The partitions that hold memory or files here."""
+    return {"partitions": [partition.to_wire() for partition in host.registry.occupying()]}
+
+
+def update_partition_info(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Replace an unknown producer."""
+    consumer = AttemptId.from_wire(tuple(message["consumer"]))
+    return {
+        "updated": host.update_partition_info(consumer, ShuffleDescriptor.from_wire(tuple(message["descriptor"])))
+    }
+
+
+def statistics(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Figures of this environment."""
+    return dict(host.statistics())
+
+
+def shut_down(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """End this environment, where no JobMaster owns it."""
+    if host.control is not None:
+        raise ProtocolError("this environment belongs to a JobMaster: only that may end it")
+    host.stopping.set()
+    return {}
+
+
+LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
+    "local.open_writer": open_writer,
+    "local.finish_writer": finish_writer,
+    "local.fail_writer": fail_writer,
+    "local.open_gate": open_gate,
+    "local.close_gate": close_gate,
+    "local.open_result": open_result,
+    "local.finish_result": finish_result,
+    "local.fail_result": fail_result,
+    "local.locate_result": locate_result,
+    "local.release": release,
+    "local.occupying": occupying,
+    "local.update_partition_info": update_partition_info,
+    "local.statistics": statistics,
+    "local.shut_down": shut_down,
+}
+"""Every call, by name."""

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task's input gate on the environment's side: channels, fairness, and the small window handed to the task.
+
+A channel is local (a view of a subpartition of this environment, never through TCP), remote, unknown (its producer
+has not been deployed yet), or ended. Channels with something to read stand in one queue, each at most once, and
+give one thing a turn. At most `WINDOW` slices of a gate are out at the task; events cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.buffer import BufferSlice, Holdings
+from penstock.partition.view import BufferOrEvent, SubpartitionView
+from penstock.shuffle import AttemptId, EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
+from penstock.shuffle.events import encode_event
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.session import TaskSession
+    from penstock.partition.registry import WaitingRequest
+
+WINDOW = 16
+"""Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
+
+_END_OF_PARTITION = 2
+
+
+class ChannelSource(Protocol):
+    """Where a channel's buffers come from."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether `poll` or `failure` has something."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing more will come."""
+
+    def poll(self) -> BufferOrEvent | None:
+        """The next buffer or event."""
+
+    def resume(self) -> None:
+        """Go on after a blocking event."""
+
+    def on_task_event(self, payload: bytes) -> None:
+        """An event back to the producer."""
+
+    def acknowledge(self, last_seq: int) -> None:
+        """Everything was processed."""
+
+    def release(self) -> None:
+        """The reader is done; idempotent."""
+
+
+@dataclass(slots=True)
+class Channel:
+    """One channel of a gate. `source` is None while the producer is unknown or waited for, and after the end."""
+
+    index: int
+    descriptor: ShuffleDescriptor
+    subpartition: int
+    source: ChannelSource | None = None
+    waiting: WaitingRequest | None = None
+    polled: int = 0
+    is_queued: bool = False
+    is_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """What a task asks for when it opens a gate."""
+
+    port: int
+    attempt: AttemptId
+    channels: tuple[tuple[ShuffleDescriptor, int], ...]
+
+
+class GatePort:
+    """One gate that a task is reading."""
+
+    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: GateRequest) -> None:
+        self.port = request.port
+        self.attempt = request.attempt
+        self._host = host
+        self._session = session
+        self._holdings = holdings
+        self._ready: deque[Channel] = deque()
+        self._out: Counter[int] = Counter()
+        self._outstanding = 0
+        self._closed = False
+        self._releases: list[Callable[[], None]] = []
+        self.channels = [Channel(i, source, sub) for i, (source, sub) in enumerate(request.channels)]
+
+    def open(self) -> None:
+        """Request every partition that is known already."""
+        for channel in self.channels:
+            self._request(channel)
+
+    def update(self, descriptor: ShuffleDescriptor) -> bool:
+        """The real producer of unknown channels; False where no channel waited for it."""
+        found = False
+        for channel in self.channels:
+            unknown = channel.descriptor.is_unknown and not channel.is_ended
+            known = channel.descriptor.partition
+            wanted = descriptor.partition
+            if unknown and (known.dataset, known.index) == (wanted.dataset, wanted.index):
+                channel.descriptor = descriptor
+                self._request(channel)
+                found = True
+        return found
+
+    def pump(self) -> None:
+        """Hand over what the window allows, channel after channel."""
+        while self._ready and not self._closed:
+            channel = self._ready[0]
+            source = channel.source
+            if source is None or not source.is_available:
+                self._leave_queue()
+                continue
+            if source.failure is not None:
+                self._leave_queue()
+                self._fail(channel, source.failure)
+                continue
+            if self._outstanding >= WINDOW:
+                return
+            item = source.poll()
+            self._ready.rotate(-1)
+            if item is not None:
+                self._deliver(channel, item)
+
+    def recycle(self, segments: tuple[int, ...]) -> None:
+        """The task has copied these slices; raises ProtocolError for one it was not given."""
+        for segment in segments:
+            if not self._out[segment]:
+                raise ProtocolError(f"gate {self.port} recycles segment {segment}, which it was not given")
+            self._out[segment] -= 1
+            self._outstanding -= 1
+            self._holdings.recycle(segment)
+        self._host.touch_gate(self)
+
+    def resume(self, channel: int) -> None:
+        """Let a blocked channel go on."""
+        source = self._channel(channel).source
+        if source is not None:
+            source.resume()
+            self.available(self.channels[channel])
+
+    def task_event(self, channel: int, payload: bytes) -> None:
+        """Pass an event back to the channel's producer."""
+        source = self._channel(channel).source
+        if source is not None:
+            source.on_task_event(payload)
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for channel in self.channels:
+            if channel.waiting is not None:
+                self._host.registry.cancel(channel.waiting)
+            if channel.source is not None:
+                channel.source.release()
+                channel.source = None
+        self._ready.clear()
+        if not self._holdings.is_closed:
+            for segment, count in self._out.items():
+                for _ in range(count):
+                    self._holdings.recycle(segment)
+        self._out.clear()
+        for release in self._releases:
+            release()
+
+    def available(self, channel: Channel) -> None:
+        """A channel has something, or has failed."""
+        if not channel.is_queued and not self._closed:
+            channel.is_queued = True
+            self._ready.append(channel)
+            self._host.touch_gate(self)
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """Register something to be given back when the gate closes."""
+        self._releases.append(release)
+
+    def attach(self, channel: Channel, source: ChannelSource) -> None:
+        """Give a channel its source."""
+        if self._closed or channel.is_ended:
+            source.release()
+            return
+        channel.source = source
+        if source.is_available:
+            self.available(channel)
+
+    def fail_channel(self, channel: Channel, error: BaseException) -> None:
+        """A channel can't be read; the task is told in order with what was delivered before."""
+        if not self._closed and not channel.is_ended:
+            self._fail(channel, error)
+
+    def _channel(self, index: int) -> Channel:
+        if not 0 <= index < len(self.channels):
+            raise ProtocolError(f"gate {self.port} has no channel {index}")
+        return self.channels[index]
+
+    def _leave_queue(self) -> None:
+        self._ready.popleft().is_queued = False
+
+    def _request(self, channel: Channel) -> None:
+        descriptor = channel.descriptor
+        if descriptor.empty:
+            self._end_empty(channel)
+        elif descriptor.is_unknown:
+            return
+        elif descriptor.environment in ("", self._host.environment):
+            self._request_local(channel, descriptor.partition)
+        elif self._host.remote is not None:
+            self._host.remote.open(self, channel)
+        else:
+            self._fail(channel, PenstockError(f"this environment has no network to read {descriptor.partition}"))
+
+    def _request_local(self, channel: Channel, partition: PartitionId) -> None:
+        channel.waiting = None
+        registry = self._host.registry
+        try:
+            view: SubpartitionView = registry.request(
+                partition, channel.subpartition, lambda: self.available(channel)
+            )
+        except PartitionNotProducedError:
+            channel.waiting = registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
+            return
+        except PenstockError as error:
+            self._fail(channel, error)
+            return
+        self.attach(channel, view)
+
+    def _waited(self, channel: Channel, error: PenstockError | None) -> None:
+        channel.waiting = None
+        if self._closed:
+            return
+        if error is not None:
+            self._fail(channel, error)
+        else:
+            self._request_local(channel, channel.descriptor.partition)
+
+    def _end_empty(self, channel: Channel) -> None:
+        channel.is_ended = True
+        self._session.event(self.port, 1, channel.index, encode_event(EndOfData()))
+        self._session.event(self.port, 1, channel.index, encode_event(EndOfPartition(0, 0, 0)))
+
+    def _deliver(self, channel: Channel, item: BufferOrEvent) -> None:
+        channel.polled += 1
+        payload = item.payload
+        if isinstance(payload, BufferSlice):
+            self._holdings.deliver(payload.segment)
+            self._out[payload.segment] += 1
+            self._outstanding += 1
+            self._session.deliver((self.port, 0, channel.index, payload.segment, payload.offset, payload.length))
+            return
+        self._session.event(self.port, item.data_type, channel.index, payload)
+        if payload[:1] == bytes((_END_OF_PARTITION,)):
+            self._end(channel)
+
+    def _end(self, channel: Channel) -> None:
+        channel.is_ended = True
+        source, channel.source = channel.source, None
+        if source is not None:
+            source.acknowledge(channel.polled - 1)
+            source.release()
+
+    def _fail(self, channel: Channel, error: BaseException) -> None:
+        channel.is_ended = True
+        source, channel.source = channel.source, None
+        if source is not None:
+            source.release()
+        self._session.error(self.port, channel.index, error)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task's result partition on the environment's side: grants segments, takes slices, ends with the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.buffer import BufferSlice, Holdings
+from penstock.network.attachment import ALL, FINISHED
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.session import TaskSession
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRequest:
+    """What a task asks for when it opens a writer."""
+
+    port: int
+    partition: PartitionId
+    subpartitions: int
+    broadcast: bool
+
+
+class WriterPort:
+    """One pipelined partition that a task is writing."""
+
+    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: WriterRequest) -> None:
+        network = host.settings.network
+        builders = 1 if request.broadcast else request.subpartitions
+        self.port = request.port
+        self._host = host
+        self._session = session
+        self._holdings = holdings
+        self._granted: set[int] = set()
+        self._open = True
+        self._pool = host.pool.create_local_pool(
+            builders + 1,
+            builders * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate,
+            network.overdraft_buffers_per_gate,
+            owner=f"the writer of partition {request.partition}",
+        )
+        self.partition = PipelinedPartition(
+            request.partition,
+            request.subpartitions,
+            PartitionCallbacks(
+                on_recycle=lambda piece: void(host.references.release(piece.segment)),
+                on_consumable=lambda: host.consumable(request.partition),
+                on_end=lambda _: host.registry.bury(request.partition),
+            ),
+            host.environment,
+        )
+        try:
+            host.registry.register(self.partition)
+        except BaseException:
+            self._pool.lazy_destroy()
+            raise
+        self._refill()
+
+    def take_slice(self, flags: int, target: int, segment: int, offset: int, length: int) -> None:
+        """The task ships a slice; raises ProtocolError for one it may not ship."""
+        piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
+        readers = self.partition.subpartitions if target == ALL else 1
+        self._holdings.commit(piece, readers)
+        if piece.finished:
+            self._granted.discard(segment)
+        if not length:
+            return
+        if self.partition.state.is_end:
+            for _ in range(readers):
+                self._host.references.release(segment)
+        elif target == ALL:
+            self.partition.broadcast(piece)
+        else:
+            try:
+                self.partition.add(target, piece)
+            except ProtocolError:
+                self._host.references.release(segment)
+                raise
+
+    def take_event(self, target: int, data_type: int, payload: bytes) -> None:
+        """The task sends an event."""
+        if self.partition.state.is_end:
+            return
+        if target == ALL:
+            self.partition.broadcast_event(payload, data_type)
+        else:
+            self.partition.add_event(target, payload, data_type)
+
+    def finish(self) -> None:
+        """The partition is complete; what the writer holds goes back, the data stays."""
+        if not self.partition.state.is_end:
+            self.partition.finish()
+        self._close()
+
+    def fail(self, cause: str) -> None:
+        """The producer gives up: readers are told."""
+        self.partition.fail(cause)
+        self._close()
+
+    def _close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._pool.lazy_destroy()
+        granted, self._granted = self._granted, set()
+        if not self._holdings.is_closed:
+            for segment in granted:
+                self._holdings.give_back(segment)
+        self.partition.close_producer()
+
+    def _refill(self) -> None:
+        while self._open:
+            segment = self._pool.request()
+            if segment is not None:
+                self._grant(segment)
+            elif self._pool.add_listener(self._on_segment):
+                return
+
+    def _on_segment(self, segment: int | None) -> bool:
+        if segment is None or not self._open:
+            return False
+        self._grant(segment)
+        self._pool.add_listener(self._on_segment)
+        return True
+
+    def _grant(self, segment: int) -> None:
+        self._holdings.grant(segment, self._pool)
+        self._granted.add(segment)
+        self._session.grant(self.port, segment)
+
+
+def void(_: object) -> None:
+    """Drop a value where a callback returns none."""

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of an environment process: configuration in, socket up, word to the starter, work, and a clean end.
+
+The starter gives the configuration on standard input and the rendezvous lock as an inherited descriptor; it gets
+one `+` on standard output when the socket listens. Before that the process leaves its parent (a fork whose parent
+exits), so that nobody's child list holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+
+import msgpack
+
+from penstock.environment.control import MasterLink, redial
+from penstock.environment.host import Host, HostConfig
+from penstock.environment.remote import RemoteExchange, address_towards
+from penstock.environment.session import TaskSession
+from penstock.network.rendezvous import Rendezvous
+from penstock.shuffle import Settings
+from penstock.shuffle.errors import PenstockError
+
+log = logging.getLogger("penstock.environment")
+
+_BACKLOG = 512
+_IDLE_LOOK_SECONDS = 0.2
+
+
+def main() -> None:
+    """Run to the end; the exit code is 0 unless it could not start."""
+    raw = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
+    if os.fork():
+        os._exit(0)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    from pathlib import Path
+
+    config = HostConfig(
+        application=raw["application"],
+        secret=raw["secret"],
+        master=raw["master"],
+        settings=Settings.from_conf(raw["settings"]),
+        place=Rendezvous(Path(raw["folder"])),
+    )
+    lock = int(raw["lock"])
+    os.set_inheritable(lock, False)
+    try:
+        _run(_serve(config, null))
+    except PenstockError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message says it all
+        sys.exit(1)
+    finally:
+        config.place.remove()
+
+
+def _run(main_task: object) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main_task)  # type: ignore[arg-type]
+    else:
+        uvloop.run(main_task)
+
+
+async def _serve(config: HostConfig, null: int) -> None:
+    host = Host(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, host.stopping.set)
+    listener = _listen(host)
+    link = None
+    try:
+        if config.master:
+            link = await _join_master(host)
+        os.write(1, b"+")
+        os.dup2(null, 1)
+        loop.add_reader(listener.fileno(), _accept, host, listener)
+        watch = asyncio.create_task(_watch(host))
+        await host.stopping.wait()
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+    finally:
+        loop.remove_reader(listener.fileno())
+        listener.close()
+        if link is not None:
+            await link.close()
+        await host.close()
+
+
+async def _join_master(host: Host) -> MasterLink:
+    host.remote = RemoteExchange(host)
+    host.address = await host.remote.listen(address_towards(host.config.master))
+    link = await redial(host)
+    host.control = link
+    return link
+
+
+def _listen(host: Host) -> socket.socket:
+    path = host.config.place.socket
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _accept(host: Host, listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return
+        try:
+            TaskSession(host, connection).start()
+        except PenstockError as error:
+            log.warning("%s", error)
+            connection.close()
+
+
+async def _watch(host: Host) -> None:
+    """Expire readers that wait too long, and end an environment that no JobMaster owns and nobody uses."""
+    idle_since = host.now()
+    while True:
+        await asyncio.sleep(_IDLE_LOOK_SECONDS)
+        now = host.now()
+        host.registry.expire_waiting(now)
+        if host.sessions or host.control is not None:
+            idle_since = now
+        elif now - idle_since > host.settings.environment.lease_timeout:
+            log.info("nobody is attached and no JobMaster owns this environment: it ends")
+            host.stopping.set()

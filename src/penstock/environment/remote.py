@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment's exchange with other environments: serves its partitions, opens channels to theirs.
+
+All channels between two environments share one connection, whatever task or job they belong to. A remote channel
+receives straight into segments: exclusive ones of its own and floating ones of its gate.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.buffer import BufferSlice, DataType
+from penstock.buffer.local_pool import LocalBufferPool
+from penstock.network.client import ConnectionManager
+from penstock.network.ledger import ReceiverCredit
+from penstock.network.receiver import RemoteInputChannel
+from penstock.network.server import DataServer
+from penstock.network.sockets import TcpTransport
+from penstock.network.transport import split_host
+from penstock.network.views import BufferOrEvent as OutgoingItem
+from penstock.partition.view import BufferOrEvent, SubpartitionView
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.inputs import Channel, GatePort
+
+log = logging.getLogger("penstock.environment")
+
+
+class RemoteExchange:
+    """Server and client of one environment."""
+
+    def __init__(self, host: Host) -> None:
+        transport = TcpTransport()
+        self._host = host
+        self._server = DataServer(transport, HostPartitions(host), host.config.secret, host.environment)
+        self._client = ConnectionManager(transport, host.config.secret, host.environment)
+        self._floating: dict[GatePort, LocalBufferPool] = {}
+
+    async def listen(self, address: str) -> str:
+        """Serve at this address; returns the real one."""
+        return await self._server.start(address)
+
+    def open(self, gate: GatePort, channel: Channel) -> None:
+        """Open a channel to a partition of another environment; what goes wrong is told to the gate."""
+        self._host.in_background(lambda: self._open(gate, channel))
+
+    def statistics(self) -> dict[str, float]:
+        """Counters of both sides."""
+        client, server = self._client.statistics(), self._server.statistics()
+        return {
+            "connections_opened": client.connections_opened,
+            "connections_accepted": server.connections_accepted,
+            "connections": client.connections,
+            "remote_bytes_in": client.bytes_received,
+            "remote_bytes_out": server.bytes_sent,
+        }
+
+    async def close(self) -> None:
+        """End all connections; idempotent."""
+        await self._client.close()
+        await self._server.close()
+
+    async def _open(self, gate: GatePort, channel: Channel) -> None:
+        descriptor = channel.descriptor
+        source = None
+        try:
+            source = RemoteSource(self._host, gate, channel, self._buffers(gate, channel))
+            sub = channel.subpartition
+            source.remote = await self._client.request_partition(
+                descriptor.address, descriptor.partition, sub, sub, source, source.credit
+            )
+        except PenstockError as error:
+            if source is not None:
+                source.credit.release()
+            gate.fail_channel(channel, error)
+            return
+        gate.attach(channel, source)
+
+    def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
+        network = self._host.settings.network
+        name = f"the gate of {gate.attempt}"
+        floating = self._floating.get(gate)
+        if floating is None:
+            count = max(1, network.floating_buffers_per_gate)
+            floating = self._host.pool.create_local_pool(1, count, owner=name)
+            self._floating[gate] = floating
+            gate.on_close(lambda: self._forget(gate))
+        exclusive = None
+        if network.exclusive_buffers_per_channel:
+            exclusive = self._host.pool.reserve_exclusive(
+                network.exclusive_buffers_per_channel, owner=f"channel {channel.index} of {name}"
+            )
+            gate.on_close(exclusive.lazy_destroy)
+        return ChannelBuffers(floating, exclusive)
+
+    def _forget(self, gate: GatePort) -> None:
+        floating = self._floating.pop(gate, None)
+        if floating is not None:
+            floating.lazy_destroy()
+
+
+class ChannelBuffers:
+    """The buffers of one remote channel: a `FloatingSource` over the gate's pool, and its own exclusive ones."""
+
+    def __init__(self, floating: LocalBufferPool, exclusive: LocalBufferPool | None) -> None:
+        self._floating = floating
+        self._exclusive = exclusive
+        self.exclusive: list[int] = []
+        while exclusive is not None and (segment := exclusive.request()) is not None:
+            self.exclusive.append(segment)
+
+    def request_floating(self) -> int | None:
+        """A free floating segment, or None."""
+        return None if self._floating.is_destroyed else self._floating.request()
+
+    def return_floating(self, segment: int) -> None:
+        """A floating segment comes back."""
+        self._floating.recycle(segment)
+
+    def return_exclusive(self, segment: int) -> None:
+        """An exclusive segment of a released channel comes back."""
+        if self._exclusive is not None:
+            self._exclusive.recycle(segment)
+
+    def add_listener(self, listener: Callable[[int | None], bool]) -> bool:
+        """Offer the listener a segment later."""
+        return self._floating.add_listener(listener)
+
+
+class RemoteSource:
+    """A remote channel as its gate sees it, and the sink of what arrives."""
+
+    def __init__(self, host: Host, gate: GatePort, channel: Channel, buffers: ChannelBuffers) -> None:
+        self._host = host
+        self._gate = gate
+        self._channel = channel
+        self._queue: deque[BufferOrEvent] = deque()
+        self._error: BaseException | None = None
+        self._acknowledged = False
+        self._released = False
+        self.credit = ReceiverCredit(buffers.exclusive, buffers)
+        self.remote: RemoteInputChannel | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is something to poll or a failure to pass on."""
+        return not self._released and (bool(self._queue) or self._error is not None)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing more will come, once everything before was polled."""
+        return None if self._queue else self._error
+
+    def poll(self) -> BufferOrEvent | None:
+        """The next buffer or event."""
+        return self._queue.popleft() if self._queue else None
+
+    def resume(self) -> None:
+        """Go on after an aligned barrier."""
+        if self.remote is not None:
+            self.remote.resume()
+
+    def on_task_event(self, payload: bytes) -> None:
+        """Send an event to the producer."""
+        if self.remote is not None:
+            self.remote.send_task_event(payload)
+
+    def acknowledge(self, last_seq: int) -> None:
+        """Everything was processed."""
+        if self.remote is not None and self.remote.is_open:
+            self.remote.acknowledge()
+            self._acknowledged = True
+
+    def release(self) -> None:
+        """End the channel; idempotent. An acknowledged one ends with its gate, or the acknowledgement is lost."""
+        if self._released:
+            return
+        self._released = True
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item.payload, BufferSlice):
+                self._host.references.release(item.payload.segment)
+        if self._acknowledged:
+            self._gate.on_close(self._end)
+        else:
+            self._end()
+
+    def recycle(self, segment: int) -> None:
+        """Nobody needs the segment any more: its credit is free again."""
+        if self.remote is not None:
+            self.remote.recycle(segment)
+
+    def take_buffer(self, length: int) -> tuple[int, memoryview] | None:
+        """A segment for incoming data."""
+        segment = self.credit.take()
+        return segment, self._host.memory.view(segment)
+
+    def on_buffer(self, segment: int, length: int, backlog: int) -> None:
+        """Data is complete in its segment."""
+        self._host.references.receive(segment, self)
+        if self._released:
+            self._host.references.release(segment)
+            return
+        self._queue.append(BufferOrEvent(DataType.DATA, BufferSlice(segment, 0, length), self._channel.subpartition))
+        self._gate.available(self._channel)
+
+    def on_event(self, data_type: int, payload: bytes) -> None:
+        """An event, in order with the data."""
+        if not self._released:
+            self._queue.append(BufferOrEvent(data_type, payload, self._channel.subpartition))
+            self._gate.available(self._channel)
+
+    def on_error(self, error: BaseException) -> None:
+        """The channel failed."""
+        self._error = error
+        self._gate.available(self._channel)
+
+    def _end(self) -> None:
+        if self.remote is not None:
+            self.remote.release()
+        else:
+            self.credit.release()
+
+
+class HostPartitions:
+    """The `PartitionProvider` of the data server: this environment's partitions, out of shared segments."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def request_view(self, partition: PartitionId, first: int, last: int, listener: Callable[[], None]) -> ServedView:
+        """A view of one subpartition; see the protocol."""
+        if first != last:
+            raise SettingError(f"partition {partition}: one subpartition per channel, not {first} to {last}")
+        registry = self._host.registry
+        try:
+            return ServedView(self._host, registry.request(partition, first, listener))
+        except PartitionNotProducedError:
+            registry.wait(partition, lambda _: listener(), self._host.now())
+            raise
+
+
+class ServedView:
+    """A partition's view, with slices turned into memory that the server can send."""
+
+    def __init__(self, host: Host, view: SubpartitionView) -> None:
+        self._host = host
+        self._view = view
+        self.resume = view.resume
+        self.on_task_event = view.on_task_event
+        self.new_buffer_size = view.new_buffer_size
+        self.acknowledge = view.acknowledge
+        self.release = view.release
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that wait."""
+        return self._view.backlog
+
+    @property
+    def is_available(self) -> bool:
+        """Whether `poll` would give something."""
+        return self._view.is_available
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next thing is an event."""
+        return self._view.next_is_event
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the view ended before its end."""
+        return self._view.failure
+
+    def poll(self) -> OutgoingItem | None:
+        """The next thing, as memory and what to call when it was sent."""
+        item = self._view.poll()
+        if item is None:
+            return None
+        payload = item.payload
+        if not isinstance(payload, BufferSlice):
+            return OutgoingItem(item.data_type, payload, None, item.subpartition)
+        segment = payload.segment
+        memory = self._host.memory.view(segment, payload.offset, payload.length)
+        return OutgoingItem(item.data_type, memory, lambda: self._recycle(segment), item.subpartition)
+
+    def _recycle(self, segment: int) -> None:
+        self._host.references.release(segment)
+
+
+def address_towards(master: str) -> str:
+    """Where to listen: the address this host has on its way to the driver, any free port."""
+    host, port = split_host(f"tcp://{master}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        own = probe.getsockname()[0]
+    return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"

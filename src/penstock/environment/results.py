@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result files of this host: written by tasks, owned here, read again and again until they are released.
+
+A reader on this host opens the file itself; a view serves readers elsewhere and reads the file in a thread, so
+the loop never waits for a disk. What a view sends is the file's batches as messages of the record stream, then
+the two closing events, so the reader's gate checks them like any other data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.buffer import DataType
+from penstock.partition.answers import describe
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.registry import PartitionRegistry
+from penstock.partition.result_file import FileOrigin, ResultFileReader
+from penstock.partition.view import BufferOrEvent, DataListener
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId
+from penstock.shuffle.errors import PartitionError, PartitionNotProducedError, PenstockError, ProtocolError
+from penstock.shuffle.events import encode_event
+
+_CHUNK = 256 << 10
+_AHEAD = 4
+"""Chunks a view reads ahead of its reader's credit."""
+
+
+class ResultFiles:
+    """All result files of one environment."""
+
+    def __init__(self, folder: Path, registry: PartitionRegistry, environment: str) -> None:
+        self._folder = folder
+        self._registry = registry
+        self._environment = environment
+
+    def register(self, partition: PartitionId) -> Path:
+        """A new result; the path to write it to. Raises ProtocolError or StaleError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        result = ResultPartition(partition, self._path(partition), self._registry, self._environment)
+        self._registry.register(result)
+        return result.path
+
+    def finish(self, partition: PartitionId, end: EndOfPartition) -> None:
+        """The file is complete."""
+        self._get(partition).finish(end)
+
+    def fail(self, partition: PartitionId, cause: str) -> None:
+        """The producer gave up."""
+        self._registry.fail(partition, cause)
+
+    def locate(self, partition: PartitionId) -> Path:
+        """The path of a finished result; raises the PartitionError that says why there is none."""
+        result = self._get(partition)
+        if not result.is_finished:
+            raise PartitionNotProducedError(f"partition {partition} is not finished yet on {self._environment}")
+        return result.path
+
+    def _get(self, partition: PartitionId) -> ResultPartition:
+        found = self._registry.get(partition)
+        if isinstance(found, ResultPartition):
+            return found
+        if found is not None:
+            raise ProtocolError(f"partition {partition} is no result file")
+        self._registry.request(partition, 0, lambda: None)  # raises the answer that fits
+        raise PartitionNotProducedError(f"partition {partition} is not known on {self._environment}")
+
+    def _path(self, partition: PartitionId) -> Path:
+        return self._folder / f"{partition.dataset}.{partition.index}.{partition.attempt}"
+
+
+class ResultPartition:
+    """One result file; a `ReadablePartition` of the registry."""
+
+    def __init__(self, partition: PartitionId, path: Path, registry: PartitionRegistry, host: str) -> None:
+        self.partition_id = partition
+        self.path = path
+        self.cause = ""
+        self.end: EndOfPartition | None = None
+        self._registry = registry
+        self._host = host
+        self._lifecycle = PartitionLifecycle(str(partition))
+        self._lifecycle.apply(PartitionEvent.WRITE)
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it can be read."""
+        return self.state is PartitionState.FINISHED
+
+    @property
+    def origin(self) -> FileOrigin:
+        """What the file should hold, and where it is."""
+        return FileOrigin(self.partition_id, self._host)
+
+    def finish(self, end: EndOfPartition) -> None:
+        """The producer has closed the file."""
+        self._lifecycle.apply(PartitionEvent.FINISH)
+        self.end = end
+
+    def create_view(self, subpartition: int, listener: DataListener) -> ResultFileView:
+        """A view for a reader on another host; any number of them."""
+        if subpartition != 0 or self.end is None:
+            raise PartitionError(f"subpartition {subpartition} of result {self.partition_id} cannot be read yet")
+        return ResultFileView(self, self.end, listener)
+
+    def release(self, cause: BaseException | str = "") -> None:
+        """End it on purpose."""
+        self._end(PartitionEvent.RELEASE, cause)
+
+    def fail(self, cause: BaseException | str) -> None:
+        """Its producer failed."""
+        self._end(PartitionEvent.FAIL, cause)
+
+    def expire(self, cause: BaseException | str = "") -> None:
+        """Its lease ran out."""
+        self._end(PartitionEvent.EXPIRE, cause)
+
+    def lose(self, cause: BaseException | str) -> None:
+        """Its data is gone."""
+        self._end(PartitionEvent.LOSE, cause)
+
+    def _end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        if self.state.is_end:
+            return
+        self._lifecycle.apply(event)
+        self.cause = describe(cause)
+        self._registry.bury(self.partition_id)
+        # Unlinking does not wait for readers: their maps stay whole.
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+class ResultFileView:
+    """One remote reader of a result file."""
+
+    def __init__(self, partition: ResultPartition, end: EndOfPartition, listener: DataListener) -> None:
+        self._partition = partition
+        self._end = end
+        self._listener: DataListener | None = listener
+        self._ready: deque[BufferOrEvent] = deque()
+        self._chunks = _chunks(partition)
+        self._at_end = False
+        self._reading: asyncio.Future[None] | None = None
+        self.failure: BaseException | None = None
+        self._read_ahead()
+
+    @property
+    def backlog(self) -> int:
+        """Chunks that were read and wait."""
+        return sum(item.data_type == DataType.DATA for item in self._ready)
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next thing is an event."""
+        return bool(self._ready) and self._ready[0].data_type != DataType.DATA
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is something to poll or a failure to pass on."""
+        return self._listener is not None and (bool(self._ready) or self.failure is not None)
+
+    def poll(self) -> BufferOrEvent | None:
+        """The next chunk or event."""
+        item = self._ready.popleft() if self._ready else None
+        self._read_ahead()
+        return item
+
+    def resume(self) -> None:
+        """Do nothing: a file never blocks."""
+
+    def on_task_event(self, payload: bytes) -> None:
+        """Ignore: the producer has ended."""
+
+    def new_buffer_size(self, size: int) -> None:
+        """Ignore: chunks have one size."""
+
+    def acknowledge(self, last_seq: int) -> None:
+        """Ignore: a result is read as often as anybody likes."""
+
+    def release(self) -> None:
+        """The reader is done; idempotent."""
+        self._listener = None
+        self._ready.clear()
+
+    def _read_ahead(self) -> None:
+        if self._reading is None and not self._at_end and len(self._ready) < _AHEAD and self._listener is not None:
+            loop = asyncio.get_running_loop()
+            reading = loop.run_in_executor(None, next, self._chunks, None)
+            self._reading = asyncio.ensure_future(self._take(reading))
+
+    async def _take(self, reading: asyncio.Future[bytes | None]) -> None:
+        try:
+            chunk = await reading
+        except (PenstockError, OSError) as error:
+            self.failure = error
+            self._at_end = True
+        else:
+            if chunk is None:
+                self._at_end = True
+                for event in (EndOfData(), self._end):
+                    self._ready.append(BufferOrEvent(DataType.EVENT, encode_event(event), 0))
+            else:
+                self._ready.append(BufferOrEvent(DataType.DATA, chunk, 0))
+        self._reading = None
+        listener = self._listener
+        if listener is not None:
+            listener()
+        self._read_ahead()
+
+
+def _chunks(partition: ResultPartition) -> Iterator[bytes]:
+    """The file's batches as messages of the record stream, cut into chunks of one segment at most."""
+    with ResultFileReader(partition.path, partition.origin) as reader:
+        for message in reader.messages():
+            view = memoryview(message)
+            for start in range(0, len(view), _CHUNK):
+                yield bytes(view[start : start + _CHUNK])

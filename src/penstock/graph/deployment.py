@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster tells a task at its deployment: which partitions to read and to write.
+
+Operators, schemas and partitioners are not repeated here: they came with the job graph in Spark's closure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.shuffle import AttemptId, ShuffleDescriptor
+from penstock.shuffle.ids import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class InputDeployment:
+    """One gate: the edge, and per channel the partition and the subpartition to read."""
+
+    edge: int
+    channels: tuple[tuple[ShuffleDescriptor, int], ...]
+    await_confirmation: bool
+
+    def to_wire(self) -> Wire:
+        """Plain tuple for a control message."""
+        channels = tuple((source.to_wire(), sub) for source, sub in self.channels)
+        return (self.edge, channels, self.await_confirmation)
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> InputDeployment:
+        """Inverse of `to_wire`."""
+        edge, channels, await_confirmation = wire
+        pairs = tuple((ShuffleDescriptor.from_wire(tuple(s)), int(sub)) for s, sub in channels)  # type: ignore[attr-defined]
+        return cls(int(edge), pairs, bool(await_confirmation))  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDeployment:
+    """One result partition: the edge (or RESULT_EDGE), its descriptor and its number of subpartitions."""
+
+    edge: int
+    descriptor: ShuffleDescriptor
+    subpartitions: int
+
+    def to_wire(self) -> Wire:
+        """Plain tuple for a control message."""
+        return (self.edge, self.descriptor.to_wire(), self.subpartitions)
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> OutputDeployment:
+        """Inverse of `to_wire`."""
+        edge, descriptor, subpartitions = wire
+        return cls(int(edge), ShuffleDescriptor.from_wire(tuple(descriptor)), int(subpartitions))  # type: ignore[call-overload,arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeployment:
+    """All of one attempt."""
+
+    attempt: AttemptId
+    inputs: tuple[InputDeployment, ...]
+    outputs: tuple[OutputDeployment, ...]
+
+    def to_wire(self) -> Wire:
+        """Plain tuple for a control message."""
+        return (
+            self.attempt.to_wire(),
+            tuple(item.to_wire() for item in self.inputs),
+            tuple(item.to_wire() for item in self.outputs),
+        )
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> TaskDeployment:
+        """Inverse of `to_wire`."""
+        attempt, inputs, outputs = wire
+        return cls(
+            AttemptId.from_wire(tuple(attempt)),  # type: ignore[arg-type]
+            tuple(InputDeployment.from_wire(tuple(item)) for item in inputs),  # type: ignore[attr-defined]
+            tuple(OutputDeployment.from_wire(tuple(item)) for item in outputs),  # type: ignore[attr-defined]
+        )

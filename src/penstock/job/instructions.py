@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster's core wants done. The shell does it; the core never waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
+from penstock.job.result import JobResult
+from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
+from penstock.shuffle.errors import PenstockError
+
+SLOTS = "slots"
+"""The deadline of waiting for slots beside other Penstock jobs."""
+DEPLOY = "deploy"
+"""The deadline for the tasks of an admitted job to be there."""
+SETTLE = "settle"
+"""The deadline after which Spark is asked to cancel what did not stop by itself."""
+ABANDON = "abandon"
+"""The deadline after which a job ends although something never reported its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSparkJobs:
+    """Start the Spark jobs whose tasks are this job's subtasks."""
+
+    job: str
+    graph: JobGraph
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSparkJobs:
+    """Cancel what is left of them."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPartition:
+    """Make a partition known to its ShuffleMaster; the answer is PartitionRegistered or PartitionRefused."""
+
+    edge: int
+    service: str
+    partition: PartitionDescriptor
+    producer: ProducerDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRegistration:
+    """Answer a registration: with the deployment, or with the error."""
+
+    call: int
+    attempt: AttemptId
+    answer: TaskDeployment | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProducers:
+    """Answer a wait for producers: None when they are confirmed, or the error."""
+
+    call: int
+    attempt: AttemptId
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePartitionInfo:
+    """Tell a consumer's environment who an unknown producer is."""
+
+    environment: str
+    consumer: AttemptId
+    gate: int
+    descriptor: ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Tell a task, through its environment, to stop."""
+
+    environment: str
+    attempt: AttemptId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDeadline:
+    """Send DeadlinePassed after this many seconds, unless the job ends before."""
+
+    job: str
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePartitions:
+    """Release partitions: what the environment holds (empty: none) and what is held outside."""
+
+    environment: str
+    descriptors: tuple[ShuffleDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """Tell these environments and the ShuffleMasters that nothing of this job is needed any more."""
+
+    job: str
+    environments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseJob:
+    """The job was never started."""
+
+    job: str
+    result: JobResult
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """The job is over, without success."""
+
+    job: str
+    result: JobResult
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJob:
+    """The job is over, with success; the partitions of its result in order."""
+
+    job: str
+    result: JobResult
+    partitions: tuple[ShuffleDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLost:
+    """A result that was complete can't be read any more."""
+
+    job: str
+    partitions: tuple[PartitionId, ...]
+    cause: str
+
+
+Instruction = (
+    LaunchSparkJobs
+    | CancelSparkJobs
+    | RegisterPartition
+    | AnswerRegistration
+    | AnswerProducers
+    | UpdatePartitionInfo
+    | CancelTask
+    | StartDeadline
+    | ReleasePartitions
+    | ReleaseJob
+    | RefuseJob
+    | FailJob
+    | CompleteJob
+    | ResultLost
+)

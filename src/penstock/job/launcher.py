@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster needs of whoever runs the tasks: Spark in the product, threads in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.graph.job_graph import JobGraph
+from penstock.shuffle import Settings
+
+Returned = Callable[[int, str | None, bool], None]
+"""Part, error text or None, whether it was cancelled; from any thread, once per part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job to run. `payload` is the launcher's own business: the DataFrames and the user's thread's properties."""
+
+    job: str
+    graph: JobGraph
+    settings: Settings
+    slots_total: int
+    payload: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Start the Spark jobs of one job; call `returned` once for each: RANGE_PART, and each DataFrame vertex."""
+
+    submission: Submission
+    returned: Returned = field(repr=False)
+
+
+class Launcher(Protocol):
+    """Runs the tasks of admitted jobs."""
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Start the Spark jobs on threads of their own; returns at once."""
+
+    def cancel(self, job: str) -> None:
+        """Cancel what is left of a job's Spark jobs; may block a little; unknown jobs are ignored."""
+
+    def close(self) -> None:
+        """Forget everything, without waiting; idempotent."""

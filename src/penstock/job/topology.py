@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who reads whose partitions in one job, and what the partitions are called.
+
+A thin view of the execution graph for the JobMaster; nothing is kept per channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from penstock.graph.execution_graph import ExecutionGraph
+from penstock.graph.job_graph import RESULT_EDGE, JobEdge, JobGraph, JobVertex
+from penstock.shuffle import PartitionDescriptor, PartitionKind, ShuffleDescriptor
+
+
+def edge_dataset(job: str, edge: int) -> str:
+    """The dataset of an edge's partitions."""
+    return f"{job}-e{edge}"
+
+
+def result_dataset(job: str, vertex: int) -> str:
+    """The dataset of a vertex's part of the job's result."""
+    return f"{job}-result{vertex}"
+
+
+RESULT_KIND = PartitionKind.BLOCKING_PERSISTENT
+"""A result is read in any order, any number of times, after its job is over."""
+
+
+class JobTopology:
+    """The subtasks of one job and the partitions between them."""
+
+    def __init__(self, job: str, graph: JobGraph, result_service: str) -> None:
+        self.job = job
+        self.graph = graph
+        self._result_service = result_service
+        self._execution = ExecutionGraph(graph)
+        self.consumers_of = cache(self._consumers_of)
+
+    @property
+    def slots_needed(self) -> int:
+        """Every subtask of a pipelined region needs a slot of its own."""
+        return sum(vertex.parallelism for vertex in self.graph.vertices)
+
+    def subtasks(self) -> Iterator[tuple[JobVertex, int]]:
+        """All subtasks, vertex by vertex."""
+        return self._execution.subtasks()
+
+    def outputs(self, vertex: JobVertex, subtask: int) -> Iterator[tuple[int, str, PartitionDescriptor]]:
+        """What a subtask writes: the edge, the service and the partition."""
+        for edge in self.graph.outputs_of(vertex.id):
+            count = self._execution.subpartitions_of(edge.id, subtask)
+            dataset = edge_dataset(self.job, edge.id)
+            yield edge.id, edge.service, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)
+        if vertex.id in self.graph.result:
+            dataset = result_dataset(self.job, vertex.id)
+            yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, RESULT_KIND, 1)
+
+    def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int]]]]:
+        """What a subtask reads: the edge, and per channel the producing subtask and the subpartition."""
+        for edge in self.graph.inputs_of(vertex):
+            yield edge, list(self._execution.channels_of(edge.id, subtask))
+
+    def placeholder(self, edge: int, vertex: int, index: int, *, empty: bool) -> ShuffleDescriptor:
+        """The descriptor of a partition whose producer is not known (yet), or never came because it has no rows."""
+        if edge == RESULT_EDGE:
+            dataset, service, kind = result_dataset(self.job, vertex), self._result_service, RESULT_KIND
+        else:
+            dataset, service, kind = (
+                edge_dataset(self.job, edge),
+                self.graph.edge(edge).service,
+                self.graph.edge(edge).kind,
+            )
+        unknown = ShuffleDescriptor.unknown(dataset, index, service, kind)
+        return ShuffleDescriptor(unknown.partition, service, kind, empty=True) if empty else unknown
+
+    def edge_of(self, dataset: str) -> tuple[int, int]:
+        """The edge and the producing vertex of a dataset of this job; raises KeyError."""
+        for edge in self.graph.edges:
+            if edge_dataset(self.job, edge.id) == dataset:
+                return edge.id, edge.producer
+        for vertex in self.graph.result:
+            if result_dataset(self.job, vertex) == dataset:
+                return RESULT_EDGE, vertex
+        raise KeyError(dataset)
+
+    def _consumers_of(self, edge: int, index: int) -> tuple[int, ...]:
+        description = self.graph.edge(edge)
+        count = self.graph.vertex(description.consumer).parallelism
+        if not description.is_pointwise:
+            return tuple(range(count))
+        return tuple(
+            subtask
+            for subtask in range(count)
+            if any(producer == index for producer, _ in self._execution.channels_of(edge, subtask))
+        )

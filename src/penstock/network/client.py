@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client side of one environment: one shared connection for each remote environment, many channels on each.
+
+Rules. Concurrent requesters of an address wait for the same attempt and get the same outcome, each with an error of
+its own; a failed attempt is forgotten, so that the next request tries anew; a requester that is cancelled does not
+cancel the attempt of the others. A connection is counted by its channels, and is kept at zero of them, across tasks
+and jobs; `close_idle` ends those. A lost connection is told to all its channels once and forgotten at once.
+
+A connection on which nothing arrives for a while is pinged, and given up after MISSES unanswered intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.network.connection import FrameConnection, authenticate
+from penstock.network.handshake import Handshake, Role
+from penstock.network.ledger import ReceiverCredit
+from penstock.network.receiver import ChannelRequest, ChannelSink, ConnectionCore, RemoteInputChannel
+from penstock.network.transport import Endpoint, Transport
+from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
+from penstock.shuffle.ids import PartitionId
+
+MISSES: Final = 3
+"""Intervals without a byte from the peer: one may be a busy loop, three in a row are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Limits of a connection manager. Times in seconds."""
+
+    connect_timeout: float = 30.0
+    handshake_timeout: float = 10.0
+    keepalive_interval: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """A snapshot of a connection manager."""
+
+    connections_opened: int
+    connections: int
+    channels: int
+    bytes_received: int
+    bytes_sent: int
+
+
+class _ClientConnection:
+    """A FrameConnection with its core and its keep-alive timer."""
+
+    def __init__(self, endpoint: Endpoint, address: str, manager: ConnectionManager, interval: float) -> None:
+        self.address = address
+        self.core = ConnectionCore(address)
+        self.frames = FrameConnection(endpoint, self.core, lambda _, __: self._closed())
+        self._manager = manager
+        self._interval = interval
+        self._seen = self._misses = self._token = 0
+        self._timer = asyncio.get_running_loop().call_later(interval, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        if self.frames.bytes_received != self._seen:
+            self._seen, self._misses = self.frames.bytes_received, 0
+        else:
+            self._misses += 1
+        if self._misses > MISSES:
+            silence = self._misses * self._interval
+            self.frames.close(EnvironmentLostError(f"{self.address} did not answer for {silence:.0f} s: it was lost"))
+            return
+        if self._misses:
+            self._token += 1
+            self.core.ping(self._token)
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._keep_alive)
+
+    def _closed(self) -> None:
+        self._timer.cancel()
+        self._manager.forget(self)
+
+
+class ConnectionManager:
+    """Opens channels to remote partitions."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        secret: bytes,
+        identity: str,
+        settings: ClientSettings = ClientSettings(),
+    ) -> None:
+        self._transport = transport
+        self._secret = secret
+        self._identity = identity
+        self._settings = settings
+        self._attempts: dict[str, asyncio.Task[_ClientConnection]] = {}
+        self._connections: dict[str, _ClientConnection] = {}
+        self._is_closed = False
+        self._bytes_received = self._bytes_sent = 0
+        self.connections_opened = 0
+
+    async def request_partition(
+        self,
+        address: str,
+        partition: PartitionId,
+        first: int,
+        last: int,
+        sink: ChannelSink,
+        credit: ReceiverCredit,
+    ) -> RemoteInputChannel:
+        """Open a channel; data, events and errors of the partition reach the sink.
+
+        Raises EnvironmentLostError where the environment cannot be reached, AuthenticationError, SettingError.
+        """
+        connection = await self._connection(address)
+        return connection.core.open_channel(ChannelRequest(partition, first, last), sink, credit)
+
+    def statistics(self) -> ClientStatistics:
+        """Counters and what is open now."""
+        connections = self._connections.values()
+        return ClientStatistics(
+            self.connections_opened,
+            len(connections),
+            sum(connection.core.channels for connection in connections),
+            self._bytes_received + sum(connection.frames.bytes_received for connection in connections),
+            self._bytes_sent + sum(connection.frames.bytes_sent for connection in connections),
+        )
+
+    def close_idle(self) -> int:
+        """Close connections that no channel uses; how many there were."""
+        idle = [connection for connection in self._connections.values() if connection.core.channels == 0]
+        for connection in idle:
+            connection.frames.close()
+        return len(idle)
+
+    async def close(self) -> None:
+        """Close every connection; their channels get an EnvironmentLostError. Idempotent."""
+        self._is_closed = True
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            connection.frames.close()
+
+    def forget(self, connection: _ClientConnection) -> None:
+        """A connection has ended: the next request opens another."""
+        self._bytes_received += connection.frames.bytes_received
+        self._bytes_sent += connection.frames.bytes_sent
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+
+    async def _connection(self, address: str) -> _ClientConnection:
+        if self._is_closed:
+            raise EnvironmentLostError("the connection manager of this environment is closed")
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._open(address))
+            self._attempts[address] = attempt
+        try:
+            return await asyncio.shield(attempt)
+        except PenstockError as error:
+            raise type(error)(*error.args) from error
+        except asyncio.CancelledError:
+            if self._is_closed and attempt.cancelled():
+                raise EnvironmentLostError("the connection manager of this environment was closed") from None
+            raise
+
+    async def _open(self, address: str) -> _ClientConnection:
+        try:
+            endpoint = await self._connect(address)
+            connection = _ClientConnection(endpoint, address, self, self._settings.keepalive_interval)
+            self._connections[address] = connection
+            self.connections_opened += 1
+            return connection
+        finally:
+            del self._attempts[address]
+
+    async def _connect(self, address: str) -> Endpoint:
+        try:
+            endpoint = await self._transport.connect(address, self._settings.connect_timeout)
+        except OSError as error:
+            reason = str(error) or f"no answer in {self._settings.connect_timeout:.0f} s"
+            raise EnvironmentLostError(f"cannot connect to the environment at {address}: {reason}") from error
+        handshake = Handshake(Role.CLIENT, self._secret, self._identity, address)
+        try:
+            async with asyncio.timeout(self._settings.handshake_timeout):
+                await authenticate(endpoint, handshake)
+        except TimeoutError as error:
+            endpoint.close()
+            raise AuthenticationError(f"the peer at {address} did not finish the handshake in time") from error
+        except BaseException:
+            endpoint.close()
+            raise
+        return endpoint

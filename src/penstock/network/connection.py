@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shell around one connection: moves bytes between an endpoint and a core, for either side.
+
+Rules. Callbacks only, no task. A turn of reading or writing is bounded (TURN bytes), then the loop goes on with
+others. The core is polled for frames until HIGH_WATER bytes wait that the kernel has not accepted, and then not again
+before they are below LOW_WATER. Each frame's `recycle` is called once, when its last byte was accepted or the
+connection ended. `close` leaves no callback behind.
+
+Also here: `authenticate`, which runs a handshake over an endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Protocol
+
+from penstock.network.decoder import FrameDecoder
+from penstock.network.frames import OutgoingFrame
+from penstock.network.handshake import Handshake
+from penstock.network.messages import Message
+from penstock.network.transport import Endpoint
+from penstock.shuffle.errors import EnvironmentLostError, PenstockError
+
+HIGH_WATER: Final = 2 << 20
+"""Bytes taken out of views ahead of the kernel: eight segments of the usual size, so that one gather write is worth
+its system call, while what a cancelled or slow connection can pin stays small."""
+LOW_WATER: Final = 1 << 20
+"""Polling goes on below this: half, so that the socket never runs dry while views are polled again."""
+TURN: Final = 2 << 20
+"""Bytes a connection may read or write before others have their turn: about a millisecond."""
+GATHER: Final = 64
+"""Parts offered to one write."""
+
+
+class ConnectionLogic(Protocol):
+    """A core of either side."""
+
+    wake: Callable[[], None]
+    decoder: FrameDecoder
+
+    def receive(self, message: Message) -> None:
+        """Handle one message."""
+
+    def next_frame(self) -> OutgoingFrame | None:
+        """The next frame to send."""
+
+    def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
+        """What to tell the peer before closing (error None: because we want to)."""
+
+    def connection_lost(self, error: BaseException | None = None) -> None:
+        """Nothing more will come or go."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaterMarks:
+    """When to stop polling the core and when to go on, in bytes that the transport has not accepted."""
+
+    high: int = HIGH_WATER
+    low: int = LOW_WATER
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.high:
+            raise ValueError(f"water marks {self.low} and {self.high}: 0 < low <= high is needed")
+
+
+_Part = tuple[bytes | memoryview, OutgoingFrame | None]
+"""A part to be written; the last part of a frame has the frame with it."""
+
+
+class FrameConnection:
+    """One endpoint and one core, joined."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        logic: ConnectionLogic,
+        on_closed: Callable[[FrameConnection, BaseException | None], None],
+        marks: WaterMarks = WaterMarks(),
+    ) -> None:
+        self._endpoint = endpoint
+        self._logic = logic
+        self._on_closed = on_closed
+        self._marks = marks
+        self._loop = asyncio.get_running_loop()
+        self._parts: deque[_Part] = deque()
+        self._pending = 0
+        self._is_full = self._is_blocked = self._is_mid_frame = self._is_closed = False
+        self._turn: asyncio.Handle | None = None
+        self.bytes_sent = self.bytes_received = 0
+        logic.wake = self.wake
+        endpoint.set_readable(self._read_turn)
+        self.wake()
+
+    @property
+    def peer(self) -> str:
+        """The other end's address."""
+        return self._endpoint.peer
+
+    @property
+    def pending(self) -> int:
+        """Bytes taken from the core and not yet accepted by the transport."""
+        return self._pending
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called or the connection was lost."""
+        return self._is_closed
+
+    def wake(self) -> None:
+        """The core has something to send: write in a turn of its own, so that one write serves many wakes."""
+        if self._turn is None and not self._is_blocked and not self._is_closed:
+            self._turn = self._loop.call_soon(self._write_turn)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the connection; the core's farewell goes out if the transport takes it without waiting. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        self._send_farewell(error)
+        self._endpoint.close()
+        try:
+            self._logic.connection_lost(error)
+        except Exception as fault:  # noqa: BLE001 - whoever closes several connections must get to the next one
+            self._loop.call_exception_handler({"message": f"closing {self.peer}", "exception": fault})
+        self._drop_pending()
+        self._on_closed(self, error)
+
+    def _read_turn(self) -> None:
+        try:
+            self._read()
+        except PenstockError as error:
+            self.close(error)
+        except OSError as error:
+            self.close(_lost(self.peer, error))
+        except BaseException as error:
+            self.close(_lost(self.peer, error))
+            raise
+
+    def _read(self) -> None:
+        budget = TURN
+        decoder, logic = self._logic.decoder, self._logic
+        while budget > 0 and not self._is_closed:
+            count = self._endpoint.receive_nowait(decoder.next_target())
+            if count is None:
+                return
+            if count == 0:
+                where = "" if decoder.is_at_boundary else " in the middle of a frame"
+                self.close(
+                    EnvironmentLostError(f"{self.peer} closed the connection{where}: it has ended or was lost")
+                )
+                return
+            budget -= count
+            self.bytes_received += count
+            decoder.received(count)
+            while not self._is_closed and (message := decoder.next_message()) is not None:
+                logic.receive(message)
+
+    def _write_turn(self) -> None:
+        self._turn = None
+        try:
+            self._write()
+        except OSError as error:
+            self.close(_lost(self.peer, error))
+        except BaseException as error:
+            self.close(_lost(self.peer, error))
+            raise
+
+    def _write(self) -> None:
+        budget = TURN
+        while not self._is_closed:
+            self._fill()
+            if not self._parts:
+                self._set_blocked(False)
+                return
+            if budget <= 0:
+                self.wake()
+                return
+            sent = self._endpoint.send_nowait([part for part, _ in islice(self._parts, GATHER)])
+            if sent == 0:
+                self._set_blocked(True)
+                return
+            budget -= sent
+            self._advance(sent)
+
+    def _fill(self) -> None:
+        if self._is_full and self._pending >= self._marks.low:
+            return
+        self._is_full = False
+        while self._pending < self._marks.high:
+            frame = self._logic.next_frame()
+            if frame is None:
+                return
+            for part in frame.parts[:-1]:
+                self._parts.append((part, None))
+            self._parts.append((frame.parts[-1], frame))
+            self._pending += frame.size
+        self._is_full = True
+
+    def _advance(self, sent: int) -> None:
+        self._pending -= sent
+        self.bytes_sent += sent
+        while sent:
+            part, frame = self._parts.popleft()
+            if sent < len(part):
+                self._parts.appendleft((memoryview(part)[sent:], frame))
+                self._is_mid_frame = True
+                return
+            sent -= len(part)
+            self._is_mid_frame = frame is None
+            if frame is not None and frame.recycle is not None:
+                frame.recycle()
+
+    def _set_blocked(self, is_blocked: bool) -> None:
+        if is_blocked is not self._is_blocked:
+            self._is_blocked = is_blocked
+            self._endpoint.set_writable(self._write_turn if is_blocked else None)
+
+    def _send_farewell(self, error: BaseException | None) -> None:
+        farewell = self._logic.farewell(error)
+        if farewell is None:
+            return
+        parts: list[bytes | memoryview] = []
+        for part, frame in self._parts if self._is_mid_frame else ():
+            parts.append(part)
+            if frame is not None:
+                break
+        with contextlib.suppress(OSError):
+            self._endpoint.send_nowait([*parts, *farewell.parts])
+
+    def _drop_pending(self) -> None:
+        parts, self._parts = self._parts, deque()
+        self._pending = 0
+        for _, frame in parts:
+            if frame is not None and frame.recycle is not None:
+                frame.recycle()
+
+
+async def authenticate(endpoint: Endpoint, handshake: Handshake) -> None:
+    """Run a handshake to its end; raises AuthenticationError. The caller sets the deadline and closes on failure."""
+    while True:
+        try:
+            await _send_all(endpoint, handshake.outgoing())
+            if handshake.is_done:
+                return
+            message = await _receive_exactly(endpoint, handshake.needed)
+        except OSError as error:
+            raise handshake.closed() from error
+        if len(message) < handshake.needed:
+            raise handshake.closed()
+        handshake.receive(message)
+
+
+async def _send_all(endpoint: Endpoint, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        sent = endpoint.send_nowait([rest])
+        rest = rest[sent:]
+        if sent == 0:
+            await _ready(endpoint.set_writable)
+
+
+async def _receive_exactly(endpoint: Endpoint, size: int) -> bytes:
+    data = bytearray(size)
+    filled = 0
+    while filled < size:
+        count = endpoint.receive_nowait(memoryview(data)[filled:])
+        if count is None:
+            await _ready(endpoint.set_readable)
+        elif count == 0:
+            break
+        else:
+            filled += count
+    return bytes(data[:filled])
+
+
+async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:
+    future = asyncio.get_running_loop().create_future()
+    register(lambda: None if future.done() else future.set_result(None))
+    try:
+        await future
+    finally:
+        register(None)
+
+
+def _lost(peer: str, error: BaseException) -> EnvironmentLostError:
+    reason = str(error) or type(error).__name__
+    lost = EnvironmentLostError(f"the connection to {peer} broke: {reason}; the environment there was probably lost")
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame decoder: tells the shell where to receive into next, and turns what came into messages.
+
+    target = decoder.next_target()          # never empty
+    decoder.received(sock.recv_into(target))
+    while (message := decoder.next_message()) is not None: ...
+
+Rules. A message is taken out before the next frame is looked at, because handling it may change where the next
+payload goes. Data payloads go straight into the memory that `buffer_for` returns; what had already arrived in the
+small scratch buffer together with the header is copied there. None from `buffer_for` skips the payload: the channel
+is gone.
+
+Limits. Scratch memory is fixed; a control frame allocates at most its own size, which is bounded by its type; nothing
+is allocated before magic, version, type, flags and length were checked. After a ProtocolError the decoder stays
+broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Final
+
+from penstock.buffer.data_types import DataType
+from penstock.network.frames import (
+    BODY_LIMITS,
+    BUFFER,
+    BUFFER_HEAD,
+    FLAGS,
+    HEADER,
+    MAGIC,
+    VERSION,
+    FrameType,
+    decode_body,
+    decode_buffer_header,
+)
+from penstock.network.messages import BufferHeader, BufferResponse, Message
+from penstock.shuffle.errors import ProtocolError
+
+SCRATCH: Final = 4096
+"""Holds every control frame but events and error texts, and keeps the copied head of a payload small."""
+DISCARD: Final = 64 << 10
+"""Skipped payloads are received into this, piece by piece."""
+
+BufferFor = Callable[[int, BufferHeader], memoryview | None]
+_TYPES: Final = {int(kind): kind for kind in FrameType}
+_discard = memoryview(bytearray(DISCARD))
+
+
+def skip_payloads(_receiver: int, _header: BufferHeader) -> memoryview | None:
+    """A `buffer_for` that wants no payload: for the side that receives no data."""
+    return None
+
+
+class FrameDecoder:
+    """Incremental decoder of one direction of one connection."""
+
+    __slots__ = (
+        "_accepts",
+        "_broken",
+        "_buffer_for",
+        "_end",
+        "_finish",
+        "_received",
+        "_remaining",
+        "_scratch",
+        "_start",
+        "_target",
+    )
+
+    def __init__(self, accepts: Set[FrameType], buffer_for: BufferFor = skip_payloads) -> None:
+        self._accepts = accepts
+        self._buffer_for = buffer_for
+        self._scratch = memoryview(bytearray(SCRATCH))
+        self._start = self._end = 0
+        self._target: memoryview | None = None
+        self._received = self._remaining = 0
+        self._finish: Callable[[memoryview | None], Message] | None = None
+        self._broken: ProtocolError | None = None
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether the stream may end here: no frame is half received."""
+        return self._finish is None and self._start == self._end and self._broken is None
+
+    def next_target(self) -> memoryview:
+        """Where the next bytes of the stream belong; never empty."""
+        if self._broken is not None:
+            raise self._broken
+        if self._remaining:
+            if self._target is None:
+                return _discard[: self._remaining]
+            return self._target[self._received :]
+        if self._start:
+            pending = self._end - self._start
+            self._scratch[:pending] = bytes(self._scratch[self._start : self._end])
+            self._start, self._end = 0, pending
+        return self._scratch[self._end :]
+
+    def received(self, count: int) -> None:
+        """The first `count` bytes of the last `next_target()` were filled."""
+        if self._remaining:
+            self._received += count
+            self._remaining -= count
+        else:
+            self._end += count
+
+    def next_message(self) -> Message | None:
+        """The next whole message, or None until more bytes come. Raises ProtocolError."""
+        if self._broken is not None:
+            raise self._broken
+        if self._finish is not None:
+            return None if self._remaining else self._finished()
+        try:
+            return self._parse()
+        except ProtocolError as error:
+            self._broken = error
+            raise
+
+    def abandon_payload(self) -> None:
+        """Skip the rest of the payload that is being received: its memory is no longer ours to write."""
+        self._target = None
+
+    def _parse(self) -> Message | None:
+        arrived = self._end - self._start
+        if arrived < HEADER.size:
+            return None
+        length, magic, code, version, flags = HEADER.unpack_from(self._scratch, self._start)
+        kind = self._check(magic, code, version, flags)
+        low, high = BODY_LIMITS[kind]
+        if not low <= length - HEADER.size <= high:
+            raise ProtocolError(f"{kind.name} frame of {length} bytes: its body must have {low} to {high}")
+        if kind is FrameType.BUFFER_RESPONSE:
+            return self._parse_buffer(flags, length, arrived)
+        body_start = self._start + HEADER.size
+        if length <= arrived:
+            body = self._scratch[body_start : self._start + length]
+            self._start += length
+            return decode_body(kind, flags, body)
+        if length > SCRATCH:
+            self._start = body_start
+            return self._begin(
+                memoryview(bytearray(length - HEADER.size)),
+                length - HEADER.size,
+                lambda body: decode_body(kind, flags, body or memoryview(b"")),
+            )
+        return None
+
+    def _check(self, magic: int, code: int, version: int, flags: int) -> FrameType:
+        if magic != MAGIC:
+            raise ProtocolError(f"a frame starts with magic {magic:#010x} instead of {MAGIC:#010x}: not our protocol")
+        if version != VERSION:
+            raise ProtocolError(f"the peer speaks version {version}, this Penstock speaks {VERSION}")
+        kind = _TYPES.get(code)
+        if kind is None or kind not in self._accepts:
+            raise ProtocolError(f"frame type {code if kind is None else kind.name} is not expected here")
+        if flags & ~FLAGS.get(kind, 0):
+            raise ProtocolError(f"{kind.name} with unknown flags {flags:#06x}")
+        return kind
+
+    def _parse_buffer(self, flags: int, length: int, arrived: int) -> Message | None:
+        if arrived < BUFFER_HEAD:
+            return None
+        body_start = self._start + HEADER.size
+        header = decode_buffer_header(
+            self._scratch[body_start : body_start + BUFFER.size], flags, length - BUFFER_HEAD
+        )
+        self._start += BUFFER_HEAD
+        if header.data_type == DataType.DATA:
+            if header.length == 0:
+                return BufferResponse(header, b"")
+            memory = self._buffer_for(header.receiver, header)
+            target = None if memory is None else memory[: header.length]
+            return self._begin(target, header.length, lambda payload: BufferResponse(header, payload))
+        event = memoryview(bytearray(header.length))
+        return self._begin(event, header.length, lambda payload: BufferResponse(header, bytes(payload or b"")))
+
+    def _begin(
+        self, target: memoryview | None, length: int, finish: Callable[[memoryview | None], Message]
+    ) -> Message | None:
+        if target is not None and len(target) < length:
+            raise ValueError(f"a memory of {len(target)} bytes for a payload of {length}")
+        ready = min(self._end - self._start, length)
+        if target is not None:
+            target[:ready] = self._scratch[self._start : self._start + ready]
+        self._start += ready
+        self._target, self._received, self._remaining, self._finish = target, ready, length - ready, finish
+        return None if self._remaining else self._finished()
+
+    def _finished(self) -> Message:
+        finish, target = self._finish, self._target
+        self._finish = self._target = None
+        if finish is None:
+            raise AssertionError("no payload is being received")
+        try:
+            return finish(target)
+        except ProtocolError as error:
+            self._broken = error
+            raise

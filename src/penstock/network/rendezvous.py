@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a host's tasks and their environment process meet.
+
+One folder per application (and scope) under `<tmp>/penstock-<uid>/`, mode 0700 and ours, with a name short
+enough for a Unix socket's path. It holds the socket, the log, the result files and the lock file. *Holding the
+lock is being alive*: the starter takes it, the environment inherits it and keeps it to its end, and whoever
+can take it later knows that the folder belongs to the dead and may be swept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.shuffle.errors import SettingError
+
+_SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes on Linux, 104 elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """The folder of one environment process."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        """The environment's Unix socket."""
+        return self.folder / "s"
+
+    @property
+    def lock(self) -> Path:
+        """The lock file that the living hold."""
+        return self.folder / "lock"
+
+    @property
+    def log(self) -> Path:
+        """What the environment process writes to its standard error."""
+        return self.folder / "log"
+
+    @property
+    def results(self) -> Path:
+        """The folder of result files."""
+        return self.folder / "results"
+
+    def make(self) -> None:
+        """Make the folder and check that it is ours alone."""
+        _own_folder(self.folder.parent)
+        _own_folder(self.folder)
+
+    def take_lock(self) -> int | None:
+        """The locked file descriptor, inheritable, or None while another process holds it.
+
+        A folder that was swept between open and lock is noticed by its inode and tried again.
+        """
+        while True:
+            try:
+                fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                self.make()
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            if _is_same_file(fd, self.lock):
+                return fd
+            os.close(fd)
+
+    def clear(self) -> None:
+        """Remove what a dead environment left; call with the lock held."""
+        for entry in list(self.folder.iterdir()):
+            if entry == self.lock:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the whole folder; call with the lock held. The lock file goes last."""
+        self.clear()
+        self.lock.unlink(missing_ok=True)
+        try:
+            self.folder.rmdir()
+        except OSError:
+            return  # a new starter has made a lock file already: the folder is its own now
+
+
+def base_folder(directory: str = "") -> Path:
+    """The folder of all rendezvous folders of this user: `directory`, or the system's temporary folder."""
+    return Path(directory or tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+
+
+def rendezvous(application: str, scope_key: str = "", directory: str = "") -> Rendezvous:
+    """The meeting place of this application (and executor); raises SettingError where the path is too long."""
+    digest = hashlib.sha256(f"{application}\0{scope_key}".encode()).hexdigest()[:16]
+    place = Rendezvous(base_folder(directory) / digest)
+    if len(os.fsencode(place.socket)) > _SOCKET_PATH_LIMIT:
+        raise SettingError(
+            f"spark.penstock.environment.directory={directory!r} makes the socket's path too long for a Unix"
+            f" socket ({place.socket}): choose a shorter folder"
+        )
+    return place
+
+
+def sweep(directory: str = "", keep: Path | None = None) -> list[Path]:
+    """Remove the folders of dead environments of this user, and only those; returns what was removed."""
+    removed = []
+    for place in _places(base_folder(directory)):
+        if place.folder == keep:
+            continue
+        fd = place.take_lock()
+        if fd is None:
+            continue
+        try:
+            place.remove()
+            removed.append(place.folder)
+        finally:
+            os.close(fd)
+    return removed
+
+
+def _places(base: Path) -> Iterator[Rendezvous]:
+    try:
+        entries = sorted(base.iterdir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink() and (entry / "lock").exists():
+            yield Rendezvous(entry)
+
+
+def _own_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise SettingError(
+            f"{folder} must be a folder of this user alone (mode 0700): remove it or set"
+            " spark.penstock.environment.directory to another folder"
+        )
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

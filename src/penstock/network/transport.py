@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport seam: byte streams between environments, and nothing more.
+
+A transport opens endpoints. An endpoint is non-blocking: it gathers a write, receives into given memory, and calls
+back on the event loop when it becomes readable or writable (level-triggered: again, as long as it is). Another
+transport (RDMA, a relay) implements these protocols and touches neither writers nor readers of partitions.
+
+Addresses are text: `tcp://host:port`, `tcp://[v6]:port`, `unix:///path`, `memory://name`.
+
+Non-goals: framing, authentication, water marks, retries: the layers above have them, once for all transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.shuffle.errors import SettingError
+
+
+class Endpoint(Protocol):
+    """One end of one byte stream."""
+
+    @property
+    def peer(self) -> str:
+        """The other end, for messages to people."""
+
+    def send_nowait(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Send from the front of `parts`; the number of bytes taken, 0 where it would block. Raises OSError."""
+
+    def receive_nowait(self, target: memoryview) -> int | None:
+        """Receive into `target`: the number of bytes, 0 at the end of the stream, None where it would block.
+
+        Raises OSError.
+        """
+
+    def set_readable(self, callback: Callable[[], None] | None) -> None:
+        """Call this while there is something to receive (the end of the stream included); None stops it."""
+
+    def set_writable(self, callback: Callable[[], None] | None) -> None:
+        """Call this while something can be sent; None stops it."""
+
+    def close(self) -> None:
+        """End both directions and all callbacks. Idempotent."""
+
+
+class Listener(Protocol):
+    """Something that accepts."""
+
+    @property
+    def address(self) -> str:
+        """The address to connect to: the real port where 0 was asked for."""
+
+    def close(self) -> None:
+        """Stop accepting. Idempotent; endpoints that were accepted stay."""
+
+
+class Transport(Protocol):
+    """A way to open byte streams. All calls from one event loop."""
+
+    async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
+        """Accept connections at this address; raises OSError, or SettingError for an address it cannot read."""
+
+    async def connect(self, address: str, timeout: float) -> Endpoint:  # noqa: ASYNC109 - the transport knows how to give up
+        """Open a stream; raises OSError (TimeoutError included) or SettingError."""
+
+
+def split_address(address: str, scheme: str) -> str:
+    """What follows `scheme://`; raises SettingError for another scheme."""
+    head, separator, rest = address.partition("://")
+    if not separator or head != scheme or not rest:
+        raise SettingError(f"address {address!r} is not understood: it must look like {scheme}://...")
+    return rest
+
+
+def split_host(address: str) -> tuple[str, int]:
+    """Host and port of a `tcp://` address."""
+    rest = split_address(address, "tcp")
+    host, separator, port = rest.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise SettingError(f"address {address!r} is not understood: it must look like tcp://host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_host(host: str, port: int) -> str:
+    """The `tcp://` address of a host and port."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All partitions of one environment: who may read what, who waits for what, and what became of the rest.
+
+Rules:
+
+- Answers are distinct. A partition that is gone leaves a tombstone, so a late reader is told whether it was
+  released, expired, lost or failed. Tombstones are bounded; the oldest go first, and those of a job that is over are
+  replaced by one for the whole job.
+- Fencing: a request names an attempt. Where only a newer attempt of the same partition is known it is stale; where
+  only older ones are known, the attempt has not produced yet. A tombstoned attempt can't be registered any more.
+- A request for what is not there yet waits, with a deadline. Its waiter is called once: with None when the partition
+  came (request again), or with the error. Waiters are called last, so they may call back.
+
+Sans-I/O, one thread; times are seconds of whatever clock the caller passes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.partition.answers import describe, end_error
+from penstock.partition.lifecycle import PartitionState
+from penstock.partition.view import DataListener, SubpartitionView
+from penstock.shuffle.errors import (
+    PartitionNotProducedError,
+    PenstockError,
+    ProtocolError,
+    StaleError,
+)
+from penstock.shuffle.ids import PartitionId
+
+Waiter = Callable[[PenstockError | None], None]
+
+
+class ReadablePartition(Protocol):
+    """What the registry asks of a partition of any kind. It ends once; a second end changes nothing."""
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """Its identity."""
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+
+    @property
+    def cause(self) -> str:
+        """Why it ended."""
+
+    def create_view(self, subpartition: int, listener: DataListener) -> SubpartitionView:
+        """A view, or the PartitionError that says why not."""
+
+    def release(self, cause: BaseException | str = "") -> None:
+        """End it on purpose."""
+
+    def fail(self, cause: BaseException | str) -> None:
+        """Its producer failed."""
+
+    def expire(self, cause: BaseException | str = "") -> None:
+        """Its lease ran out."""
+
+    def lose(self, cause: BaseException | str) -> None:
+        """Its data is gone."""
+
+
+@dataclass(eq=False, slots=True)
+class WaitingRequest:
+    """A request for a partition that is not there yet."""
+
+    partition: PartitionId
+    waiter: Waiter
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """How a partition ended."""
+
+    state: PartitionState
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryStatistics:
+    """A snapshot."""
+
+    partitions: int
+    tombstones: int
+    waiting: int
+
+
+def job_of(partition: PartitionId) -> str:
+    """The job in a dataset's name, `<job>-e<edge>` or `<job>-result<vertex>`; else the whole name."""
+    job, separator, _ = partition.dataset.rpartition("-")
+    return job if separator else partition.dataset
+
+
+class PartitionRegistry:
+    """The partitions of one environment process."""
+
+    __slots__ = (
+        "_attempts",
+        "_host",
+        "_limit",
+        "_partitions",
+        "_released_jobs",
+        "_timeout",
+        "_tombstones",
+        "_waiting",
+    )
+
+    def __init__(self, host: str = "", tombstones: int = 4096, timeout: float = 10.0) -> None:
+        self._host = host
+        self._limit = tombstones
+        self._timeout = timeout
+        self._partitions: dict[PartitionId, ReadablePartition] = {}
+        self._tombstones: dict[PartitionId, Tombstone] = {}
+        self._released_jobs: dict[str, None] = {}
+        # Attempts with a partition or a tombstone: what fencing compares with.
+        self._attempts: dict[tuple[str, int], set[int]] = {}
+        self._waiting: dict[PartitionId, list[WaitingRequest]] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, partition: PartitionId) -> ReadablePartition | None:
+        """The partition, if it is here and alive."""
+        return self._partitions.get(partition)
+
+    def register(self, partition: ReadablePartition) -> None:
+        """Make a partition known, wake who waits for it. ProtocolError for a second one, StaleError after its end."""
+        identity = partition.partition_id
+        if identity in self._partitions:
+            raise ProtocolError(f"partition {identity} is registered already on {self._host or 'this host'}")
+        tombstone = self._tombstones.get(identity)
+        if tombstone is not None or job_of(identity) in self._released_jobs:
+            ended = tombstone.state.value if tombstone is not None else "released with its job"
+            raise StaleError(f"partition {identity} cannot be registered: it was {ended} before its producer came")
+        self._partitions[identity] = partition
+        self._know(identity)
+        ready = self._waiting.pop(identity, [])
+        older = [
+            key
+            for key in self._waiting
+            if (key.dataset, key.index) == (identity.dataset, identity.index) and key.attempt < identity.attempt
+        ]
+        stale = [request for key in older for request in self._waiting.pop(key)]
+        for request in ready:
+            request.waiter(None)
+        for request in stale:
+            request.waiter(self._stale(request.partition, identity.attempt))
+
+    def request(self, partition: PartitionId, subpartition: int, listener: DataListener) -> SubpartitionView:
+        """A view. PartitionNotProducedError means that `wait` may help; every other error is final."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            return found.create_view(subpartition, listener)
+        raise self._answer(partition)
+
+    def wait(self, partition: PartitionId, waiter: Waiter, now: float) -> WaitingRequest:
+        """Wait for a partition whose request was answered with PartitionNotProducedError."""
+        request = WaitingRequest(partition, waiter, now)
+        self._waiting.setdefault(partition, []).append(request)
+        return request
+
+    def cancel(self, request: WaitingRequest) -> None:
+        """The reader waits no more; its waiter is not called. Idempotent."""
+        requests = self._waiting.get(request.partition, [])
+        if request in requests:
+            requests.remove(request)
+            if not requests:
+                del self._waiting[request.partition]
+
+    def next_deadline(self) -> float | None:
+        """When `expire_waiting` has something to do next."""
+        return min((r.since + self._timeout for requests in self._waiting.values() for r in requests), default=None)
+
+    def expire_waiting(self, now: float) -> int:
+        """Answer those who have waited too long; their number."""
+        late = [r for requests in self._waiting.values() for r in requests if r.since + self._timeout <= now]
+        for request in late:
+            self.cancel(request)
+        for request in late:
+            waited = f"{now - request.since:.1f} s"
+            request.waiter(self._not_produced(request.partition, f"after a wait of {waited}"))
+        return len(late)
+
+    def release(self, partitions: Iterable[PartitionId], cause: str = "") -> None:
+        """Release partitions; those unknown here leave a tombstone too, so their producers come too late."""
+        self._end(partitions, PartitionState.RELEASED, cause)
+
+    def fail(self, partition: PartitionId, cause: BaseException | str) -> None:
+        """A producer failed, perhaps before it registered."""
+        self._end([partition], PartitionState.FAILED, describe(cause))
+
+    def expire(self, partitions: Iterable[PartitionId], cause: str = "") -> None:
+        """Leases ran out."""
+        self._end(partitions, PartitionState.EXPIRED, cause)
+
+    def lose(self, partitions: Iterable[PartitionId], cause: str) -> None:
+        """Data is gone against everybody's will."""
+        self._end(partitions, PartitionState.LOST, cause)
+
+    def bury(self, partition: PartitionId) -> None:
+        """A partition has ended by itself: keep only how. Meant for its `on_end`; idempotent."""
+        found = self._partitions.get(partition)
+        if found is not None and found.state.is_end:
+            del self._partitions[partition]
+            self._entomb(partition, Tombstone(found.state, found.cause))
+
+    def _end(self, partitions: Iterable[PartitionId], state: PartitionState, cause: str) -> None:
+        waiting: list[WaitingRequest] = []
+        for partition in list(partitions):
+            found = self._partitions.get(partition)
+            if found is not None:
+                _END[state](found, cause)
+                self.bury(partition)
+            elif partition not in self._tombstones:
+                self._entomb(partition, Tombstone(state, cause))
+            waiting += self._waiting.pop(partition, [])
+        for request in waiting:
+            request.waiter(self._answer(request.partition))
+
+    def _entomb(self, partition: PartitionId, tombstone: Tombstone) -> None:
+        if job_of(partition) in self._released_jobs:
+            self._forget(partition)
+            return
+        self._tombstones[partition] = tombstone
+        self._know(partition)
+        while len(self._tombstones) > self._limit:
+            oldest = next(iter(self._tombstones))
+            del self._tombstones[oldest]
+            self._forget(oldest)
+
+    def _know(self, partition: PartitionId) -> None:
+        self._attempts.setdefault((partition.dataset, partition.index), set()).add(partition.attempt)
+
+    def _forget(self, partition: PartitionId) -> None:
+        key = (partition.dataset, partition.index)
+        attempts = self._attempts.get(key, set())
+        attempts.discard(partition.attempt)
+        if not attempts:
+            self._attempts.pop(key, None)
+
+    def _answer(self, partition: PartitionId) -> PenstockError:
+        tombstone = self._tombstones.get(partition)
+        if tombstone is not None:
+            return end_error(partition, tombstone.state, tombstone.cause, self._host)
+        if job_of(partition) in self._released_jobs:
+            return end_error(partition, PartitionState.RELEASED, "its job is over", self._host)
+        newest = max(self._attempts.get((partition.dataset, partition.index), ()), default=partition.attempt)
+        if newest > partition.attempt:
+            return self._stale(partition, newest)
+        return self._not_produced(partition, "yet")
+
+    def _stale(self, partition: PartitionId, newest: int) -> StaleError:
+        return StaleError(
+            f"partition {partition} is out of date on {self._host or 'this host'}: attempt {newest} has replaced it"
+        )
+
+    def _not_produced(self, partition: PartitionId, when: str) -> PartitionNotProducedError:
+        return PartitionNotProducedError(
+            f"partition {partition} is not produced on {self._host or 'this host'} {when}: no producer of this "
+            "attempt has registered there"
+        )
+
+    def occupying(self) -> list[PartitionId]:
+        """The partitions that hold memory or files here."""
+        return sorted(self._partitions)
+
+    def release_job(self, job: str, keep: Iterable[PartitionId] = ()) -> list[PartitionId]:
+        """A job is over: release all it has here, except `keep` (persistent ones). What was released."""
+        kept = set(keep)
+        self._released_jobs[job] = None
+        ended = [partition for partition in self._partitions if job_of(partition) == job and partition not in kept]
+        waiting = [partition for partition in self._waiting if job_of(partition) == job]
+        for partition in [partition for partition in self._tombstones if job_of(partition) == job]:
+            del self._tombstones[partition]
+            self._forget(partition)
+        self._end([*ended, *waiting], PartitionState.RELEASED, "its job is over")
+        while len(self._released_jobs) > self._limit:
+            del self._released_jobs[next(iter(self._released_jobs))]
+        return ended
+
+    def close(self) -> None:
+        """Release everything and answer all who wait; idempotent."""
+        self._end([*self._partitions, *self._waiting], PartitionState.RELEASED, "its environment has ended")
+
+    def statistics(self) -> RegistryStatistics:
+        """A snapshot."""
+        return RegistryStatistics(
+            partitions=len(self._partitions),
+            tombstones=len(self._tombstones),
+            waiting=sum(len(requests) for requests in self._waiting.values()),
+        )
+
+
+_END: dict[PartitionState, Callable[[ReadablePartition, str], None]] = {
+    PartitionState.RELEASED: lambda partition, cause: partition.release(cause),
+    PartitionState.FAILED: lambda partition, cause: partition.fail(cause),
+    PartitionState.EXPIRED: lambda partition, cause: partition.expire(cause),
+    PartitionState.LOST: lambda partition, cause: partition.lose(cause),
+}

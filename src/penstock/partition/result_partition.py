@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipelined result partition: all subpartitions of one producer attempt, read while they are written.
+
+Rules:
+
+- `on_consumable` is called once: at the first buffer, or at the end where there is none.
+- It is released when all readers have left *and* the producer has closed; before that only by `release`, `fail`,
+  `expire` or `lose`. A producer that closes without having finished has failed.
+- A slice given to `add` carries one reference, to `broadcast` one per subpartition. Whatever is not queued, or is
+  dropped later, comes out through `on_recycle`, once per reference. An add that raises has taken nothing.
+
+Sans-I/O, one thread. Callbacks are called when the partition's own books are straight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.buffer import BufferSlice
+from penstock.partition.answers import describe, end_error
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.subpartition import (
+    PipelinedSubpartition,
+    PipelinedView,
+    SubpartitionState,
+    SubpartitionStatistics,
+)
+from penstock.partition.view import DataListener
+from penstock.shuffle.errors import PartitionReleasedError, ProtocolError
+from penstock.shuffle.ids import PartitionId
+
+
+def _ignore(*_: object) -> None:
+    """A callback nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCallbacks:
+    """What a partition tells its environment."""
+
+    on_recycle: Callable[[BufferSlice], None]
+    on_consumable: Callable[[], None] = field(default=_ignore)
+    on_end: Callable[[PartitionState], None] = field(default=_ignore)
+    on_task_event: Callable[[int, bytes], None] = field(default=_ignore)
+    on_acknowledged: Callable[[], None] = field(default=_ignore)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatistics:
+    """A snapshot of a partition and of its subpartitions."""
+
+    state: PartitionState
+    readers_left: int
+    producer_closed: bool
+    subpartitions: tuple[SubpartitionStatistics, ...]
+
+
+class PipelinedPartition:
+    """One result partition. Life: adds, `finish` or `fail`, `close_producer`. Its readers come and go by views."""
+
+    __slots__ = (
+        "_all_acknowledged", "_announced", "_callbacks", "_cause", "_closed", "_finished", "_lifecycle", "_readers",
+        "_subpartitions", "host", "partition_id",
+    )  # fmt: skip
+
+    def __init__(
+        self, partition_id: PartitionId, subpartitions: int, callbacks: PartitionCallbacks, host: str = ""
+    ) -> None:
+        if subpartitions < 1:
+            raise ValueError(f"partition {partition_id} with {subpartitions} subpartitions")
+        self.partition_id = partition_id
+        self.host = host
+        self._callbacks = callbacks
+        self._lifecycle = PartitionLifecycle(str(partition_id))
+        self._subpartitions = [PipelinedSubpartition(index, self) for index in range(subpartitions)]
+        self._readers = subpartitions
+        self._finished = False
+        self._closed = False
+        self._announced = False
+        self._all_acknowledged = False
+        self._cause = ""
+
+    @property
+    def name(self) -> str:
+        """The partition's name in messages."""
+        return str(self.partition_id)
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def cause(self) -> str:
+        """Why it ended, where somebody said so."""
+        return self._cause
+
+    @property
+    def subpartitions(self) -> int:
+        """The number of subpartitions."""
+        return len(self._subpartitions)
+
+    @property
+    def is_consumable(self) -> bool:
+        """Whether `on_consumable` was called."""
+        return self._announced
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """Whether every reader has acknowledged everything the producer wrote."""
+        return self._all_acknowledged
+
+    def add(self, subpartition: int, buffer: BufferSlice) -> bool:
+        """Queue a slice for one reader; False when it was recycled instead, because nobody will read it."""
+        target = self._target(subpartition)
+        self._write()
+        taken = target.add(buffer)
+        if not taken:
+            self._callbacks.on_recycle(buffer)
+        self._announce()
+        return taken
+
+    def broadcast(self, buffer: BufferSlice) -> int:
+        """Queue one slice, with a reference per subpartition, for all readers; how many will read it."""
+        self._write()
+        taken = 0
+        for target in self._subpartitions:
+            if target.add(buffer):
+                taken += 1
+            else:
+                self._callbacks.on_recycle(buffer)
+        self._announce()
+        return taken
+
+    def add_event(self, subpartition: int, payload: bytes, data_type: int) -> bool:
+        """Queue an event for one reader; False when nobody will read it."""
+        target = self._target(subpartition)
+        self._write()
+        return target.add_event(payload, data_type)
+
+    def broadcast_event(self, payload: bytes, data_type: int) -> int:
+        """Queue an event for all readers; how many will read it."""
+        self._write()
+        return sum(target.add_event(payload, data_type) for target in self._subpartitions)
+
+    def buffer_size(self, subpartition: int) -> int | None:
+        """The buffer size the reader asked for last."""
+        return self._target(subpartition).buffer_size
+
+    def _target(self, subpartition: int) -> PipelinedSubpartition:
+        if not 0 <= subpartition < len(self._subpartitions):
+            raise ProtocolError(
+                f"partition {self.name} has no subpartition {subpartition}: it has {self.subpartitions}"
+            )
+        return self._subpartitions[subpartition]
+
+    def _write(self) -> None:
+        if self._lifecycle.state is not PartitionState.WRITING:
+            self._lifecycle.apply(PartitionEvent.WRITE)
+
+    def _announce(self) -> None:
+        if not self._announced and not self.state.is_end:
+            self._announced = True
+            self._callbacks.on_consumable()
+
+    def finish(self) -> None:
+        """The producer has written everything, its closing events included."""
+        self._lifecycle.apply(PartitionEvent.FINISH)
+        self._finished = True
+        for target in self._subpartitions:
+            target.finish()
+        self._announce()
+        self._look_at_acknowledgements()
+
+    def close_producer(self) -> None:
+        """The producer lets go; idempotent. Not finished means failed; read to the end means released."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._finished:
+            self.fail("it ended without finishing the partition")
+        elif self._readers == 0:
+            self.release()
+
+    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
+        """The one view of a subpartition; a PartitionError says why it can't be read."""
+        if self.state.is_end:
+            raise end_error(self.name, self.state, self._cause, self.host)
+        return self._target(subpartition).create_view(listener)
+
+    def release(self, cause: BaseException | str = "") -> None:
+        """Give up the data on purpose; idempotent."""
+        self._end(PartitionEvent.RELEASE, cause)
+
+    def fail(self, cause: BaseException | str) -> None:
+        """The producer failed: readers get ProducerFailedError with this cause."""
+        self._end(PartitionEvent.FAIL, cause)
+
+    def expire(self, cause: BaseException | str = "") -> None:
+        """Its lease ran out."""
+        self._end(PartitionEvent.EXPIRE, cause)
+
+    def lose(self, cause: BaseException | str) -> None:
+        """Its data is gone against everybody's will."""
+        self._end(PartitionEvent.LOSE, cause)
+
+    def _end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        if self.state.is_end:
+            return
+        state = self._lifecycle.apply(event)
+        self._cause = describe(cause)
+        error = end_error(self.name, state, self._cause, self.host)
+        ended = SubpartitionState.RELEASED if isinstance(error, PartitionReleasedError) else SubpartitionState.FAILED
+        dropped = [buffer for target in self._subpartitions for buffer in target.end(ended, error)]
+        for buffer in dropped:
+            self._callbacks.on_recycle(buffer)
+        self._callbacks.on_end(state)
+
+    def on_consumed(self, buffers: list[BufferSlice]) -> None:
+        """A reader has left. Called by the subpartition."""
+        self._readers -= 1
+        if self._readers == 0:
+            self._lifecycle.apply(PartitionEvent.CONSUME)
+        for buffer in buffers:
+            self._callbacks.on_recycle(buffer)
+        if self._readers == 0 and self._closed:
+            self.release()
+
+    def on_task_event(self, subpartition: int, payload: bytes) -> None:
+        """An event from a reader to the producer. Called by the subpartition."""
+        self._callbacks.on_task_event(subpartition, payload)
+
+    def on_acknowledged(self) -> None:
+        """A reader has acknowledged. Called by the subpartition."""
+        self._look_at_acknowledgements()
+
+    def _look_at_acknowledgements(self) -> None:
+        if not self._all_acknowledged and all(target.is_fully_acknowledged for target in self._subpartitions):
+            self._all_acknowledged = True
+            self._callbacks.on_acknowledged()
+
+    def statistics(self) -> PartitionStatistics:
+        """A snapshot."""
+        return PartitionStatistics(
+            state=self.state,
+            readers_left=self._readers,
+            producer_closed=self._closed,
+            subpartitions=tuple(target.statistics() for target in self._subpartitions),
+        )

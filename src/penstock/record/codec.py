@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record batch to bytes and back, in Arrow's IPC format.
+
+Rules:
+- Without a dictionary in the schema a batch is one bare IPC message (no schema, a few hundred bytes of metadata);
+  with one, also a nested one, it is a complete IPC stream of its own, so batches never depend on each other.
+- What is encoded is the batch's rows, not its parent's: Arrow cuts most types, `layout.compact` does it for views,
+  list views and dictionaries at the top level (views also nested). List views inside another type, and ordered
+  dictionaries, still send the parent's values.
+- `decode` copies nothing: the batch keeps the buffer alive. It must start at a multiple of 8.
+- Bytes that are no batch of this schema raise ProtocolError.
+
+Trust: `decode` checks the message's structure and the sizes of all buffers, but not every offset in them (that
+costs a pass over the data). Bytes whose checksum matched are what the writer wrote, so that is enough behind
+`framing`. For bytes nobody vouched for, `validation="full"` is required before values are touched: with the cheap
+check alone a damaged offset in the middle of a string column is accepted and reads outside the buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.record.layout import compact, contains, is_view
+from penstock.shuffle.errors import ProtocolError, SchemaError
+
+Validation = Literal["cheap", "full"]
+
+_REFUSED = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    StopIteration,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+)
+"""What PyArrow raises for bytes it cannot read."""
+
+
+class BatchCodec:
+    """Encodes and decodes the batches of one schema."""
+
+    def __init__(self, schema: pa.Schema, validation: Validation = "cheap") -> None:
+        self.schema = schema
+        self._full = validation == "full"
+        self._streams = any(contains(field.type, pt.is_dictionary) for field in schema)
+        self._loose = [i for i, field in enumerate(schema) if contains(field.type, _is_loose)]
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """The batch's bytes; raises SchemaError for a batch of another schema."""
+        if not batch.schema.equals(self.schema):
+            raise SchemaError(self._difference(batch.schema))
+        if self._loose:
+            columns = [compact(c) if i in self._loose else c for i, c in enumerate(batch.columns)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if not self._streams:
+            return batch.serialize()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    def decode(self, buffer: pa.Buffer) -> pa.RecordBatch:
+        """The batch in this buffer, over the buffer's own memory; raises ProtocolError for anything else."""
+        try:
+            batch = self._read_stream(buffer) if self._streams else pa.ipc.read_record_batch(buffer, self.schema)
+            batch.validate(full=self._full)
+        except ProtocolError:
+            raise
+        except _REFUSED as error:
+            raise ProtocolError(
+                f"{buffer.size} bytes are no record batch of the schema ({', '.join(self.schema.names)}): {error}"
+            ) from error
+        return batch
+
+    def _read_stream(self, buffer: pa.Buffer) -> pa.RecordBatch:
+        with pa.ipc.open_stream(buffer) as reader:
+            if not reader.schema.equals(self.schema):
+                raise ProtocolError(self._difference(reader.schema))
+            return reader.read_next_batch()
+
+    def _difference(self, other: pa.Schema) -> str:
+        if len(other) != len(self.schema):
+            return f"the batch has columns {other.names}, declared are {self.schema.names}"
+        pairs = zip(other, self.schema, strict=True)
+        ours, theirs = next((b, a) for a, b in pairs if not a.equals(b))
+        return (
+            f"column {theirs.name!r} is {_described(theirs)}, declared is {ours.name!r} {_described(ours)}; "
+            f"cast it or declare the schema the function really returns"
+        )
+
+
+def _described(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' not null'}"
+
+
+def _is_loose(kind: pa.DataType) -> bool:
+    """Types whose slices drag the parent's memory along."""
+    return bool(is_view(kind) or pt.is_list_view(kind) or pt.is_large_list_view(kind) or pt.is_dictionary(kind))

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitioners: which rows of a batch go to which subpartition.
+
+Rules: `split` gives each row exactly once (a broadcasting partitioner gives the whole batch, for all), rows that
+meet in a subpartition keep their order, and empty parts are left out. A partitioner belongs to one subtask and
+one thread. The same spec, subtask and batches always give the same parts, so a re-run producer repeats itself.
+
+Parts of one batch are slices of one gathered copy (or of the batch itself), and a consumer may keep them: output
+memory is never reused. A spec is what travels between processes; a partitioner is built where it is used.
+Not here: range partitioning, which needs a sample first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.record import layout, spark_hash, word_hash
+from penstock.shuffle.errors import SchemaError, SettingError
+
+Parts = Iterable[tuple[int, pa.RecordBatch]]
+_FEW_SUBPARTITIONS = 16
+
+CustomFunction = Callable[[pa.RecordBatch], Any]
+
+
+class Partitioner(Protocol):
+    """Splits batches over subpartitions."""
+
+    @property
+    def subpartitions(self) -> int:
+        """How many there are."""
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether every batch goes to all of them; `split` then gives it once, for subpartition 0."""
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        """`(subpartition, rows)` pairs, at most one per subpartition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionerSpec:
+    """A partitioner before it is built: picklable where `function` is.
+
+    `kind` is one of `KINDS`. `keys` and `spark_compatible` are for "hash", `function` is for "custom".
+    """
+
+    kind: str
+    keys: tuple[str, ...] = ()
+    function: object = None
+    spark_compatible: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SettingError(f"unknown partitioner {self.kind!r}: one of {', '.join(KINDS)}")
+        if self.kind == "hash" and not self.keys:
+            raise SettingError("a hash partitioner needs at least one key column")
+        if self.kind == "custom" and not callable(self.function):
+            raise SettingError(f"a custom partitioner needs a function over a batch, not {self.function!r}")
+
+    def build(self, subpartitions: int, subtask: int) -> Partitioner:
+        """The partitioner of one subtask."""
+        if subpartitions < 1:
+            raise SettingError(f"{subpartitions} subpartitions: a partitioner needs at least one")
+        return KINDS[self.kind](self, subpartitions, subtask)
+
+
+class _ToChannel:
+    """All rows to subpartition 0."""
+
+    broadcasts = False
+
+    def __init__(self, subpartitions: int) -> None:
+        self.subpartitions = subpartitions
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        return [(0, batch)] if batch.num_rows else []
+
+
+class _Broadcast(_ToChannel):
+    """All rows to all subpartitions."""
+
+    broadcasts = True
+
+
+class _RoundRobin:
+    """Contiguous slices of nearly equal size; the remainder goes round, so small batches spread evenly."""
+
+    broadcasts = False
+
+    def __init__(self, subpartitions: int, start: int) -> None:
+        self.subpartitions = subpartitions
+        self._next = start % subpartitions
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        share, extra = divmod(batch.num_rows, self.subpartitions)
+        position, first = 0, self._next
+        parts = []
+        self._next = (first + extra) % self.subpartitions
+        for turn in range(self.subpartitions if share else extra):
+            length = share + (turn < extra)
+            parts.append(((first + turn) % self.subpartitions, batch.slice(position, length)))
+            position += length
+        return parts
+
+
+class _Hash:
+    """Rows by the hash of their keys."""
+
+    broadcasts = False
+
+    def __init__(self, keys: tuple[str, ...], subpartitions: int, spark_compatible: bool) -> None:
+        self.subpartitions = subpartitions
+        self._keys = keys
+        self._hash = spark_hash.spark_partition_ids if spark_compatible else word_hash.fast_partition_ids
+        self._refusal = spark_hash.unhashable if spark_compatible else word_hash.unhashable
+        self._schema: pa.Schema | None = None
+        self._columns: list[int] = []
+        self._ids = np.empty(0, layout.index_dtype(subpartitions))
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        if self._schema is None or not batch.schema.equals(self._schema):
+            self._bind(batch.schema)
+        if self.subpartitions == 1 or batch.num_rows == 0:
+            return _ToChannel(1).split(batch)
+        if len(self._ids) < batch.num_rows:
+            self._ids = np.empty(batch.num_rows, self._ids.dtype)
+        ids = self._ids[: batch.num_rows]
+        self._hash([batch.column(i) for i in self._columns], self.subpartitions, ids)
+        return scatter(batch, ids, self.subpartitions)
+
+    def _bind(self, schema: pa.Schema) -> None:
+        columns = []
+        for key in self._keys:
+            found = schema.get_all_field_indices(key)
+            if len(found) != 1:
+                problem = "is there more than once" if found else "is missing"
+                raise SchemaError(f"key column {key!r} {problem}; the columns are {', '.join(schema.names)}")
+            reason = self._refusal(schema.field(found[0]).type)
+            if reason is not None:
+                raise SchemaError(
+                    f"key column {key!r} of type {schema.field(found[0]).type} cannot be hashed: {reason}"
+                )
+            columns += found
+        self._columns, self._schema = columns, schema
+
+
+class _Random:
+    """Rows at random, from a generator seeded by the subtask."""
+
+    broadcasts = False
+
+    def __init__(self, subpartitions: int, subtask: int) -> None:
+        self.subpartitions = subpartitions
+        self._generator = np.random.default_rng(subtask)
+        self._dtype = layout.index_dtype(subpartitions)
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        ids = self._generator.integers(0, self.subpartitions, batch.num_rows, dtype=self._dtype)
+        return scatter(batch, ids, self.subpartitions)
+
+
+class _Custom:
+    """Rows where the user's function says."""
+
+    broadcasts = False
+
+    def __init__(self, function: CustomFunction, subpartitions: int) -> None:
+        self.subpartitions = subpartitions
+        self._function = function
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        ids = _checked_ids(self._function(batch), batch.num_rows, self.subpartitions)
+        return scatter(batch, ids, self.subpartitions)
+
+
+def scatter(batch: pa.RecordBatch, ids: npt.NDArray[Any], n: int) -> Parts:
+    """The parts of a batch by subpartition ids below `n`: one gathered copy, cut without copying.
+
+    NumPy's stable sort is a radix sort for 8 and 16 bits, which is what `layout.index_dtype` chooses. Gathering
+    fixed-width columns with `numpy.take` into reused memory would save fresh pages, but parts may be kept.
+    """
+    if len(ids) == 0:
+        return []
+    counts = _counts(ids, n)
+    filled = [channel for channel, count in enumerate(counts) if count]
+    if len(filled) == 1:
+        return [(filled[0], batch)]
+    order = np.argsort(ids, kind="stable").astype(np.int64, copy=False)
+    gathered = layout.take_batch(batch, layout.int64_array(order))
+    parts, position = [], 0
+    for channel in filled:
+        parts.append((channel, gathered.slice(position, counts[channel])))
+        position += counts[channel]
+    return parts
+
+
+def _counts(ids: npt.NDArray[Any], n: int) -> list[int]:
+    """Rows per subpartition; `bincount` first widens the ids, which for a few subpartitions costs more."""
+    if n <= _FEW_SUBPARTITIONS:
+        return [int(np.count_nonzero(ids == channel)) for channel in range(n)]
+    counts: list[int] = np.bincount(ids, minlength=n).tolist()
+    return counts
+
+
+def _checked_ids(result: Any, rows: int, n: int) -> npt.NDArray[Any]:
+    ids = _as_ndarray(result)
+    if ids.size == rows == 0:
+        return np.empty(0, np.uint8)
+    if ids.ndim != 1:
+        raise SchemaError(f"the partition function returned {ids.ndim}-dimensional values, it must be one per row")
+    if ids.dtype.kind not in "iu":
+        row = next((i for i, value in enumerate(ids.tolist()) if not isinstance(value, int)), 0)
+        raise SchemaError(
+            f"the partition function returned {ids.tolist()[row]!r} for row {row} (values of type {ids.dtype}): "
+            f"it must return one integer per row"
+        )
+    if len(ids) != rows:
+        raise SchemaError(f"the partition function returned {len(ids)} values for a batch of {rows} rows")
+    wrong = np.flatnonzero((ids < 0) | (ids >= n))
+    if len(wrong):
+        row = int(wrong[0])
+        raise SchemaError(f"the partition function returned {ids[row]} for row {row}: it must be 0 to {n - 1}")
+    return ids.astype(layout.index_dtype(n), copy=False)
+
+
+def _as_ndarray(result: Any) -> npt.NDArray[Any]:
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if not isinstance(result, pa.Array):
+        try:
+            return np.asarray(result)
+        except ValueError as error:
+            raise SchemaError(f"the partition function returned no integer array: {error}") from error
+    if result.null_count:
+        row = int(np.flatnonzero(~layout.valid_mask(result))[0])
+        raise SchemaError(f"the partition function returned null for row {row}: every row needs a subpartition")
+    if len(result) and not pt.is_integer(result.type):
+        raise SchemaError(
+            f"the partition function returned {result[0]} for row 0 (values of type {result.type}): it must return "
+            f"one integer per row"
+        )
+    if len(result) == 0:
+        return np.empty(0, np.uint8)
+    return layout.fixed_values(result, result.type.to_pandas_dtype())
+
+
+def _build_hash(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature
+    return _Hash(spec.keys, n, spec.spark_compatible)
+
+
+def _build_custom(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature
+    return _Custom(cast("CustomFunction", spec.function), n)
+
+
+KINDS: dict[str, Callable[[PartitionerSpec, int, int], Partitioner]] = {
+    "hash": _build_hash,
+    "rebalance": lambda _, n, subtask: _RoundRobin(n, subtask),
+    "rescale": lambda _, n, __: _RoundRobin(n, 0),
+    "forward": lambda _, n, __: _ToChannel(n),
+    "broadcast": lambda _, n, __: _Broadcast(n),
+    "random": lambda _, n, subtask: _Random(n, subtask),
+    "to_one": lambda _, n, __: _ToChannel(n),
+    "custom": _build_custom,
+}
+"""Every kind of partitioner and how it is built from spec, subpartitions and subtask."""

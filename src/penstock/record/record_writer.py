@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RecordWriter: from a task's batches to the subpartitions of one result partition.
+
+Rules:
+- Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
+  large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
+- Rows keep their order within a subpartition. What was written becomes visible at the latest `flush_timeout`
+  seconds later (0: at once, negative: when a buffer is full or at the end).
+- One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
+  may come from the flusher's thread. If the flusher finds the lock taken (a write waits for a buffer), it flushes
+  the target only, which the target allows from any thread: what is in half-filled buffers must become visible even
+  then, as the reader may be waiting for it.
+- A failure in the flusher is kept and raised by the task's next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.record.partitioners import Partitioner
+from penstock.shuffle.service import ResultPartitionWriter
+
+_SMALL_ROWS = 4096
+_ROWS_PER_SUBPARTITION = 128
+_GATHER_BYTES = 8 << 20
+_SLICE_ROWS = 1 << 20
+_SLICE_BYTES = 32 << 20
+
+
+class Waiter(Protocol):
+    """What the flusher waits on: `threading.Event`, or a test's stand-in."""
+
+    def wait(self, timeout: float) -> bool:
+        """Wait; True means stop."""
+
+    def set(self) -> None:
+        """Stop."""
+
+
+class OutputFlusher:
+    """A daemon thread that calls `flush` every `interval` seconds until it is closed or `flush` fails."""
+
+    def __init__(self, flush: Callable[[], None], interval: float, clock: Waiter | None = None) -> None:
+        self._flush = flush
+        self._interval = interval
+        self._stop: Waiter = threading.Event() if clock is None else clock
+        self._thread = threading.Thread(target=self._run, name="penstock-output-flusher", daemon=True)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what made `flush` fail, every time it is asked."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop and wait for the thread; idempotent. A flush that waits for a buffer must be cancelled first."""
+        self._stop.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                self._flush()
+            except BaseException as failure:  # noqa: BLE001 - raised in the task's thread by check()
+                self._failure = failure
+                return
+
+
+class RecordWriter:
+    """Writes batches to a result partition. Life: any number of `write` and `flush`, `finish`, then `close`."""
+
+    def __init__(
+        self,
+        partitioner: Partitioner,
+        target: ResultPartitionWriter,
+        flush_timeout: float,
+        clock: Waiter | None = None,
+    ) -> None:
+        self._partitioner = partitioner
+        self._target = target
+        self._flush_always = flush_timeout == 0
+        self._enough_rows = max(_SMALL_ROWS, _ROWS_PER_SUBPARTITION * partitioner.subpartitions)
+        self._lock = threading.Lock()
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_rows = 0
+        self._gathered_bytes = 0
+        self._written = False
+        self._flusher: OutputFlusher | None = None
+        if flush_timeout > 0:
+            self._flusher = OutputFlusher(self._flush_in_time, flush_timeout, clock)
+            self._flusher.start()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch; blocks while the target has no buffer. Raises what made the flusher fail."""
+        self._check()
+        if batch.num_rows == 0:
+            return
+        with self._lock:
+            self._written = True
+            self._gather(batch)
+            if self._flush_always:
+                self._emit_gathered()
+                self._flush_target()
+
+    def flush(self) -> None:
+        """Make everything written so far visible to readers."""
+        self._check()
+        with self._lock:
+            self._emit_gathered()
+            self._flush_target()
+
+    def finish(self) -> None:
+        """Emit what is left and finish the target; no write may follow."""
+        self.close()
+        self._check()
+        with self._lock:
+            self._emit_gathered()
+            self._target.finish()
+
+    def close(self) -> None:
+        """Stop the flusher; idempotent. What was gathered and not emitted is dropped unless `finish` follows."""
+        if self._flusher is not None:
+            self._flusher.close()
+
+    def _check(self) -> None:
+        if self._flusher is not None:
+            self._flusher.check()
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        nbytes = batch.nbytes
+        if batch.num_rows >= self._enough_rows or nbytes >= _GATHER_BYTES:
+            self._emit_gathered()
+            self._emit(batch, nbytes)
+            return
+        self._gathered.append(batch)
+        self._gathered_rows += batch.num_rows
+        self._gathered_bytes += nbytes
+        if self._gathered_rows >= self._enough_rows or self._gathered_bytes >= _GATHER_BYTES:
+            self._emit_gathered()
+
+    def _emit_gathered(self) -> None:
+        if not self._gathered:
+            return
+        batches, nbytes = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
+        for batch in _concatenated(batches):
+            self._emit(batch, nbytes)
+
+    def _emit(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        for part in _bounded(batch, nbytes):
+            if self._partitioner.broadcasts:
+                self._target.broadcast(part)
+                continue
+            for subpartition, rows in self._partitioner.split(part):
+                self._target.write(rows, subpartition)
+
+    def _flush_target(self) -> None:
+        self._written = False
+        self._target.flush()
+
+    def _flush_in_time(self) -> None:
+        """One tick of the flusher."""
+        if not self._written:
+            return
+        if not self._lock.acquire(blocking=False):
+            self._target.flush()
+            return
+        try:
+            self._emit_gathered()
+            self._flush_target()
+        finally:
+            self._lock.release()
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch where Arrow can join them (not, for example, different dictionaries inside other types)."""
+    if len(batches) == 1:
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return batches
+
+
+def _bounded(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices that keep to the limits of rows and, on average, of bytes."""
+    rows = batch.num_rows
+    step = min(_SLICE_ROWS, max(1, rows * _SLICE_BYTES // max(nbytes, 1)))
+    if step >= rows:
+        yield batch
+        return
+    for start in range(0, rows, step):
+        yield batch.slice(start, step)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an input gate out of shared segments: every slice is copied out and its segment recycled at once.
+
+The environment hands over at most a small window of slices per gate, channel after channel, so no channel waits
+for another and user code that keeps batches can't hold network memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from penstock.network.attachment import TARGET, FrameType, frame, segments_frame
+from penstock.record.codec import BatchCodec
+from penstock.record.completeness import CompletenessCounter
+from penstock.record.framing import MessageAssembler
+from penstock.services.local.attachment import Attachment
+from penstock.shuffle import EndOfPartition, InputGateDescriptor, OwnerContext, Received
+from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.events import decode_event
+
+_RECYCLE_AT = 4
+"""Segments per recycling message; less than the environment's window, or the pair would stop."""
+
+
+class SegmentInputGate:
+    """An `InputGate` over an attachment."""
+
+    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self._attachment = attachment
+        self._owner = owner
+        self._descriptor = descriptor
+        self._metrics = owner.metrics
+        codec = BatchCodec(descriptor.schema)
+        self._counters = [CompletenessCounter() for _ in descriptor.channels]
+        self._assemblers = [MessageAssembler(codec, counter) for counter in self._counters]
+        self._incoming: deque[tuple[int, object]] = deque()
+        self._ready: deque[Received] = deque()
+        self._recycled: list[int] = []
+        self._open = len(descriptor.channels)
+        self._port = 0
+        self._closed = False
+
+    @property
+    def descriptor(self) -> InputGateDescriptor:
+        """What this gate was made from."""
+        return self._descriptor
+
+    def setup(self) -> None:
+        """Make the gate known and request the partitions that are known already."""
+        self._port = self._attachment.open_port(self)
+        channels = [(channel.source.to_wire(), channel.subpartition) for channel in self._descriptor.channels]
+        self._attachment.call(
+            "local.open_gate",
+            {"port": self._port, "attempt": self._owner.attempt.to_wire(), "channels": channels},
+        )
+
+    def next(self, timeout: float | None = None) -> Received | None:
+        """The next batch or event, or None when every channel has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ready:
+            if self._incoming:
+                self._take(*self._incoming.popleft())
+            elif not self._open:
+                self._recycle()
+                return None
+            else:
+                self._wait(deadline)
+        return self._ready.popleft()
+
+    def send_task_event(self, channel: int, payload: bytes) -> None:
+        """Send an event backwards to the producer of a channel."""
+        self._attachment.send(frame(FrameType.TASK_EVENT, TARGET.pack(self._port, 0, channel) + payload))
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a channel that an event blocked at its sender go on."""
+        self._attachment.send(frame(FrameType.RESUME, TARGET.pack(self._port, 0, channel)))
+
+    def close(self) -> None:
+        """Cancel what is still open and give back all buffers; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._port:
+            self._attachment.close_port(self._port)
+            self._attachment.call("local.close_gate", {"port": self._port}, timeout=10)
+        self._incoming.clear()
+        self._ready.clear()
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """Note data of a channel."""
+        self._incoming.append((channel, (segment, offset, length)))
+
+    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
+        """Note an event of a channel."""
+        self._incoming.append((channel, payload))
+
+    def on_error(self, channel: int, error: BaseException) -> None:
+        """Note that a channel can't be read."""
+        self._incoming.append((channel, error))
+
+    def on_grant(self, segments: tuple[int, ...]) -> None:
+        """Refuse: a gate is granted nothing."""
+        raise PenstockError(f"gate {self._descriptor.gate}: segments granted to a gate")
+
+    def _wait(self, deadline: float | None) -> None:
+        self._recycle()
+        begin = time.monotonic()
+        left = None if deadline is None else max(0.0, deadline - begin)
+        try:
+            self._attachment.wait(lambda: self._incoming, left)
+        finally:
+            self._metrics.add("idle_seconds", time.monotonic() - begin)
+
+    def _take(self, channel: int, item: object) -> None:
+        if isinstance(item, tuple):
+            segment, offset, length = item
+            self._metrics.add("bytes_in", length)
+            batches = self._assemblers[channel].feed(self._attachment.memory.view(segment, offset, length))
+            self._recycled.append(segment)
+            if len(self._recycled) >= _RECYCLE_AT:
+                self._recycle()
+            self._ready.extend(Received(channel, batch) for batch in batches)
+        elif isinstance(item, bytes):
+            event = decode_event(item)
+            if isinstance(event, EndOfPartition):
+                self._end_channel(channel, event)
+            self._ready.append(Received(channel, event=event))
+        elif isinstance(item, BaseException):
+            raise item
+
+    def _end_channel(self, channel: int, end: EndOfPartition) -> None:
+        self._assemblers[channel].finish()
+        source = self._descriptor.channels[channel].source
+        where = f"partition {source.partition} (host environment {source.environment or 'unknown'})"
+        self._counters[channel].verify(end, where)
+        self._open -= 1
+
+    def _recycle(self) -> None:
+        if self._recycled:
+            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._recycled))
+            self._recycled.clear()

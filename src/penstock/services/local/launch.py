@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds this host's environment process, or starts it.
+
+The first task that finds nobody takes the rendezvous lock, starts the process with the lock inherited, and waits
+for its word that it listens; the others wait for the socket. The process detaches itself (new session, orphaned
+on purpose), so that neither a task's end nor Spark's killing of a worker's process group takes it along. The
+secret goes through a pipe, never through arguments or the environment block.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import msgpack
+
+from penstock.network.rendezvous import Rendezvous, rendezvous, sweep
+from penstock.shuffle.errors import EnvironmentLostError
+from penstock.shuffle.settings import Settings
+
+_RETRY_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentLaunch:
+    """What a task must know to reach or start its host's environment process; travels in Spark's closure.
+
+    `master` is the JobMaster's `host:port`, or empty for an environment without a JobMaster (tests, tools).
+    `scope_key` is empty for one environment per host, else it names the executor.
+    """
+
+    application: str
+    secret: bytes
+    master: str
+    settings: dict[str, str]
+    scope_key: str = ""
+
+    def __repr__(self) -> str:
+        """Everything but the secret."""
+        return f"EnvironmentLaunch({self.application!r}, master={self.master!r}, scope_key={self.scope_key!r})"
+
+    def place(self) -> Rendezvous:
+        """The rendezvous folder."""
+        directory = Settings.from_conf(self.settings).environment.directory
+        return rendezvous(self.application, self.scope_key, directory)
+
+
+def connect_or_start(launch: EnvironmentLaunch) -> socket.socket:
+    """A connected Unix socket, not yet authenticated; raises EnvironmentLostError with the log's last lines."""
+    place = launch.place()
+    place.make()
+    limit = Settings.from_conf(launch.settings).environment.start_timeout
+    deadline = time.monotonic() + limit
+    while True:
+        connection = _connect(place)
+        if connection is not None:
+            return connection
+        lock = place.take_lock()
+        if lock is not None:
+            try:
+                _start(launch, place, lock, deadline)
+            finally:
+                os.close(lock)
+        elif time.monotonic() > deadline:
+            raise EnvironmentLostError(
+                f"the environment process of this host did not answer on {place.socket} within {limit:.0f} s"
+                f" (spark.penstock.environment.startTimeout).{_last_lines(place)}"
+            )
+        else:
+            time.sleep(_RETRY_SECONDS)
+
+
+def _connect(place: Rendezvous) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(place.socket))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _start(launch: EnvironmentLaunch, place: Rendezvous, lock: int, deadline: float) -> None:
+    place.clear()
+    sweep(Settings.from_conf(launch.settings).environment.directory, keep=place.folder)
+    config = msgpack.packb(
+        {
+            "application": launch.application,
+            "secret": launch.secret,
+            "master": launch.master,
+            "settings": launch.settings,
+            "folder": str(place.folder),
+            "lock": lock,
+        }
+    )
+    read_end, write_end = os.pipe()
+    try:
+        with place.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.environment", launch.application],
+                stdin=subprocess.PIPE,
+                stdout=write_end,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock,),
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        os.close(write_end)
+        write_end = -1
+        process.communicate(config, timeout=max(0.1, deadline - time.monotonic()))
+        _await_word(read_end, place, deadline)
+    finally:
+        os.close(read_end)
+        if write_end >= 0:
+            os.close(write_end)
+
+
+def _await_word(read_end: int, place: Rendezvous, deadline: float) -> None:
+    import select
+
+    readable, _, _ = select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))
+    if not readable or os.read(read_end, 1) != b"+":
+        raise EnvironmentLostError(f"the environment process of this host could not start.{_last_lines(place)}")
+
+
+def _last_lines(place: Rendezvous) -> str:
+    try:
+        text = place.log.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    return f" Its log ends with:\n{os.linesep.join(text.splitlines()[-20:])}" if text else ""

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `local` shuffle service: its master in the driver and its environment as a task sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.services.local.attachment import Attachment, attach
+from penstock.services.local.gate import SegmentInputGate
+from penstock.services.local.launch import EnvironmentLaunch
+from penstock.services.local.result import ResultFileGate, ResultFilePartitionWriter
+from penstock.services.local.writer import SegmentPartitionWriter
+from penstock.shuffle import (
+    AttemptId,
+    InputGate,
+    InputGateDescriptor,
+    JobShuffleContext,
+    OwnerContext,
+    PartitionDescriptor,
+    PartitionId,
+    ProducerDescriptor,
+    ResultPartitionDescriptor,
+    ResultPartitionWriter,
+    ShuffleDescriptor,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+
+NAME = "local"
+
+
+class LocalShuffleService:
+    """The plug-in registered as `local`."""
+
+    name = NAME
+
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> LocalShuffleMaster:
+        """The driver side."""
+        return LocalShuffleMaster(context)
+
+    def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> LocalShuffleEnvironment:
+        """The host side; shares the task's attachment where there is one."""
+        attachment = context.extras.get("attachment")
+        if isinstance(attachment, Attachment):
+            return LocalShuffleEnvironment(attachment, owned=False)
+        conf = context.settings.to_conf()
+        launch = EnvironmentLaunch(context.application, context.secret, "", conf, context.environment)
+        return LocalShuffleEnvironment(attach(launch), owned=True)
+
+
+class LocalShuffleMaster:
+    """Knows nothing but where a partition lies: beside its producer."""
+
+    def __init__(self, context: ShuffleMasterContext) -> None:
+        self._application = context.application
+        self._jobs: dict[str, JobShuffleContext] = {}
+
+    async def start(self) -> None:
+        """Nothing to start: environments start with the first task of their host."""
+
+    async def close(self) -> None:
+        """Forget the jobs."""
+        self._jobs.clear()
+
+    def register_job(self, context: JobShuffleContext) -> None:
+        """A job begins."""
+        self._jobs[context.job] = context
+
+    def unregister_job(self, job: str) -> None:
+        """A job is over; its partitions are released through the hosts that hold them."""
+        self._jobs.pop(job, None)
+
+    async def register_partition_with_producer(
+        self,
+        job: str,  # noqa: ARG002 - the partition's dataset carries the job
+        partition: PartitionDescriptor,
+        producer: ProducerDescriptor,
+    ) -> ShuffleDescriptor:
+        """A partition lies in its producer's environment."""
+        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        return ShuffleDescriptor(identity, NAME, partition.kind, producer.environment, producer.address)
+
+    async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        """Nothing lies outside the hosts."""
+
+
+class LocalShuffleEnvironment:
+    """A task process's view of its host's environment process."""
+
+    def __init__(self, attachment: Attachment, *, owned: bool) -> None:
+        self._attachment = attachment
+        self._owned = owned
+
+    def create_result_partition_writers(
+        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
+    ) -> list[ResultPartitionWriter]:
+        """Writers in the order of the descriptors."""
+        return [
+            SegmentPartitionWriter(self._attachment, owner, descriptor)
+            if descriptor.partition.kind.pipelined
+            else ResultFilePartitionWriter(self._attachment, owner, descriptor)
+            for descriptor in descriptors
+        ]
+
+    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
+        """Gates in the order of the descriptors."""
+        return [self._gate(owner, descriptor) for descriptor in descriptors]
+
+    def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
+        """Release the host's resources of these partitions."""
+        self._attachment.call("local.release", {"partitions": [partition.to_wire() for partition in partitions]})
+
+    def partitions_occupying_local_resources(self) -> list[PartitionId]:
+        """The partitions that hold memory or files on this host."""
+        answer = self._attachment.call("local.occupying", {})
+        return [PartitionId.from_wire(tuple(wire)) for wire in answer["partitions"]]
+
+    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
+        """Replace an unknown producer of a gate by the real one."""
+        message = {"consumer": consumer.to_wire(), "descriptor": descriptor.to_wire()}
+        return bool(self._attachment.call("local.update_partition_info", message)["updated"])
+
+    def close(self) -> None:
+        """Detach, where this environment made the attachment itself; idempotent."""
+        if self._owned:
+            self._attachment.close()
+
+    def _gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> InputGate:
+        here = self._attachment.environment
+        sources = [channel.source for channel in descriptor.channels]
+        if all(not source.kind.pipelined and source.environment == here and not source.empty for source in sources):
+            return ResultFileGate(self._attachment, owner, descriptor)
+        return SegmentInputGate(self._attachment, owner, descriptor)

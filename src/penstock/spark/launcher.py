@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a job's tasks as Spark jobs: one over a range for all that read no DataFrame, and one per DataFrame.
+
+Each is collected on a thread of its own; a task gives one small status row. The range job is submitted first, so
+that under FIFO a DataFrame's own stages never take the slots of the tasks that wait for its rows. All jobs of one
+of ours carry the tag `penstock-<job>` beside what the user's thread had.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.job.events import RANGE_PART
+from penstock.job.launcher import LaunchRequest
+from penstock.spark.checks import python_hint
+from penstock.spark.user_thread import UserThread
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 0.005
+_ORDER_SECONDS = 5.0
+_CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled because SparkContext was shut down")
+_ERROR_LIMIT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPayload:
+    """What this launcher needs of a submission: per part its tasks as a DataFrame, and the user's thread."""
+
+    parts: Mapping[int, DataFrame]
+    user: UserThread
+
+
+class SparkLauncher:
+    """A `Launcher` over one SparkContext."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._running: dict[str, int] = {}
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Start the Spark jobs; returns at once."""
+        payload = request.submission.payload
+        if not isinstance(payload, SparkPayload):
+            raise TypeError("the submission has no Spark payload")
+        job = request.submission.job
+        with self._lock:
+            self._running[job] = len(payload.parts)
+        submitted = threading.Event()
+        if RANGE_PART not in payload.parts:
+            submitted.set()
+        for part, frame in payload.parts.items():
+            work = _PartWork(self, request, part, frame, submitted)
+            threading.Thread(target=work.run, name=f"penstock-{job}-{part}", daemon=True).start()
+
+    def cancel(self, job: str) -> None:
+        """Cancel what is left of a job's Spark jobs."""
+        with self._lock:
+            if job not in self._running:
+                return
+        try:
+            self._context.cancelJobsWithTag(tag_of(job))
+        except Exception:  # noqa: BLE001 - a stopped context has cancelled them already
+            _LOG.debug("the Spark jobs of %s could not be cancelled", job, exc_info=True)
+
+    def close(self) -> None:
+        """Forget everything; idempotent."""
+        with self._lock:
+            self._running.clear()
+
+    def returned(self, job: str) -> None:
+        """One part of a job is over."""
+        with self._lock:
+            left = self._running.get(job, 0) - 1
+            if left > 0:
+                self._running[job] = left
+            else:
+                self._running.pop(job, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartWork:
+    launcher: SparkLauncher
+    request: LaunchRequest
+    part: int
+    frame: DataFrame
+    range_submitted: threading.Event
+
+    def run(self) -> None:
+        """Run one Spark job and tell how it went."""
+        error: str | None = None
+        cancelled = False
+        try:
+            self._run()
+        except Exception as failure:  # noqa: BLE001 - whatever Spark raises is the job's error
+            error = _error_text(failure)
+            cancelled = any(word in str(failure) for word in _CANCELLED)
+            error += python_hint(error)
+        finally:
+            self.range_submitted.set()
+            self.launcher.returned(self.request.submission.job)
+            self.request.returned(self.part, error, cancelled)
+
+    def _run(self) -> None:
+        submission = self.request.submission
+        payload = submission.payload
+        assert isinstance(payload, SparkPayload)  # noqa: S101 - checked by launch, said for the type checker
+        spark = self.frame.sparkSession
+        payload.user.apply(spark)
+        spark.sparkContext.addJobTag(tag_of(submission.job))
+        spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
+        if self.part == RANGE_PART:
+            self._announce_when_active(spark)
+        else:
+            self.range_submitted.wait(_ORDER_SECONDS)
+        self.frame.collect()
+
+    def _announce_when_active(self, spark: SparkSession) -> None:
+        others = (
+            isinstance(self.request.submission.payload, SparkPayload)
+            and len(self.request.submission.payload.parts) > 1
+        )
+        if others:
+            name = f"penstock-{self.request.submission.job}-watch"
+            threading.Thread(target=self._watch, args=(spark,), name=name, daemon=True).start()
+
+    def _watch(self, spark: SparkSession) -> None:
+        tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001 - by tag it is not public in PySpark
+        tag = tag_of(self.request.submission.job)
+        deadline = time.monotonic() + _ORDER_SECONDS
+        try:
+            while not self.range_submitted.is_set() and time.monotonic() < deadline:
+                if len(tracker.getJobIdsForTag(tag)):
+                    break
+                time.sleep(_POLL_SECONDS)
+        except Exception:  # noqa: BLE001 - without the order the job still runs
+            _LOG.debug("could not watch for the range job", exc_info=True)
+        finally:
+            self.range_submitted.set()
+
+
+def tag_of(job: str) -> str:
+    """The tag that our Spark jobs of one job carry."""
+    return f"penstock-{job}"
+
+
+def _error_text(failure: Exception) -> str:
+    if isinstance(failure, PySparkException):
+        return str(failure)[:_ERROR_LIMIT]
+    return f"{type(failure).__name__}: {failure}"[:_ERROR_LIMIT]

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in Spark's Python worker: one subtask, from its registration to its one status row.
+
+Rules. The input of a range task is drained, so that Spark reuses the worker. How a task ended is told to the
+JobMaster and returned as a row, not raised: Spark then neither retries it nor prints a stack of its own. Only a
+host whose environment or JobMaster can't be reached raises.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
+from penstock.services.local.launch import EnvironmentLaunch
+from penstock.shuffle import AttemptId, Settings, ShuffleEnvironment, ShuffleEnvironmentContext, control, load_service
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    JobCancelledError,
+    PenstockError,
+    StaleError,
+    TaskCancelledError,
+)
+
+STATUS_DDL = "vertex int, subtask int, state string, error string"
+_STATUS_SCHEMA = pa.schema(
+    [("vertex", pa.int32()), ("subtask", pa.int32()), ("state", pa.string()), ("error", pa.string())]
+)
+_REPORT_SECONDS = 30.0
+_TEXT_LIMIT = 16 << 10
+_QUIET = (StaleError, JobCancelledError, TaskCancelledError)
+"""Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """All that a worker needs; travels in Spark's closure. `table` says which subtask a range row stands for."""
+
+    launch: EnvironmentLaunch
+    job: str
+    graph: JobGraph = field(repr=False)
+    table: tuple[tuple[int, int], ...] = ()
+    dataframe_vertex: int | None = None
+    dataframe_schema: pa.Schema | None = None
+
+
+def task_of(plan: TaskPlan) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow`."""
+
+    def penstock_task(batches: Batches) -> Batches:
+        yield run_task(plan, batches)
+
+    return penstock_task
+
+
+def run_task(plan: TaskPlan, batches: Batches) -> pa.RecordBatch:
+    """Run the subtask that this Spark task stands for; its status row."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise PenstockError("a Penstock task was run outside a Spark task")
+    rows: Batches | None = None
+    if plan.dataframe_vertex is None:
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        vertex, subtask = plan.table[numbers[0]]
+    else:
+        vertex, subtask = plan.dataframe_vertex, context.partitionId()
+        rows = _conformed(batches, plan.dataframe_schema)
+    attempt = AttemptId(plan.job, vertex, subtask, context.taskAttemptId())
+    state, error = _run_attempt(plan, attempt, rows)
+    row: list[list[Any]] = [[vertex], [subtask], [state], [error]]
+    return pa.RecordBatch.from_pydict(dict(zip(_STATUS_SCHEMA.names, row, strict=True)), schema=_STATUS_SCHEMA)
+
+
+def launch_here(launch: EnvironmentLaunch) -> EnvironmentLaunch:
+    """The launch with this worker's scope: its host, or its executor's JVM."""
+    scope = Settings.from_conf(launch.settings).environment.scope
+    return dataclasses.replace(launch, scope_key=_executor_pid() if scope == "executor" else "")
+
+
+def _run_attempt(plan: TaskPlan, attempt: AttemptId, rows: Batches | None) -> tuple[str, str]:
+    from penstock.services.local.attachment import attach
+
+    attachment = attach(launch_here(plan.launch), attempt)
+    try:
+        registration = {
+            "attempt": attempt.to_wire(),
+            "environment": attachment.environment,
+            "address": attachment.address,
+        }
+        try:
+            answer = attachment.call(control.REGISTER_TASK, registration, None)
+        except _QUIET as refusal:
+            return "CANCELED", str(refusal)
+        deployment = TaskDeployment.from_wire(tuple(answer["deployment"]))
+        return _run_deployed(plan, attachment, deployment, rows)
+    finally:
+        attachment.close()
+
+
+def _run_deployed(
+    plan: TaskPlan,
+    attachment: Any,
+    deployment: TaskDeployment,
+    rows: Batches | None,
+) -> tuple[str, str]:
+    state, error, kind = "FINISHED", "", ""
+    metrics: dict[str, float] = {}
+    try:
+        metrics = _run_subtask(plan, attachment, deployment, rows)
+    except TaskCancelledError as cancelled:
+        state, error, kind = "CANCELED", str(cancelled), type(cancelled).__name__
+    except EnvironmentLostError:
+        raise
+    except Exception as failure:  # noqa: BLE001 - user code may raise anything; the JobMaster gets its text
+        state, error, kind = "FAILED", error_text(failure), type(failure).__name__
+    message = {
+        "attempt": deployment.attempt.to_wire(),
+        "state": state,
+        "metrics": metrics,
+        "error": error,
+        "error_type": kind,
+    }
+    try:
+        attachment.call(control.TASK_FINISHED, message, _REPORT_SECONDS)
+    except _QUIET as refusal:
+        return "CANCELED", str(refusal)
+    return state, error
+
+
+def _run_subtask(
+    plan: TaskPlan,
+    attachment: Any,
+    deployment: TaskDeployment,
+    rows: Batches | None,
+) -> dict[str, float]:
+    from penstock.task.runner import SubtaskPlan, run_subtask
+
+    settings = Settings.from_conf(plan.launch.settings)
+    environments = TaskEnvironments(plan.launch, attachment, settings)
+    vertex = plan.graph.vertex(deployment.attempt.vertex)
+    try:
+        return run_subtask(
+            SubtaskPlan(plan.graph, vertex, deployment),
+            environments.of,
+            AttachedControl(attachment, deployment.attempt),
+            rows,
+            settings,
+        )
+    finally:
+        environments.close()
+
+
+class TaskEnvironments:
+    """The shuffle environments one task uses, by service; they share the task's attachment."""
+
+    def __init__(self, launch: EnvironmentLaunch, attachment: Any, settings: Settings) -> None:
+        self._context = ShuffleEnvironmentContext(
+            launch.application,
+            attachment.environment,
+            launch.secret,
+            attachment.rendezvous,
+            settings,
+            {"attachment": attachment},
+        )
+        self._environments: dict[str, ShuffleEnvironment] = {}
+
+    def of(self, service: str) -> ShuffleEnvironment:
+        """The environment of a service, made on first use."""
+        if service not in self._environments:
+            self._environments[service] = load_service(service).create_shuffle_environment(self._context)
+        return self._environments[service]
+
+    def close(self) -> None:
+        """Close all; idempotent."""
+        for environment in self._environments.values():
+            environment.close()
+        self._environments.clear()
+
+
+class AttachedControl:
+    """What a running task may ask, over its attachment."""
+
+    def __init__(self, attachment: Any, attempt: AttemptId) -> None:
+        self._attachment = attachment
+        self._attempt = attempt
+
+    def await_producers(self) -> None:
+        """Wait until the JobMaster has confirmed this task's producers; raises what it answers instead."""
+        try:
+            self._attachment.call(control.AWAIT_PRODUCERS, {"attempt": self._attempt.to_wire()}, None)
+        except (JobCancelledError, StaleError) as error:
+            raise TaskCancelledError(str(error)) from error
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelledError if the task was told to stop."""
+        self._attachment.check_cancelled()
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Say how far the task is."""
+        self._attachment.report(metrics)
+
+
+def error_text(failure: BaseException) -> str:
+    """What the user should see: the message of an error of ours, the traceback of his own code's."""
+    if isinstance(failure, PenstockError) and not getattr(failure, "__notes__", None):
+        return str(failure)[:_TEXT_LIMIT]
+    from penstock.task.failure import failure_text
+
+    return failure_text(failure).strip()[-_TEXT_LIMIT:]
+
+
+def _conformed(batches: Batches, schema: pa.Schema | None) -> Batches:
+    if schema is None:
+        return batches
+    from penstock.spark.types import spark_batches
+
+    return spark_batches(batches, schema)
+
+
+def _executor_pid() -> str:
+    """The executor's JVM: the nearest ancestor that runs `java`."""
+    pid = os.getppid()
+    while pid > 1:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        if name == "java":
+            return str(pid)
+        pid = int(rest.split()[1])
+    return str(os.getppid())

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partial aggregation before an exchange and final aggregation behind it.
+
+Both reduce chunks of about a million rows to one state row per group and merge these as they grow. The partial
+side keeps to a bound: where grouping does not help (more groups than half the rows) states are passed on as they
+are, and what has grown beyond 64 MiB is passed on and forgotten. The final side keeps all groups of its task.
+Without keys there is one group, and the final side gives one row even for no input, as SQL does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.shuffle.errors import PlanError
+from penstock.task.aggregates import (
+    ALL_COLUMNS,
+    MOMENTS,
+    Aggregation,
+    Function,
+    aggregate_function,
+    lifted,
+    merge_moments,
+    plain_type,
+)
+from penstock.task.groups import ChunkBuffer
+from penstock.task.keys import Groups, group_rows, refuse_ungroupable
+
+_CODE = "code"
+_RUNNING_BYTES = 64 << 20
+_MERGE_ROWS = 1 << 16
+_OUTPUT_ROWS = 1 << 16
+
+
+class AggregationPlan:
+    """What both sides know: the functions, and the schemas of states and results."""
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation]) -> None:
+        refuse_ungroupable(schema, keys)
+        self.keys = tuple(keys)
+        self.aggregations = tuple(aggregations)
+        self.functions: tuple[Function, ...] = tuple(aggregate_function(item, schema) for item in aggregations)
+        key_fields = [schema.field(key).with_type(plain_type(schema.field(key).type)) for key in keys]
+        names = [*keys, *(item.name for item in aggregations)]
+        if len(set(names)) != len(names):
+            raise PlanError(f"result columns {', '.join(names)}: each name may occur once, keys included")
+        states = [
+            pa.field(f"{item.name}#{state.suffix}", state.type)
+            for item, function in zip(aggregations, self.functions, strict=True)
+            for state in function.states
+        ]
+        results = [
+            pa.field(item.name, function.type) for item, function in zip(aggregations, self.functions, strict=True)
+        ]
+        self.input_schema = schema
+        self.state_schema = pa.schema([*key_fields, *states])
+        self.result_schema = pa.schema([*key_fields, *results])
+
+    def columns(self) -> list[str]:
+        """The input columns that are read, each once."""
+        used = [*self.keys, *(item.column for item in self.aggregations if item.column != ALL_COLUMNS)]
+        return list(dict.fromkeys(used)) or self.input_schema.names[:1]
+
+    def lift(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """One state row per input row."""
+        groups = [chunk.column(key) for key in self.keys]
+        arrays = [
+            array if array.type == field.type else array.cast(field.type)
+            for array, field in zip(groups, self.state_schema, strict=False)
+        ]
+        for item, function in zip(self.aggregations, self.functions, strict=True):
+            column = chunk.column(0 if item.column == ALL_COLUMNS else item.column)
+            arrays += [lifted(state, column) for state in function.states]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.state_schema)
+
+    def reduce(self, states: pa.RecordBatch) -> pa.RecordBatch:
+        """One state row per group, in first-seen order."""
+        groups = group_rows([states.column(index) for index in range(len(self.keys))], states.num_rows)
+        if groups.count == 0:
+            return states.slice(0, 0)
+        position = len(self.keys)
+        merged: list[pa.Array | None] = []
+        for function in self.functions:
+            columns = states.columns[position : position + len(function.states)]
+            position += len(columns)
+            if function.states[0].merge == MOMENTS:
+                merged += merge_moments(groups.codes, groups.count, columns)
+            else:
+                merged += [None] * len(columns)
+        by_arrow = [index for index, column in enumerate(merged) if column is None]
+        for index, column in zip(by_arrow, self._merged_by_arrow(states, groups, by_arrow), strict=True):
+            merged[index] = column
+        return pa.RecordBatch.from_arrays([*groups.keys, *merged], schema=self.state_schema)
+
+    def finish(self, states: pa.RecordBatch) -> pa.RecordBatch:
+        """The results of reduced states."""
+        position = len(self.keys)
+        arrays = list(states.columns[:position])
+        for function in self.functions:
+            columns = states.columns[position : position + len(function.states)]
+            position += len(columns)
+            result = function.finish(*columns)
+            arrays.append(result if result.type == function.type else result.cast(function.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.result_schema)
+
+    def nothing(self) -> pa.RecordBatch:
+        """The states of one group without rows: counts of zero, nulls else."""
+        zero = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(np.zeros(1, np.int64))])
+        zero_float = zero.view(pa.float64())
+        arrays = []
+        for function in self.functions:
+            for state in function.states:
+                if state.merge == MOMENTS:
+                    arrays.append(zero if state.suffix == "count" else zero_float)
+                else:
+                    arrays.append(zero if state.suffix == "count" else pa.nulls(1, state.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.state_schema)
+
+    def _merged_by_arrow(self, states: pa.RecordBatch, groups: Groups, indices: list[int]) -> list[pa.Array]:
+        if not indices:
+            return []
+        # pyarrow.acero would import pyarrow.dataset and with it pandas; the module beneath it does not.
+        from pyarrow._acero import AggregateNodeOptions, Declaration, TableSourceNodeOptions
+
+        merges = [state.merge for function in self.functions for state in function.states]
+        codes = groups.codes.astype(np.uint32)
+        first = len(self.keys)
+        arrays = [pa.Array.from_buffers(pa.uint32(), len(codes), [None, pa.py_buffer(codes)])]
+        arrays += [states.column(first + index) for index in indices]
+        table = pa.table(arrays, names=[_CODE, *(str(index) for index in indices)])
+        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+        steps = [(str(index), f"hash_{merges[index]}", options, f"m{index}") for index in indices]
+        plan = Declaration.from_sequence(
+            [
+                Declaration("table_source", TableSourceNodeOptions(table)),
+                Declaration("aggregate", AggregateNodeOptions(steps, keys=[_CODE])),
+            ]
+        )
+        # One thread: groups then come in first-seen order, which is the order of the codes.
+        result = plan.to_table(use_threads=False)
+        return [_one_chunk(result.column(f"m{index}"), states.column(first + index).type) for index in indices]
+
+
+def _one_chunk(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return array if array.type == kind else array.cast(kind)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """What travels: the plan is built again where it runs, because functions do not pickle."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    aggregations: tuple[Aggregation, ...]
+
+    @cached_property
+    def plan(self) -> AggregationPlan:
+        """The plan, made once per process."""
+        return AggregationPlan(self.schema, self.keys, self.aggregations)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"schema": self.schema, "keys": self.keys, "aggregations": self.aggregations}
+
+    @property
+    def text(self) -> str:
+        """The aggregations as they are shown."""
+        items = ", ".join(f"{item.name}={item.function}({item.column})" for item in self.aggregations)
+        return f"{', '.join(self.keys) or 'all rows'}: {items}"
+
+
+class _Running:
+    """States that are merged as they grow."""
+
+    def __init__(self, plan: AggregationPlan) -> None:
+        self._plan = plan
+        self._merged: pa.RecordBatch | None = None
+        self._fresh: list[pa.RecordBatch] = []
+        self._fresh_rows = 0
+
+    def add(self, states: pa.RecordBatch) -> int:
+        """Take reduced states; gives the bytes that are held."""
+        self._fresh.append(states)
+        self._fresh_rows += states.num_rows
+        settled = 0 if self._merged is None else self._merged.num_rows
+        # Merging only when as much is new as is settled keeps the whole work linear.
+        if self._fresh_rows >= max(_MERGE_ROWS, settled):
+            self._merge()
+        held = [*self._fresh, *([] if self._merged is None else [self._merged])]
+        return sum(int(batch.nbytes) for batch in held)
+
+    def take(self) -> pa.RecordBatch | None:
+        """All groups, each once; nothing is held afterwards."""
+        if self._fresh:
+            self._merge()
+        merged, self._merged = self._merged, None
+        return merged
+
+    def _merge(self) -> None:
+        parts = [*([] if self._merged is None else [self._merged]), *self._fresh]
+        self._fresh, self._fresh_rows = [], 0
+        self._merged = self._plan.reduce(parts[0] if len(parts) == 1 else pa.concat_batches(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregate:
+    """Before the exchange: input rows to states, fewer where grouping helps."""
+
+    spec: _Spec
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"partial aggregate by {self.spec.text}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """States of the whole input."""
+        plan = self.spec.plan
+        columns = plan.columns()
+        buffer = ChunkBuffer()
+        running = _Running(plan)
+        for batch in batches:
+            chunk = buffer.add(batch.select(columns))
+            if chunk is not None:
+                yield from self._absorb(plan, chunk, running)
+        chunk = buffer.take()
+        if chunk is not None:
+            yield from self._absorb(plan, chunk, running)
+        rest = running.take()
+        if rest is not None:
+            yield rest
+
+    def _absorb(self, plan: AggregationPlan, chunk: pa.RecordBatch, running: _Running) -> Iterator[pa.RecordBatch]:
+        states = plan.reduce(plan.lift(chunk))
+        if states.num_rows > chunk.num_rows // 2 and states.num_rows > _MERGE_ROWS:
+            yield states
+            return
+        if running.add(states) > _RUNNING_BYTES:
+            full = running.take()
+            if full is not None:
+                yield full
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAggregate:
+    """Behind the exchange: states to results."""
+
+    spec: _Spec
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"final aggregate by {self.spec.text}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row per group."""
+        plan = self.spec.plan
+        buffer = ChunkBuffer()
+        running = _Running(plan)
+        for batch in batches:
+            chunk = buffer.add(batch)
+            if chunk is not None:
+                running.add(plan.reduce(chunk))
+        chunk = buffer.take()
+        if chunk is not None:
+            running.add(plan.reduce(chunk))
+        states = running.take()
+        if states is None and not plan.keys:
+            states = plan.nothing()
+        if states is None:
+            return
+        results = plan.finish(states)
+        for start in range(0, results.num_rows, _OUTPUT_ROWS):
+            yield results.slice(start, _OUTPUT_ROWS)
+
+
+def aggregate_pair(
+    schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation]
+) -> tuple[PartialAggregate, FinalAggregate, AggregationPlan]:
+    """Both sides of one aggregation, checked; and their plan, which knows the schemas."""
+    spec = _Spec(schema, tuple(keys), tuple(aggregations))
+    return PartialAggregate(spec), FinalAggregate(spec), spec.plan

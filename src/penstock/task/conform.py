@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""User functions' output made to fit the declared schema, or refused with the column's name.
+
+What counts as fitting:
+- Columns: the declared names in the declared order; the same names in another order are put in order.
+- Equal types pass untouched. Types that differ only in their physical layout are cast: large and view strings,
+  binaries and lists, fixed-size lists and binaries, dictionary and run-end encoding, the unit of timestamps,
+  durations and times, the zone's name of zoned timestamps, date64 of whole days, decimals of another width with
+  the same scale and no fewer digits declared, a column of type null.
+- Everything else is refused as PySpark refuses it, also a narrower integer: a silent widening would hide that the
+  declared schema is not what the function returns. A cast that would lose something (nanoseconds) is refused too.
+- Nulls in a column declared NOT NULL are refused (checked at the top level).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.shuffle.errors import SchemaError
+
+
+class Conformer:
+    """Makes batches of one operator fit one schema; remembers the last schema it saw."""
+
+    def __init__(self, schema: pa.Schema, operator: str) -> None:
+        self._schema = schema
+        self._operator = operator
+        self._strict = [index for index, field in enumerate(schema) if not field.nullable]
+        self._seen: pa.Schema | None = None
+        self._order: list[int] | None = None
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with exactly the declared schema; raises SchemaError."""
+        if batch.schema is not self._seen:
+            self._order = self._plan(batch.schema)
+            self._seen = batch.schema
+        if self._order is not None:
+            batch = self._rebuilt(batch, self._order)
+        for index in self._strict:
+            if batch.column(index).null_count:
+                raise SchemaError(
+                    f"{self._operator}: column {self._schema.field(index).name!r} is declared NOT NULL "
+                    f"and has {batch.column(index).null_count} nulls"
+                )
+        return batch
+
+    def _plan(self, found: pa.Schema) -> list[int] | None:
+        declared = self._schema
+        if found.equals(declared):
+            return None
+        if found.names == declared.names:
+            return list(range(len(declared)))
+        missing = [name for name in declared.names if name not in found.names]
+        extra = [name for name in found.names if name not in declared.names]
+        if missing or extra or len(found) != len(declared):
+            raise SchemaError(
+                f"{self._operator}: the function returned columns ({', '.join(found.names)}), declared are "
+                f"({', '.join(declared.names)}); missing: {', '.join(missing) or 'none'}, "
+                f"unexpected: {', '.join(extra) or 'none'}"
+            )
+        order = [found.get_field_index(name) for name in declared.names]
+        if -1 in order:
+            raise SchemaError(f"{self._operator}: column names that occur twice must come in the declared order")
+        return order
+
+    def _rebuilt(self, batch: pa.RecordBatch, order: list[int]) -> pa.RecordBatch:
+        columns = []
+        for index, field in zip(order, self._schema, strict=True):
+            column = batch.column(index)
+            try:
+                columns.append(fitted(column, field.type))
+            except (pa.ArrowException, _MisfitError) as error:
+                reason = "" if isinstance(error, _MisfitError) else f" ({error})"
+                raise SchemaError(
+                    f"{self._operator}: column {field.name!r} is declared {field.type} "
+                    f"and the function returned {column.type}{reason}"
+                ) from error
+        if not columns:
+            return batch
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, operator: str = "the function") -> pa.RecordBatch:
+    """One batch made to fit; for many batches keep a Conformer."""
+    return Conformer(schema, operator).conform(batch)
+
+
+class _MisfitError(Exception):
+    """A column's type is not a physical variant of the declared one."""
+
+
+def fitted(column: pa.Array, declared: pa.DataType) -> pa.Array:
+    """The column in the declared type; raises ArrowInvalid where the cast would lose something."""
+    found = column.type
+    if found.equals(declared):
+        return column
+    if pt.is_null(found):
+        return pa.nulls(len(column), declared)
+    if pt.is_dictionary(found):
+        return fitted(column.dictionary_decode(), declared)
+    if pt.is_run_end_encoded(found):
+        return fitted(_run_end_decoded(column), declared)
+    if isinstance(found, pa.BaseExtensionType) and not isinstance(declared, pa.BaseExtensionType):
+        return fitted(column.storage, declared)
+    if pt.is_struct(declared):
+        return _struct(column, declared)
+    if pt.is_map(declared):
+        return _map(column, declared)
+    if pt.is_list(declared) or pt.is_large_list(declared):
+        return _list(column, declared)
+    if not _castable(found, declared):
+        raise _MisfitError
+    return column.cast(declared)
+
+
+def _castable(found: pa.DataType, declared: pa.DataType) -> bool:
+    if any(all(_is_one_of(kind, family) for kind in (found, declared)) for family in (_STRINGS, _BINARIES)):
+        return True
+    if pt.is_timestamp(found) and pt.is_timestamp(declared):
+        return (found.tz is None) == (declared.tz is None)
+    if pt.is_decimal(found) and pt.is_decimal(declared):
+        return bool(found.scale == declared.scale and found.precision <= declared.precision)
+    families = (pt.is_duration, pt.is_time, pt.is_date, pt.is_dictionary)
+    return any(family(found) and family(declared) for family in families)
+
+
+_STRINGS = (pt.is_string, pt.is_large_string, pt.is_string_view)
+_BINARIES = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+
+
+def _is_one_of(kind: pa.DataType, family: tuple[object, ...]) -> bool:
+    return any(check(kind) for check in family)  # type: ignore[operator]
+
+
+def _run_end_decoded(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.run_end_decode(column)
+
+
+def _validity(column: pa.Array) -> pa.Array | None:
+    return column.is_null() if column.null_count else None
+
+
+def _struct(column: pa.Array, declared: pa.DataType) -> pa.Array:
+    found = column.type
+    if not pt.is_struct(found):
+        raise _MisfitError
+    names = [field.name for field in declared]
+    if [field.name for field in found] != names:
+        raise _MisfitError
+    # `field()` ignores the struct's own nulls and offset-adjusts; the mask puts the nulls back.
+    children = [fitted(column.field(index), declared.field(index).type) for index in range(len(names))]
+    return pa.StructArray.from_arrays(children, fields=list(declared), mask=_validity(column))
+
+
+def _list(column: pa.Array, declared: pa.DataType) -> pa.Array:
+    found = column.type
+    if pt.is_map(found) or not (
+        pt.is_list(found)
+        or pt.is_large_list(found)
+        or pt.is_fixed_size_list(found)
+        or pt.is_list_view(found)
+        or pt.is_large_list_view(found)
+    ):
+        raise _MisfitError
+    large = pt.is_large_list(declared)
+    same_layout = pt.is_large_list(found) if large else pt.is_list(found)
+    if not same_layout:
+        shape = pa.large_list(found.value_field) if large else pa.list_(found.value_field)
+        return _list(column.cast(shape), declared)
+    values, offsets = _spans(column)
+    kind = pa.LargeListArray if large else pa.ListArray
+    return kind.from_arrays(offsets, fitted(values, declared.value_type), type=declared, mask=_validity(column))
+
+
+def _map(column: pa.Array, declared: pa.DataType) -> pa.Array:
+    if not pt.is_map(column.type):
+        raise _MisfitError
+    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    keys = fitted(column.keys.slice(first, last - first), declared.key_type)
+    items = fitted(column.items.slice(first, last - first), declared.item_type)
+    entries = pa.struct([declared.key_field, declared.item_field])
+    pairs = pa.StructArray.from_arrays([keys, items], fields=list(entries))
+    lists = pa.ListArray.from_arrays(_rebased(column.offsets, first), pairs, mask=_validity(column))
+    return pa.Array.from_buffers(
+        declared, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [lists.values]
+    )
+
+
+def _spans(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The elements a list column's rows use, and its offsets into them, starting from zero."""
+    offsets = column.offsets
+    if len(column) == 0:
+        return column.values.slice(0, 0), offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return column.values.slice(first, last - first), _rebased(offsets, first)
+
+
+def _rebased(offsets: pa.Array, first: int) -> pa.Array:
+    # A copy in any case: `from_arrays` with a mask refuses sliced offsets. Not by Arrow's subtract: making the
+    # scalar for it would import pandas.
+    dtype = np.dtype(np.int32 if pt.is_int32(offsets.type) else np.int64)
+    values = np.frombuffer(offsets.buffers()[1], dtype, len(offsets), offsets.offset * dtype.itemsize) - dtype.type(
+        first
+    )
+    return pa.Array.from_buffers(offsets.type, len(offsets), [None, pa.py_buffer(values)])

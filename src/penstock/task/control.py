@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running task may ask of whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class TaskControl(Protocol):
+    """The task's line to the JobMaster; called from the task's thread."""
+
+    def await_producers(self) -> None:
+        """Wait until the JobMaster has confirmed that this task's producers ended well; raises what it says."""
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelledError when the task was told to stop; cheap, called for each batch."""
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Take the task's figures; called at most every half second."""

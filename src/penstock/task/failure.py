@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose fault a task's failure is, and the traceback worth showing.
+
+The exception itself is never replaced: it gets a note that names the operator, and `failure_text` leaves out the
+frames of Penstock wherever frames of the user's code remain.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.graph import Operator
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+class Blame:
+    """Remembers which part of a chain an exception came out of first."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+
+    def input(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
+        """The chain's input: what it raises is nobody's fault among the operators."""
+        try:
+            yield from batches
+        except Exception as error:
+            self._error = error
+            raise
+
+    def operator(
+        self, operator: Operator, batches: Iterator[pa.RecordBatch], place: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The operator applied; an exception that was not seen before gets a note with its name and place."""
+        try:
+            yield from operator.apply(batches)
+        except Exception as error:
+            if error is not self._error:
+                self._error = error
+                error.add_note(f"raised in {operator.name} of {place}")
+            raise
+
+
+def failure_text(error: BaseException) -> str:
+    """The traceback as the user should see it: their frames, the message, the notes."""
+    summary = traceback.TracebackException.from_exception(error)
+    _keep_user_frames(summary)
+    return "".join(summary.format())
+
+
+def _keep_user_frames(summary: traceback.TracebackException) -> None:
+    for part in (summary.__cause__, summary.__context__):
+        if part is not None:
+            _keep_user_frames(part)
+    user = [frame for frame in summary.stack if not frame.filename.startswith(_PACKAGE)]
+    if user:
+        summary.stack = traceback.StackSummary.from_list(user)

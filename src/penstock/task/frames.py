@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow batches to pandas frames and back, as PySpark shows them to user functions.
+
+Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`; columns are
+found by name, or by position where no column label is a string. pandas is imported on first use only.
+Limit: timestamps inside arrays, maps and structs stay in UTC.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.shuffle.errors import PlanError, SchemaError
+
+_HINT = "pandas is needed for functions over frames and is not installed: install 'penstock[pandas]'"
+
+
+def require_pandas() -> None:
+    """Raise PlanError where pandas is missing, without importing it."""
+    if importlib.util.find_spec("pandas") is None:
+        raise PlanError(_HINT)
+
+
+def _pandas() -> ModuleType:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise PlanError(_HINT) from error
+    return pd  # type: ignore[no-any-return]
+
+
+def is_frame(value: object) -> bool:
+    """Whether this is a pandas DataFrame."""
+    return isinstance(value, _pandas().DataFrame)
+
+
+def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str) -> Any:
+    """A frame of these rows."""
+    _pandas()
+    frame = rows.to_pandas(date_as_object=True, timestamp_as_object=False)
+    for index, field in enumerate(rows.schema):
+        if pt.is_timestamp(field.type) and field.type.tz is not None:
+            local = frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None)
+            frame.isetitem(index, local)
+    return frame
+
+
+def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.RecordBatch:
+    """A batch of the declared schema; raises SchemaError naming the column that does not fit."""
+    columns = _ordered(frame, schema, operator)
+    arrays = []
+    for field, series in zip(schema, columns, strict=True):
+        if pt.is_timestamp(field.type) and field.type.tz is not None and getattr(series.dtype, "kind", "") == "M":
+            series = _localised(series, timezone)  # noqa: PLW2901 - the same column, in UTC
+        try:
+            arrays.append(pa.Array.from_pandas(series, type=field.type, safe=True))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"{operator}: column {field.name!r} is declared {field.type} and the frame has "
+                f"dtype {series.dtype} ({error})"
+            ) from error
+    if not arrays:
+        raise SchemaError(f"{operator}: a schema without columns cannot be returned as a frame")
+    chunks = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
+    return pa.RecordBatch.from_arrays(chunks, schema=schema)
+
+
+def _ordered(frame: Any, schema: pa.Schema, operator: str) -> list[Any]:
+    labels = list(frame.columns)
+    if any(isinstance(label, str) for label in labels):
+        missing = [name for name in schema.names if name not in labels]
+        extra = [str(label) for label in labels if label not in schema.names]
+        if missing or extra or len(labels) != len(schema):
+            raise SchemaError(
+                f"{operator}: the frame's columns are ({', '.join(map(str, labels))}), declared are "
+                f"({', '.join(schema.names)}); missing: {', '.join(missing) or 'none'}, "
+                f"unexpected: {', '.join(extra) or 'none'}"
+            )
+        return [frame[name] for name in schema.names]
+    if len(labels) != len(schema) and not (len(labels) == 0 and len(frame) == 0):
+        raise SchemaError(f"{operator}: the frame has {len(labels)} columns, declared are {len(schema)}")
+    if not labels:
+        return [_pandas().Series([], dtype=object) for _ in schema]
+    return [frame.iloc[:, index] for index in range(len(schema))]
+
+
+def _localised(series: Any, timezone: str) -> Any:
+    if series.dt.tz is None:
+        series = series.dt.tz_localize(timezone, ambiguous=False, nonexistent="shift_forward")
+    return series.dt.tz_convert("UTC")

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of a chain that call user functions: over batches, and over one group at a time.
+
+Every function's output is made to fit the declared schema (see `conform`). What a function raises leaves `apply`
+as it was raised. A function may end without reading all of its input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.shuffle.errors import PlanError
+from penstock.task.conform import Conformer
+from penstock.task.frames import batch_of, frame_of, is_frame
+from penstock.task.groups import GroupCollector
+
+_REGROUP_ROWS = 1 << 14
+
+Group = tuple[tuple[pa.Scalar, ...], list[pa.RecordBatch]]
+"""A key and its rows."""
+
+
+def function_name(function: Callable[..., object]) -> str:
+    """How a function is shown."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def checked_iterator(result: object, expected: str, operator: str) -> Iterator[Any]:
+    """The result if it is an iterator; raises TypeError as PySpark does."""
+    if not isinstance(result, Iterator):
+        raise TypeError(
+            f"{operator}: return type of the user-defined function should be iterator of {expected}, "
+            f"but is {type(result).__name__}"
+        )
+    return result
+
+
+def _wrong_item(item: object, expected: str, operator: str) -> TypeError:
+    return TypeError(
+        f"{operator}: return type of the user-defined function should be iterator of {expected}, "
+        f"but is iterator of {type(item).__name__}"
+    )
+
+
+def _batches(result: object, conformer: Conformer, operator: str) -> Iterator[pa.RecordBatch]:
+    for batch in checked_iterator(result, "pyarrow.RecordBatch", operator):
+        if not isinstance(batch, pa.RecordBatch):
+            raise _wrong_item(batch, "pyarrow.RecordBatch", operator)
+        yield conformer.conform(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class MapInArrow:
+    """`fn(iterator of batches) -> iterator of batches`."""
+
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"mapInArrow({function_name(self.function)})"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function yields."""
+        yield from _batches(self.function(batches), Conformer(self.schema, self.name), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class MapInPandas:
+    """`fn(iterator of frames) -> iterator of frames`."""
+
+    function: Callable[[Iterator[Any]], Iterator[Any]]
+    schema: pa.Schema
+    timezone: str = "UTC"
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"mapInPandas({function_name(self.function)})"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function yields."""
+        frames = (frame_of(batch, self.timezone) for batch in batches)
+        yield from _frames(self.function(frames), self.schema, self.timezone, self.name)
+
+
+def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> Iterator[pa.RecordBatch]:
+    for frame in checked_iterator(result, "pandas.DataFrame", operator):
+        if not is_frame(frame):
+            raise _wrong_item(frame, "pandas.DataFrame", operator)
+        yield batch_of(frame, schema, timezone, operator)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForm:
+    """How a group function is called: with the key before the rows or not, the rows as an iterator or whole."""
+
+    with_key: bool = False
+    iterator: bool = False
+
+
+def group_form(function: Callable[..., object], verb: str) -> GroupForm:
+    """The form, by number of arguments and type hints as PySpark decides it; raises PlanError for others."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return GroupForm()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) not in (1, 2):
+        raise PlanError(
+            f"the function in {verb} must take either one argument (the rows) or two arguments (key, rows); "
+            f"{function_name(function)} takes {len(positional)}"
+        )
+    return GroupForm(len(positional) == 2, _is_iterator(_hint(function, positional[-1])))
+
+
+def _hint(function: Callable[..., object], parameter: inspect.Parameter) -> object:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target).get(parameter.name, parameter.annotation)
+    except (NameError, TypeError, AttributeError):
+        return parameter.annotation
+
+
+def _is_iterator(annotation: object) -> bool:
+    if isinstance(annotation, str):
+        return annotation.split("[")[0].rsplit(".", 1)[-1] == "Iterator"
+    origin = typing.get_origin(annotation) or annotation
+    return getattr(origin, "__name__", "") == "Iterator"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupApply:
+    """What the group operators have in common: the input's schema, the keys, the function, what it returns."""
+
+    input_schema: pa.Schema
+    keys: tuple[str, ...]
+    function: Callable[..., Any]
+    form: GroupForm
+    schema: pa.Schema
+
+    def groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
+        """Each group of the whole input."""
+        collector = GroupCollector(self.input_schema, self.keys)
+        for batch in batches:
+            collector.add(batch)
+        return collector.groups()
+
+    def call(self, key: tuple[object, ...], rows: object) -> Any:
+        """The function's answer for one group."""
+        return self.function(key, rows) if self.form.with_key else self.function(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupApplyInArrow:
+    """`fn([key,] table) -> table`, or `fn([key,] iterator of batches) -> iterator of batches`, for each group."""
+
+    group: GroupApply
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"applyInArrow({function_name(self.group.function)}) by {', '.join(self.group.keys) or 'nothing'}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function returns for each group in first-seen order."""
+        yield from regrouped(self._results(batches))
+
+    def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        conformer = Conformer(self.group.schema, self.name)
+        for key, slices in self.group.groups(batches):
+            if self.group.form.iterator:
+                yield from _batches(self.group.call(key, iter(slices)), conformer, self.name)
+                continue
+            table = self.group.call(key, pa.Table.from_batches(slices))
+            if not isinstance(table, pa.Table):
+                raise TypeError(
+                    f"{self.name}: return type of the user-defined function should be pyarrow.Table, "
+                    f"but is {type(table).__name__}"
+                )
+            for batch in table.to_batches():
+                yield conformer.conform(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupApplyInPandas:
+    """`fn([key,] frame) -> frame`, or over iterators of frames, for each group."""
+
+    group: GroupApply
+    timezone: str = "UTC"
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return f"applyInPandas({function_name(self.group.function)}) by {', '.join(self.group.keys) or 'nothing'}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the function returns for each group in first-seen order."""
+        yield from regrouped(self._results(batches))
+
+    def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = self.group.schema
+        for scalars, slices in self.group.groups(batches):
+            key = tuple(scalar.as_py() for scalar in scalars)
+            if self.group.form.iterator:
+                frames = (frame_of(batch, self.timezone) for batch in slices)
+                yield from _frames(self.group.call(key, frames), schema, self.timezone, self.name)
+                continue
+            frame = self.group.call(key, frame_of(pa.Table.from_batches(slices), self.timezone))
+            if not is_frame(frame):
+                raise TypeError(
+                    f"{self.name}: return type of the user-defined function should be pandas.DataFrame, "
+                    f"but is {type(frame).__name__}"
+                )
+            yield batch_of(frame, schema, self.timezone, self.name)
+
+
+def regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins small batches, because a group often gives one row and everything behind costs per batch."""
+    small: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows >= _REGROUP_ROWS and not small:
+            yield batch
+            continue
+        small.append(batch)
+        rows += batch.num_rows
+        if rows >= _REGROUP_ROWS:
+            yield from _joined(small)
+            small, rows = [], 0
+    if small:
+        yield from _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    try:
+        return [pa.concat_batches(batches)] if len(batches) > 1 else batches
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return batches

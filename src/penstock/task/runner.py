@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one subtask: input, chain of operators, outputs.
+
+Rules: outputs are set up before inputs. Operators are chained generators, so one batch is under way at a time and
+a blocked output stops the input. On success all outputs are finished; on any error all of them are failed with it;
+in any case everything is closed, and the first error wins. A chain that ends before its input closes the gates, and
+their producers drop what they still have. Nothing here knows Spark, sockets or processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, OutputDeployment, TaskDeployment
+from penstock.record import PartitionerSpec, RecordWriter
+from penstock.shuffle import (
+    ChannelDescriptor,
+    InputGate,
+    InputGateDescriptor,
+    MetricGroup,
+    OwnerContext,
+    PartitionDescriptor,
+    ResultPartitionDescriptor,
+    ResultPartitionWriter,
+    Settings,
+    ShuffleEnvironment,
+)
+from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.control import TaskControl
+from penstock.task.failure import Blame
+from penstock.task.inputs import TaskInput
+
+_REPORT_SECONDS = 0.5
+
+EnvironmentOf = Callable[[str], ShuffleEnvironment]
+"""The shuffle environment of a service, by the service's name."""
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskPlan:
+    """What to run: the whole graph, the vertex, and what the JobMaster said about this attempt."""
+
+    graph: JobGraph
+    vertex: JobVertex
+    deployment: TaskDeployment
+
+    @property
+    def place(self) -> str:
+        """How messages name it."""
+        return f"{self.vertex.name} (stage {self.vertex.id}, subtask {self.deployment.attempt.subtask})"
+
+
+def run_subtask(
+    plan: SubtaskPlan,
+    environment_of: EnvironmentOf,
+    control: TaskControl,
+    rows: Iterator[pa.RecordBatch] | None,
+    settings: Settings,
+) -> dict[str, float]:
+    """Run it to its end; gives its figures, or raises what went wrong first.
+
+    `rows` is the input of a vertex that reads a DataFrame. The figures are rows_in, rows_out, bytes_in, bytes_out,
+    batches_in, batches_out, seconds, idle_seconds (waiting for input) and back_pressured_seconds (waiting to
+    write), and whatever the service's writers and gates count, under `service.`.
+    """
+    task = _Task(plan, control, settings)
+    try:
+        task.open_outputs(environment_of)
+        task.open_inputs(environment_of)
+        task.move(task.input_batches(rows))
+        task.finish()
+    except BaseException as error:
+        task.fail(error)
+        raise
+    finally:
+        task.close()
+    return task.metrics()
+
+
+class _Task:
+    """One run."""
+
+    def __init__(self, plan: SubtaskPlan, control: TaskControl, settings: Settings) -> None:
+        self._plan = plan
+        self._control = control
+        self._settings = settings
+        self._owner = OwnerContext(plan.deployment.attempt, plan.place, MetricGroup("task"))
+        self._targets: list[ResultPartitionWriter] = []
+        self._writers: list[RecordWriter] = []
+        self._gates: list[InputGate] = []
+        self._input = TaskInput((), control)
+        self._counts = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out"), 0)
+        self._began = self._reported = time.monotonic()
+        self._failed = False
+
+    def open_outputs(self, environment_of: EnvironmentOf) -> None:
+        plan = self._plan
+        for output in plan.deployment.outputs:
+            descriptor = _result_partition(plan, output)
+            environment = environment_of(descriptor.shuffle.service)
+            (target,) = environment.create_result_partition_writers(self._owner, [descriptor])
+            self._targets.append(target)
+            target.setup()
+            partitioner = _exchange(plan, output.edge).build(output.subpartitions, plan.deployment.attempt.subtask)
+            self._writers.append(RecordWriter(partitioner, target, self._settings.network.flush_timeout))
+
+    def open_inputs(self, environment_of: EnvironmentOf) -> None:
+        graph = self._plan.graph
+        for deployed in self._plan.deployment.inputs:
+            edge = graph.edge(deployed.edge)
+            channels = tuple(ChannelDescriptor(source, subpartition) for source, subpartition in deployed.channels)
+            descriptor = InputGateDescriptor(edge.id, edge.schema, channels, deployed.await_confirmation)
+            (gate,) = environment_of(edge.service).create_input_gates(self._owner, [descriptor])
+            self._gates.append(gate)
+            gate.setup()
+        self._input = TaskInput(self._gates, self._control)
+
+    def input_batches(self, rows: Iterator[pa.RecordBatch] | None) -> Iterator[pa.RecordBatch]:
+        vertex = self._plan.vertex
+        if vertex.source is not None:
+            return vertex.source.read(self._plan.deployment.attempt.subtask, vertex.parallelism)
+        if vertex.reads_dataframe:
+            if rows is None:
+                raise PlanError(f"{self._plan.place} reads a DataFrame and was given no rows")
+            return rows
+        return self._input.batches()
+
+    def move(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Pull the whole input through the chain into the outputs."""
+        blame = Blame()
+        chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(batches))]
+        for operator in self._plan.vertex.operators:
+            chain.append(blame.operator(operator, chain[-1], self._plan.place))
+        try:
+            for batch in chain[-1]:
+                self._write(batch)
+        finally:
+            # A chain that was not read to its end still holds the user's generators: let them clean up now.
+            for part in reversed(chain):
+                part.close()
+
+    def finish(self) -> None:
+        self._control.check_cancelled()
+        for writer in self._writers:
+            writer.finish()
+
+    def fail(self, cause: BaseException) -> None:
+        for target in self._targets:
+            # The cause is what the caller must see, not that a broken output could not be told.
+            with suppress(Exception):
+                target.fail(cause)
+        self._failed = True
+
+    def close(self) -> None:
+        """Close all, each in any case; an error here counts only where there was none before."""
+        first: Exception | None = None
+        closing: list[_Closable] = [*self._gates, *self._writers, *self._targets]
+        for part in closing:
+            try:
+                part.close()
+            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+                first = first or error
+        if first is not None and not self._failed:
+            raise first
+
+    def metrics(self) -> dict[str, float]:
+        inner = self._owner.metrics.snapshot()
+        waited = sum(value for name, value in inner.items() if name.endswith("back_pressured_seconds"))
+        figures: dict[str, float] = dict(self._counts)
+        figures["seconds"] = time.monotonic() - self._began
+        figures["idle_seconds"] = self._input.idle_seconds
+        figures["back_pressured_seconds"] = waited
+        figures.update((f"service.{name}", value) for name, value in inner.items())
+        return figures
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = self._counts
+        for batch in batches:
+            counts["rows_in"] += batch.num_rows
+            counts["bytes_in"] += batch.nbytes
+            counts["batches_in"] += 1
+            self._breathe()
+            yield batch
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._breathe()
+        counts = self._counts
+        counts["rows_out"] += batch.num_rows
+        counts["bytes_out"] += batch.nbytes
+        counts["batches_out"] += 1
+        for writer in self._writers:
+            writer.write(batch)
+
+    def _breathe(self) -> None:
+        """Between batches: stop if told to, and say how far it is."""
+        self._control.check_cancelled()
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            self._control.report(self.metrics())
+
+
+def _exchange(plan: SubtaskPlan, edge: int) -> PartitionerSpec:
+    if edge == RESULT_EDGE:
+        return PartitionerSpec("forward")
+    spec = plan.graph.edge(edge).exchange
+    if not isinstance(spec, PartitionerSpec):
+        raise PlanError(f"edge {edge} has an exchange of type {type(spec).__name__}, a task builds a PartitionerSpec")
+    return spec
+
+
+def _result_partition(plan: SubtaskPlan, output: OutputDeployment) -> ResultPartitionDescriptor:
+    identity = output.descriptor.partition
+    schema = plan.vertex.schema
+    broadcast = False
+    if output.edge != RESULT_EDGE:
+        edge = plan.graph.edge(output.edge)
+        broadcast = edge.is_broadcast
+        if not edge.schema.equals(schema):
+            raise SchemaError(f"edge {edge.id} carries ({edge.schema}), {plan.place} gives ({schema})")
+    partition = PartitionDescriptor(
+        identity.dataset, identity.index, output.descriptor.kind, output.subpartitions, broadcast
+    )
+    return ResultPartitionDescriptor(partition, output.descriptor, schema)

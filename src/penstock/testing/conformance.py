@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance suite: what every shuffle service must do, whatever it is made of.
+
+A plug-in's test suite subclasses it and provides one fixture; pytest collects the rest:
+
+    import pytest
+    from penstock.shuffle import PartitionKind
+    from penstock.testing.conformance import ShuffleServiceConformance
+
+    class TestMyService(ShuffleServiceConformance):
+        kinds = (PartitionKind.PIPELINED_BOUNDED, PartitionKind.BLOCKING_HASH)
+
+        @pytest.fixture
+        def service(self):
+            harness = MyHarness()        # a ServiceUnderTest, see there
+            yield harness
+            harness.close()
+
+Rules: each test is named after the promise it checks and ends with every host holding nothing. Threads have
+deadlines, nothing sleeps. Batches may be merged or cut on the way, rows may not: the suite compares rows.
+Non-goals: speed, and what a plug-in promises beyond the interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "penstock.testing.conformance_exchange",
+    "penstock.testing.conformance_data",
+    "penstock.testing.conformance_flow",
+    "penstock.testing.conformance_answers",
+)
+
+from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below
+from penstock.testing.conformance_answers import AnswerConformance  # noqa: E402
+from penstock.testing.conformance_data import DataConformance  # noqa: E402
+from penstock.testing.conformance_exchange import JOB, Exchange, ServiceUnderTest  # noqa: E402
+from penstock.testing.conformance_flow import FlowConformance  # noqa: E402
+
+__all__ = ["JOB", "Exchange", "ServiceUnderTest", "ShuffleServiceConformance"]
+
+
+class ShuffleServiceConformance(DataConformance, FlowConformance, AnswerConformance):
+    """Subclass it, name the kinds, provide the fixture `service`.
+
+    `kinds`: the partition kinds the service has; tests of flags none of them has are skipped. `clog_limit`: a
+    back-pressured partition nobody reads must stop its writer within this many bytes. `request_timeout`: the
+    seconds after which the service under test, as the harness configures it, answers a request for a partition
+    nobody writes; None where it leaves that to its caller.
+    """
+
+    kinds: ClassVar[tuple[PartitionKind, ...]] = (PartitionKind.PIPELINED_BOUNDED,)
+    clog_limit: int = 16 << 20
+    request_timeout: float | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of the master; override it where the master lives on a loop of its own."""
+        return asyncio.run(coroutine)
+
+    @pytest.fixture
+    def exchange(self, service: ServiceUnderTest) -> Iterator[Exchange]:
+        """The workbench, closed and counted behind each test."""
+        workbench = Exchange(service, self.call)
+        yield workbench
+        workbench.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run each test with every kind that has the flags it is about."""
+        for fixture, fits in _KINDS_BY_FIXTURE.items():
+            if fixture in metafunc.fixturenames:
+                metafunc.parametrize(fixture, [k for k in self.kinds if fits(k)], ids=lambda kind: kind.label)
+
+
+_KINDS_BY_FIXTURE: dict[str, Callable[[PartitionKind], bool]] = {
+    "kind": lambda _: True,
+    "pipelined_kind": lambda kind: kind.pipelined and kind.back_pressured,
+    "blocking_kind": lambda kind: not kind.pipelined,
+    "rereadable_kind": lambda kind: kind.reconnectable and not kind.back_pressured,
+}

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S101 - this is test code that ships with the product
+"""Conformance, second part: who waits for whom, what bounds memory, and what wakes the waiting."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.shuffle import PartitionKind, ShuffleDescriptor
+from penstock.shuffle.errors import TaskCancelledError
+from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Producer, Written, ends_of, numbers
+from penstock.testing.waiting import DEADLINE, Running
+
+ROWS_PER_BATCH = 512
+BATCH_BYTES = 8 * ROWS_PER_BATCH
+
+
+class FlowConformance:
+    """Order of deployment, back-pressure, cancellation, fairness. Mixed into `ShuffleServiceConformance`."""
+
+    clog_limit: int
+
+    def test_a_consumer_may_come_before_its_producer(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """A gate set up before the writer exists gets everything once the writer is there."""
+        attempt = exchange.attempt(0)
+        descriptor = exchange.register(Written(kind), attempt)
+        consumer = exchange.consume([(descriptor, 0)])
+        with pytest.raises(TimeoutError):
+            consumer.gate.next(0)
+        producer = exchange.produce(Written(kind), (attempt, descriptor))
+        producer.writer.write(numbers(1, 2), 0)
+        producer.writer.finish()
+        assert consumer.values() == [1, 2]
+
+    def test_rows_arrive_while_the_producer_still_writes(
+        self, exchange: Exchange, pipelined_kind: PartitionKind
+    ) -> None:
+        """Flushed rows of a pipelined partition are readable before it is finished."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        for n in range(3):
+            producer.writer.write(numbers(n), 0)
+            producer.writer.flush()
+            assert consumer.batch().to_pydict()["n"] == [n]
+        producer.writer.finish()
+        assert consumer.values() == []
+
+    def test_rows_arrive_without_a_flush_in_the_end(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """A slow producer's rows do not wait for its next write: some timeout flushes them."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        producer.writer.write(numbers(7), 0)
+        assert consumer.batch().to_pydict()["n"] == [7]
+        producer.writer.finish()
+
+    def test_flush_may_come_from_another_thread(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """A flusher thread beside the task makes rows visible."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        producer.writer.write(numbers(7), 0)
+        Running(producer.writer.flush).join()
+        assert consumer.batch().to_pydict()["n"] == [7]
+        producer.writer.finish()
+
+    def test_an_unknown_producer_is_replaced_by_the_real_one(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """A gate over one known and one unknown producer reads both once it is told."""
+        known = exchange.produce(Written(kind, index=0))
+        known.writer.write(numbers(1), 0)
+        known.writer.finish()
+        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 1, known.descriptor.service, kind)
+        consumer = exchange.consume([(known.descriptor, 0), (placeholder, 0)])
+        late = exchange.produce(Written(kind, index=1))
+        late.writer.write(numbers(2), 0)
+        late.writer.finish()
+        assert consumer.environment.update_partition_info(consumer.owner.attempt, late.descriptor)
+        received = consumer.drain()
+        assert {item.channel: item.batch.to_pydict()["n"] for item in received if item.batch is not None} == {
+            0: [1],
+            1: [2],
+        }
+
+    def test_a_waiting_gate_is_told_its_producer_from_another_thread(
+        self, exchange: Exchange, kind: PartitionKind
+    ) -> None:
+        """`update_partition_info` wakes a reader that already waits."""
+        producer = exchange.produce(Written(kind))
+        producer.writer.write(numbers(5), 0)
+        producer.writer.finish()
+        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, producer.descriptor.service, kind)
+        consumer = exchange.consume([(placeholder, 0)])
+        about_to_wait = threading.Event()
+
+        def read() -> list[int]:
+            about_to_wait.set()
+            return consumer.values()
+
+        task = Running(read)
+        assert about_to_wait.wait(DEADLINE)
+        assert consumer.environment.update_partition_info(consumer.owner.attempt, producer.descriptor)
+        assert task.join() == [5]
+
+    def test_a_closed_gate_takes_no_update(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """`update_partition_info` says False where the gate is gone, and for a consumer that never was."""
+        producer = exchange.produce(Written(kind))
+        producer.writer.finish()
+        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, producer.descriptor.service, kind)
+        consumer = exchange.consume([(placeholder, 0)])
+        consumer.gate.close()
+        assert not consumer.environment.update_partition_info(consumer.owner.attempt, producer.descriptor)
+        assert not consumer.environment.update_partition_info(exchange.attempt(1), producer.descriptor)
+
+    def test_next_keeps_its_timeout(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """An empty gate answers a poll and a timeout with TimeoutError, and works afterwards."""
+        producer = exchange.produce(Written(kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        for timeout in (0, 0.02):
+            with pytest.raises(TimeoutError):
+                consumer.gate.next(timeout)
+        producer.writer.write(numbers(1), 0)
+        producer.writer.finish()
+        assert consumer.values() == [1]
+
+    def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """Without a reading consumer `is_available` turns False within the bound, and True again when it reads."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        count = self._clog(producer)
+        assert count * BATCH_BYTES < self.clog_limit, "nothing stopped the writer"
+        task = Running(producer.writer.finish)
+        received = consumer.drain()
+        task.join()
+        assert ends_of(received)[0].rows == count * ROWS_PER_BATCH
+
+    def test_a_blocked_write_goes_on_when_the_reader_reads(
+        self, exchange: Exchange, pipelined_kind: PartitionKind
+    ) -> None:
+        """Far more than the bound goes through, none of it lost or doubled."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        clogged = threading.Event()
+        beyond = 100
+
+        def write() -> int:
+            count = self._clog(producer)
+            clogged.set()
+            for n in range(beyond):
+                producer.writer.write(numbers(*[n] * ROWS_PER_BATCH), 0)
+            producer.writer.finish()
+            return count + beyond
+
+        task = Running(write)
+        assert clogged.wait(DEADLINE)
+        received = consumer.drain()
+        assert ends_of(received)[0].rows == ROWS_PER_BATCH * int(str(task.join()))
+
+    def test_a_spilling_partition_never_stops_its_writer(
+        self, exchange: Exchange, rereadable_kind: PartitionKind
+    ) -> None:
+        """A partition that keeps its data takes more than any bound of memory without a reader."""
+        producer = exchange.produce(Written(rereadable_kind))
+        batches = 2 * self.clog_limit // (64 * BATCH_BYTES)
+        batch = numbers(*range(64 * ROWS_PER_BATCH))
+
+        def write() -> None:
+            for _ in range(batches):
+                producer.writer.write(batch, 0)
+            producer.writer.finish()
+
+        Running(write).join()
+        received = exchange.consume([(producer.descriptor, 0)]).drain()
+        assert ends_of(received)[0].rows == batches * batch.num_rows
+
+    def test_cancel_wakes_a_blocked_writer(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """A task that waits for a buffer and is told to stop gets TaskCancelledError."""
+        producer = exchange.produce(Written(pipelined_kind))
+        exchange.consume([(producer.descriptor, 0)])
+        clogged = threading.Event()
+
+        def write() -> None:
+            self._clog(producer)
+            clogged.set()
+            for n in range(self.clog_limit // BATCH_BYTES):
+                producer.writer.write(numbers(*[n] * ROWS_PER_BATCH), 0)
+
+        task = Running(write)
+        assert clogged.wait(DEADLINE)
+        exchange.cancel(producer.owner)
+        assert isinstance(task.outcome(), TaskCancelledError)
+
+    def test_cancel_wakes_a_waiting_reader(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """A task that waits for input and is told to stop gets TaskCancelledError."""
+        producer = exchange.produce(Written(kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        about_to_wait = threading.Event()
+
+        def read() -> None:
+            about_to_wait.set()
+            consumer.next()
+
+        task = Running(read)
+        assert about_to_wait.wait(DEADLINE)
+        exchange.cancel(consumer.owner)
+        assert isinstance(task.outcome(), TaskCancelledError)
+
+    def test_a_consumer_may_end_early(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """When the gate is closed in mid-data, the producer's further writes are dropped and never block."""
+        producer = exchange.produce(Written(kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        producer.writer.write(numbers(1), 0)
+        producer.writer.flush()
+        if kind.pipelined:
+            assert consumer.batch().to_pydict()["n"] == [1]
+        consumer.gate.close()
+        self._write_beyond_the_bound(producer, 0)
+
+    def test_one_consumer_may_end_before_the_others(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """The readers of other subpartitions still get all their rows, broadcast ones included."""
+        producer = exchange.produce(Written(pipelined_kind, subpartitions=2))
+        stays = exchange.consume([(producer.descriptor, 0)])
+        leaves = exchange.consume([(producer.descriptor, 1)])
+        leaves.gate.close()
+
+        def write() -> None:
+            for n in range(300):
+                producer.writer.write(numbers(n), 0)
+                producer.writer.broadcast(numbers(1_000 + n))
+            producer.writer.finish()
+
+        with exchange.running(write):
+            assert stays.values() == [value for n in range(300) for value in (n, 1_000 + n)]
+
+    def test_no_channel_starves(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """When the first of several busy channels ends, all others have been served too."""
+        producers = [exchange.produce(Written(pipelined_kind, index=index)) for index in range(3)]
+        consumer = exchange.consume([(producer.descriptor, 0) for producer in producers])
+        writers = [Running(lambda p=producer: self._write_many(p)) for producer in producers]  # type: ignore[misc]
+        served = set()
+        received = consumer.drain()
+        for item in received:
+            if item.event is not None:
+                break
+            served.add(item.channel)
+        for writer in writers:
+            writer.join()
+        assert served == {0, 1, 2}
+
+    def test_a_gate_takes_many_channels(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """Sixteen subpartitions of four producers through one gate."""
+        producers = [exchange.produce(Written(kind, index=index, subpartitions=16)) for index in range(4)]
+        for index, producer in enumerate(producers):
+            producer.writer.broadcast(numbers(index))
+            producer.writer.finish()
+        channels = [(producer.descriptor, sub) for producer in producers for sub in range(16)]
+        received = exchange.consume(channels).drain()
+        assert [ends_of(received)[channel].rows for channel in range(64)] == [1] * 64
+        assert sorted(item.batch.to_pydict()["n"][0] for item in received if item.batch is not None) == sorted(
+            [0, 1, 2, 3] * 16
+        )
+
+    def test_one_host_may_read_its_own_partition(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """Producer and consumer beside the same environment."""
+        producer = exchange.produce(Written(kind, host="a"))
+        producer.writer.write(numbers(1, 2), 0)
+        producer.writer.finish()
+        assert exchange.consume([(producer.descriptor, 0)], NUMBERS, "a").values() == [1, 2]
+
+    def test_events_backwards_and_resuming_do_not_disturb_the_rows(
+        self, exchange: Exchange, pipelined_kind: PartitionKind
+    ) -> None:
+        """`send_task_event` and `resume_consumption` of a channel that is not blocked leave the data alone."""
+        producer = exchange.produce(Written(pipelined_kind))
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        for n in range(3):
+            producer.writer.write(numbers(n), 0)
+            producer.writer.flush()
+            consumer.gate.send_task_event(0, b"payload-%d" % n)
+            consumer.gate.resume_consumption(0)
+            assert consumer.batch().to_pydict()["n"] == [n]
+        producer.writer.finish()
+        assert consumer.values() == []
+
+    def _clog(self, producer: Producer) -> int:
+        """Write until the writer says it is not available, or the bound is passed; the number of batches."""
+        count = 0
+        while producer.writer.is_available() and count * BATCH_BYTES < self.clog_limit:
+            producer.writer.write(numbers(*[count] * ROWS_PER_BATCH), 0)
+            count += 1
+        return count
+
+    def _write_beyond_the_bound(self, producer: Producer, subpartition: int) -> None:
+        batch = numbers(*range(64 * ROWS_PER_BATCH))
+
+        def write() -> None:
+            for _ in range(self.clog_limit // (32 * BATCH_BYTES)):
+                producer.writer.write(batch, subpartition)
+            producer.writer.finish()
+
+        Running(write).join()
+
+    @staticmethod
+    def _write_many(producer: Producer) -> None:
+        batch = numbers(*range(ROWS_PER_BATCH))
+        for _ in range(200):
+            producer.writer.write(batch, 0)
+            producer.writer.flush()
+        producer.writer.finish()

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input gate of the `memory` shuffle service: fair, synchronous, with figures checked at each channel's end.
+
+Rules: one thread reads; `update_partition_info` and `close` may come from another. Channels are served in turn,
+one entry each. A channel is *waiting* until its partition is known and may be read; while nobody writes that
+partition, the request has a deadline and then PartitionNotProducedError. `close` before a channel's end makes
+its producer drop the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from penstock.shuffle import (
+    ChannelDescriptor,
+    EndOfData,
+    EndOfPartition,
+    InputGateDescriptor,
+    OwnerContext,
+    Received,
+    ShuffleDescriptor,
+)
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    IncompleteDataError,
+    PartitionNotProducedError,
+    PenstockError,
+    TaskCancelledError,
+)
+from penstock.testing.memory_partition import Figures, MemoryPartition, Stored, decode
+from penstock.testing.memory_registry import MemoryRegistry, remaining
+
+
+class Channel:
+    """One input channel: which partition it reads, how far it is, and what it has counted."""
+
+    __slots__ = ("figures", "index", "partition", "position", "requested_at", "source", "subpartition")
+
+    def __init__(self, index: int, descriptor: ChannelDescriptor) -> None:
+        self.index = index
+        self.source = descriptor.source
+        self.subpartition = descriptor.subpartition
+        self.partition: MemoryPartition | None = None
+        self.position = 0
+        self.figures = Figures()
+        self.requested_at = time.monotonic()
+
+    def take(self, registry: MemoryRegistry) -> Stored | None:
+        """The next entry, or None; raises the PartitionError of a partition that cannot be read."""
+        if self.source.empty:
+            self.position += 1
+            return Stored.of_event(EndOfData() if self.position == 1 else EndOfPartition(0, 0, 0))
+        if self.partition is None and not self._attach(registry):
+            return None
+        if self.partition is None:
+            return None
+        self.partition.check_readable()
+        stored = self.partition.take(self.subpartition, self.position)
+        if stored is not None:
+            self.position += 1
+        return stored
+
+    def is_unproduced(self, registry: MemoryRegistry) -> bool:
+        """Whether a real partition was asked for that nobody writes."""
+        return not self.source.is_unknown and not self.source.empty and registry.find(self.source.partition) is None
+
+    def _attach(self, registry: MemoryRegistry) -> bool:
+        if self.source.is_unknown:
+            return False
+        found = registry.find(self.source.partition)
+        if found is None:
+            return False
+        found.check_readable()
+        if found.is_consumable:
+            found.attach(self.subpartition, self)
+            self.partition = found
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class GateContext:
+    """Where a gate lives: the registry, its environment, and how long a request may stay unanswered."""
+
+    registry: MemoryRegistry
+    environment: str
+    request_timeout: float
+
+
+class MemoryInputGate:
+    """Reads one input of a subtask; see `InputGate` for the promises."""
+
+    def __init__(self, context: GateContext, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self.environment = context.environment
+        self._registry = context.registry
+        self._request_timeout = context.request_timeout
+        self._owner = owner
+        self._descriptor = descriptor
+        self._channels: list[Channel] = []
+        self._open: deque[Channel] = deque()
+        self._state = "created"
+        self._lost: str | None = None
+
+    @property
+    def descriptor(self) -> InputGateDescriptor:
+        """What this gate was made from."""
+        return self._descriptor
+
+    def setup(self) -> None:
+        """Become known to `update_partition_info` and start the clocks of the requests."""
+        with self._registry.changing():
+            if self._state != "created":
+                raise PenstockError(f"{self} is {self._state}: a gate is set up once")
+            self._state = "open"
+            self._channels = [Channel(i, channel) for i, channel in enumerate(self._descriptor.channels)]
+            self._open = deque(self._channels)
+            self._registry.gates.setdefault(self._owner.attempt, []).append(self)
+
+    def next(self, timeout: float | None = None) -> Received | None:
+        """The next batch or event of any channel, None behind the last; TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._registry.condition:
+            while True:
+                self._check()
+                if not self._open:
+                    return None
+                found = self._poll()
+                if found is not None:
+                    break
+                self._wait(deadline, timeout)
+        channel, stored = found
+        if stored.data is None:
+            return Received(channel.index, event=stored.event)
+        return Received(channel.index, batch=decode(stored.data))
+
+    def send_task_event(self, channel: int, payload: bytes) -> None:
+        """Queue an event for the writer of a channel; dropped where the producer is not known or has ended."""
+        with self._registry.changing():
+            self._check()
+            source = self._channel(channel)
+            partition = source.partition or (None if source.source.is_unknown else self._find(source))
+            if partition is not None and partition.holds_resources:
+                partition.task_events.append((source.subpartition, bytes(payload)))
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a blocked channel go on. No event of this version blocks one, so this only checks its argument."""
+        with self._registry.condition:
+            self._check()
+            self._channel(channel)
+
+    def close(self) -> None:
+        """End all open channels: their producers drop what they still write for them."""
+        with self._registry.changing():
+            if self._state == "open":
+                for channel in self._open:
+                    self._drop(channel)
+                gates = self._registry.gates[self._owner.attempt]
+                gates.remove(self)
+                if not gates:
+                    del self._registry.gates[self._owner.attempt]
+            self._state = "closed"
+            self._open.clear()
+
+    def replace_unknown(self, descriptor: ShuffleDescriptor) -> None:
+        """Take the real producer of the channels that wait for it; a channel that has one keeps it."""
+        wanted = (descriptor.partition.dataset, descriptor.partition.index)
+        for channel in self._open:
+            known = channel.source.partition
+            if channel.source.is_unknown and (known.dataset, known.index) == wanted:
+                channel.source = descriptor
+                channel.requested_at = time.monotonic()
+
+    def lose(self, cause: str) -> None:
+        """The environment beside this gate is gone."""
+        self._lost = cause
+
+    def __str__(self) -> str:
+        return f"gate {self._descriptor.gate} of {self._owner.name}"
+
+    def _check(self) -> None:
+        if self._owner.attempt in self._registry.cancelled:
+            raise TaskCancelledError(f"{self}: the task was told to stop")
+        if self._lost is not None:
+            raise EnvironmentLostError(f"{self}: environment {self.environment} is gone: {self._lost}")
+        if self._state != "open":
+            raise PenstockError(f"{self} is {self._state}: it gives data between setup and close")
+
+    def _channel(self, index: int) -> Channel:
+        if not 0 <= index < len(self._channels):
+            raise IndexError(f"{self} has no channel {index}: it has {len(self._channels)}")
+        return self._channels[index]
+
+    def _find(self, channel: Channel) -> MemoryPartition | None:
+        return self._registry.find(channel.source.partition)
+
+    def _poll(self) -> tuple[Channel, Stored] | None:
+        for _ in range(len(self._open)):
+            channel = self._open[0]
+            self._open.rotate(-1)
+            stored = channel.take(self._registry)
+            if stored is not None:
+                self._account(channel, stored)
+                return channel, stored
+        return None
+
+    def _account(self, channel: Channel, stored: Stored) -> None:
+        if stored.event is None:
+            self._count(channel, stored)
+        elif isinstance(stored.event, EndOfPartition):
+            self._open.remove(channel)
+            self._drop(channel)
+            if channel.figures.end() != stored.event:
+                raise IncompleteDataError(
+                    f"{self}, channel {channel.index}: subpartition {channel.subpartition} of "
+                    f"{channel.source.partition} on {channel.source.environment} arrived as {channel.figures.end()}, "
+                    f"its writer counted {stored.event}"
+                )
+
+    def _count(self, channel: Channel, stored: Stored) -> None:
+        received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
+        channel.figures.count(received)
+        if not (channel.partition is not None and channel.partition.retained):
+            self._registry.condition.notify_all()
+
+    def _drop(self, channel: Channel) -> None:
+        if channel.partition is not None:
+            channel.partition.end_reading(channel.subpartition)
+            self._registry.condition.notify_all()
+        elif not channel.source.is_unknown and not channel.source.empty:
+            self._drop_unattached(channel)
+
+    def _drop_unattached(self, channel: Channel) -> None:
+        partition = self._registry.partitions.get(channel.source.partition)
+        if partition is None:
+            self._registry.unwanted.add((channel.source.partition, channel.subpartition))
+        elif partition.is_unread(channel.subpartition):
+            partition.end_reading(channel.subpartition)
+
+    def _wait(self, deadline: float | None, timeout: float | None) -> None:
+        left = remaining(deadline)
+        if left == 0:
+            raise TimeoutError(f"{self}: nothing arrived within {timeout} s from {len(self._open)} open channels")
+        waiting = [channel for channel in self._open if channel.is_unproduced(self._registry)]
+        for channel in waiting:
+            unanswered = remaining(channel.requested_at + self._request_timeout)
+            if unanswered == 0:
+                raise PartitionNotProducedError(
+                    f"{self}, channel {channel.index}: partition {channel.source.partition} was not produced within "
+                    f"{self._request_timeout} s"
+                )
+            left = unanswered if left is None or unanswered is None else min(left, unanswered)
+        began = time.monotonic()
+        self._registry.condition.wait(left)
+        self._owner.metrics.add("idle_seconds", time.monotonic() - began)

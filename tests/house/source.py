@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the house tests look at: the repository's files and their syntax trees, read once."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "penstock"
+GENERATED = {
+    ".venv",
+    ".git",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".hypothesis",
+    "__pycache__",
+    "build",
+    "dist",
+}
+TEXT = {".py", ".md", ".toml", ".txt", ".cfg", ".ini", ".yml", ".yaml", ".sh", ".json", ""}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """How a failure calls it."""
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def room(self) -> str:
+        """The sub-package of penstock it is in; its own name where it lies on top."""
+        parts = self.path.relative_to(PACKAGE).parts
+        return parts[0] if len(parts) > 1 else self.path.stem
+
+    @property
+    def lines(self) -> int:
+        """Its length."""
+        return self.text.count("\n")
+
+    def functions(self) -> list[Function]:
+        """All functions and methods, nested ones too."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+
+    def classes(self) -> list[ast.ClassDef]:
+        """All classes."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+    def imports(self) -> list[tuple[str, int]]:
+        """Every module or name imported, with its line, wherever in the file."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [(alias.name, node.lineno) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+        return found
+
+
+@cache
+def modules(*roots: str) -> tuple[Module, ...]:
+    """The Python files below these folders of the repository."""
+    paths = sorted(path for root in roots for path in (ROOT / root).rglob("*.py") if "__pycache__" not in path.parts)
+    return tuple(Module(path, text, ast.parse(text)) for path in paths for text in [path.read_text()])
+
+
+@cache
+def text_files() -> tuple[Path, ...]:
+    """Every text file of the repository that somebody wrote."""
+    return tuple(
+        path
+        for path in sorted(ROOT.rglob("*"))
+        if path.is_file()
+        and path.suffix in TEXT
+        and not GENERATED & set(path.relative_to(ROOT).parts)
+        and not any(part.endswith(".egg-info") for part in path.parts)
+    )

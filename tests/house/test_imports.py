@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may import whom: rooms in one direction, pyspark in one room only."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+from source import PACKAGE, Module, modules
+
+ROOMS: dict[str, set[str]] = {
+    "shuffle": set(),
+    "buffer": {"shuffle"},
+    "record": {"buffer", "shuffle"},
+    "partition": {"buffer", "shuffle"},
+    "network": {"buffer", "shuffle"},
+    "checkpoint": {"buffer", "shuffle"},
+    "environment": {"partition", "network", "buffer", "shuffle", "checkpoint"},
+    "graph": {"shuffle"},
+    "job": {"graph", "shuffle", "checkpoint"},
+    "task": {"record", "shuffle", "graph", "checkpoint"},
+    "services": {"shuffle", "buffer", "record", "network", "partition"},
+    "spark": {"job", "task", "graph", "services", "shuffle"},
+    "api": {"graph", "shuffle", "job", "spark", "task"},
+    "observe": {"shuffle"},
+    "testing": {
+        *("shuffle", "buffer", "record", "partition", "network", "checkpoint", "graph", "job", "task", "services"),
+        *("api", "observe"),
+    },
+}
+"""Each room with the rooms it may import."""
+
+ON_TOP = {"__init__", "__main__", "cli", "bench", "torture"}
+"""Entry points, which put rooms together and are imported by none."""
+
+PYSPARK_ALSO = ON_TOP
+"""Entry points make Spark sessions; `spark/` is the only room that knows Spark."""
+
+
+def _imported_rooms(module: Module) -> list[tuple[str, int]]:
+    found = []
+    for name, line in module.imports():
+        parts = name.split(".")
+        if parts[0] == "penstock" and len(parts) > 1:
+            found.append((parts[1], line))
+    return found
+
+
+def test_the_table_knows_every_room_and_has_no_circle() -> None:
+    """A new package must be entered, and the table itself allows one direction only."""
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert rooms - ON_TOP <= set(ROOMS)
+    order: list[str] = []
+    while len(order) < len(ROOMS):
+        free = [room for room, needs in ROOMS.items() if room not in order and needs <= set(order)]
+        assert free, f"a circle among {set(ROOMS) - set(order)}"
+        order += free
+
+
+def test_rooms_import_in_one_direction() -> None:
+    """No module imports a room that its own room may not know."""
+    wrong = []
+    for module in modules("src/penstock"):
+        if module.room in ON_TOP:
+            continue
+        allowed = ROOMS[module.room] | {module.room}
+        known = set(ROOMS) | ON_TOP
+        wrong += [
+            f"{module.name}:{line} imports penstock.{room}"
+            for room, line in _imported_rooms(module)
+            if room in known and room not in allowed
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_spark_room_imports_pyspark() -> None:
+    """Everything else runs, and is tested, without Spark."""
+    wrong = [
+        f"{module.name}:{line} imports {name}"
+        for module in modules("src/penstock")
+        for name, line in module.imports()
+        if name.split(".")[0] in ("pyspark", "py4j") and module.room not in {"spark", *PYSPARK_ALSO}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_task_and_environment_do_not_know_each_other() -> None:
+    """The synchronous and the asynchronous side meet on a socket, not in an import."""
+    for room, other in (("task", "environment"), ("environment", "task")):
+        importers = [m.name for m in modules("src/penstock") if m.room == room and other in dict(_imported_rooms(m))]
+        assert not importers
+
+
+def test_imports_are_absolute() -> None:
+    """Relative imports would escape the checks above."""
+    wrong = [
+        f"{module.name}:{node.lineno}"
+        for module in modules("src/penstock")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", ["environment", "services.local", "task", "testing"])
+def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
+    """Neither Spark, nor pandas, nor gRPC is loaded by what runs beside the data."""
+    if not (PACKAGE / room.replace(".", "/") / "__init__.py").exists():
+        pytest.skip(f"there is no penstock.{room}")
+    heavy = ["pandas", "pyspark"] + (["grpc"] if room in ("task", "services.local", "testing") else [])
+    program = f"import sys, penstock.{room}; print([name for name in {heavy} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_exported_names_exist_and_say_what_they_are() -> None:
+    """`__all__` of each package has no doubles, is complete for what it re-exports, and documented."""
+    for init in sorted(PACKAGE.rglob("__init__.py")):
+        name = ".".join(("penstock", *init.parent.relative_to(PACKAGE).parts))
+        package = importlib.import_module(name)
+        exported = getattr(package, "__all__", [])
+        assert len(set(exported)) == len(exported), f"{name}.__all__ repeats itself"
+        imported = {
+            alias.asname or alias.name
+            for node in ast.parse(init.read_text()).body
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("penstock.")
+            for alias in node.names
+        }
+        assert imported <= set(exported) | {item for item in imported if item.startswith("_")}, name
+        for item in exported:
+            assert hasattr(package, item), f"{name}.{item} is exported and does not exist"
+            value = getattr(package, item)
+            is_plain = not (inspect.isclass(value) or inspect.isfunction(value))
+            assert is_plain or value.__doc__, f"{name}.{item} has no docstring"

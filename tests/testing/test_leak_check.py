@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leak check of `conftest.py` finds each kind of thing that a test may leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def leaks(request: pytest.FixtureRequest) -> Callable[[], list[str]]:
+    """What has come since the test began, without any grace."""
+    conftest = next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "RUN_FOLDER"))
+    before = conftest.Holdings.now()
+    return lambda: conftest.Holdings.now().leaks_since(before)
+
+
+def test_a_clean_test_has_no_leaks(leaks: Callable[[], list[str]]) -> None:
+    """Nothing done, nothing found."""
+    assert leaks() == []
+
+
+def test_it_finds_a_child_and_a_detached_process(leaks: Callable[[], list[str]]) -> None:
+    """A child is found, also one in a session of its own whose parent has ended."""
+    program = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0, "
+    program += "stdout=-3, stderr=-3, start_new_session=True); print(p.pid, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert any(f"process {child.pid}" in leak for leak in leaks())
+        reading, writing = os.pipe()
+        ran = subprocess.run(
+            [sys.executable, "-c", program], stdin=reading, capture_output=True, text=True, check=True
+        )
+        os.close(reading)
+        assert any(f"process {ran.stdout.strip()}" in leak for leak in leaks())
+        os.close(writing)
+        child.communicate(b"\n")
+
+
+def test_it_finds_a_thread(leaks: Callable[[], list[str]]) -> None:
+    """A thread that would keep the interpreter alive is found."""
+    let_go = threading.Event()
+    thread = threading.Thread(target=let_go.wait, name="forgotten")
+    thread.start()
+    found = leaks()
+    let_go.set()
+    thread.join()
+    assert found == ["thread forgotten"]
+
+
+def test_it_finds_a_file_descriptor_and_a_memfd(leaks: Callable[[], list[str]], tmp_path: Path) -> None:
+    """An open file and an anonymous memory file are found by name."""
+    with (tmp_path / "open").open("w"):
+        assert any("/open" in leak for leak in leaks())
+    fd = os.memfd_create("penstock-test")
+    assert any("memfd:penstock-test" in leak for leak in leaks())
+    os.close(fd)
+
+
+def test_it_finds_shared_memory_and_a_rendezvous_folder(
+    leaks: Callable[[], list[str]], request: pytest.FixtureRequest
+) -> None:
+    """A file in /dev/shm and a folder of an environment process are found."""
+    conftest = next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "RUN_FOLDER"))
+    shared = Path("/dev/shm") / f"penstock-test-{os.getpid()}"
+    folder = conftest.RUN_FOLDER / f"penstock-{os.getuid()}" / "abandoned"
+    shared.touch()
+    folder.mkdir(parents=True)
+    found = leaks()
+    shared.unlink()
+    folder.rmdir()
+    assert f"shared memory {shared.name}" in found
+    assert "rendezvous folder abandoned" in found

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-memory service passes the conformance suite; so the suite itself is known to be passable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from memory_harness import REQUEST_TIMEOUT, MemoryHarness
+
+from penstock.shuffle import PartitionKind
+from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.memory_registry import live_applications
+
+
+class TestMemoryService(ShuffleServiceConformance):
+    """Every kind the memory service has."""
+
+    kinds = (
+        PartitionKind.PIPELINED_BOUNDED,
+        PartitionKind.BLOCKING_HASH,
+        PartitionKind.BLOCKING_PERSISTENT,
+        PartitionKind.HYBRID_FULL,
+    )
+    clog_limit = 4 << 20
+    request_timeout = REQUEST_TIMEOUT
+
+    @pytest.fixture
+    def service(self, request: pytest.FixtureRequest) -> Iterator[MemoryHarness]:
+        """One application per test, gone behind it."""
+        harness = MemoryHarness(request.node.name)
+        yield harness
+        harness.close()
+        assert request.node.name not in live_applications()

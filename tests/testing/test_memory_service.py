@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the memory service does beyond the conformance suite, and its partition core under random interleavings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_harness import MemoryHarness
+
+from penstock.shuffle import PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor, TaskEvent
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    IncompleteDataError,
+    PenstockError,
+    SchemaError,
+    SettingError,
+    StaleError,
+    TaskCancelledError,
+)
+from penstock.testing.conformance import JOB, Exchange
+from penstock.testing.conformance_exchange import Written, numbers
+from penstock.testing.memory_partition import (
+    HOLDING_STATES,
+    TRANSITIONS,
+    MemoryPartition,
+    PartitionState,
+    Stored,
+    decode,
+    encode,
+)
+from penstock.testing.memory_registry import attach, detach, live_applications
+from penstock.testing.memory_service import MemoryResultPartitionWriter
+from penstock.testing.waiting import Running, wait_until
+
+PIPELINED = PartitionKind.PIPELINED_BOUNDED
+BLOCKING = PartitionKind.BLOCKING_HASH
+
+
+@pytest.fixture
+def service(request: pytest.FixtureRequest) -> Iterator[MemoryHarness]:
+    """One application per test."""
+    harness = MemoryHarness(request.node.name)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def exchange(service: MemoryHarness) -> Iterator[Exchange]:
+    """The conformance suite's workbench over it."""
+    workbench = Exchange(service, asyncio.run)
+    yield workbench
+    workbench.close()
+
+
+def _fill(writer: MemoryResultPartitionWriter) -> int:
+    count = 0
+    while writer.is_available():
+        writer.broadcast(numbers(count))
+        count += 1
+    return count
+
+
+def test_the_registry_lives_as_long_as_somebody_uses_it() -> None:
+    """All attachments of an application share one registry; the last one takes it along."""
+    first, second = attach("app"), attach("app")
+    other = attach("other")
+    assert first is second
+    assert other is not first
+    for registry in (first, other):
+        detach(registry)
+    assert live_applications() == ["app"]
+    detach(second)
+    assert live_applications() == []
+    fresh = attach("app")
+    assert fresh is not first
+    detach(fresh)
+
+
+def test_a_waiting_write_is_measured(exchange: Exchange) -> None:
+    """The owner's metrics show that a writer waits, and how long it did."""
+    producer = exchange.produce(Written(PIPELINED))
+    consumer = exchange.consume([(producer.descriptor, 0)])
+    assert isinstance(producer.writer, MemoryResultPartitionWriter)
+    count = _fill(producer.writer)
+    values = producer.owner.metrics.values
+    task = Running(lambda: producer.writer.write(numbers(-1), 0))
+    wait_until(lambda: values.get("is_back_pressured") == 1, "the writer to wait")
+    assert "back_pressured_seconds" not in values
+    assert consumer.batch().num_rows == 1
+    task.join()
+    assert values["is_back_pressured"] == 0
+    assert values["back_pressured_seconds"] > 0
+    producer.writer.finish()
+    assert consumer.values() == [*range(1, count), -1]
+
+
+def test_fail_from_another_thread_wakes_a_waiting_write(exchange: Exchange) -> None:
+    """A write of a partition that was given up meanwhile ends instead of waiting for ever."""
+    producer = exchange.produce(Written(PIPELINED))
+    assert isinstance(producer.writer, MemoryResultPartitionWriter)
+    _fill(producer.writer)
+    task = Running(lambda: producer.writer.write(numbers(-1), 0))
+    wait_until(lambda: producer.owner.metrics.values.get("is_back_pressured") == 1, "the writer to wait")
+    producer.writer.fail(ValueError("enough"))
+    assert isinstance(task.outcome(), TaskCancelledError)
+
+
+def test_release_wakes_a_waiting_write(exchange: Exchange) -> None:
+    """A write into a partition that was released meanwhile ends too."""
+    producer = exchange.produce(Written(PIPELINED))
+    assert isinstance(producer.writer, MemoryResultPartitionWriter)
+    _fill(producer.writer)
+    task = Running(lambda: producer.writer.write(numbers(-1), 0))
+    wait_until(lambda: producer.owner.metrics.values.get("is_back_pressured") == 1, "the writer to wait")
+    exchange.host("a").release_partitions_locally([producer.descriptor.partition])
+    assert isinstance(task.outcome(), TaskCancelledError)
+
+
+def test_events_backwards_reach_the_writer(exchange: Exchange) -> None:
+    """The writer takes them in order, with the subpartition they came from, once."""
+    producer = exchange.produce(Written(PIPELINED, subpartitions=2))
+    consumer = exchange.consume([(producer.descriptor, 0), (producer.descriptor, 1)])
+    consumer.gate.send_task_event(1, b"x")
+    consumer.gate.send_task_event(0, b"y")
+    assert isinstance(producer.writer, MemoryResultPartitionWriter)
+    assert producer.writer.take_task_events() == [(1, b"x"), (0, b"y")]
+    assert producer.writer.take_task_events() == []
+    producer.writer.finish()
+    consumer.drain()
+    with pytest.raises(IndexError, match="no channel 2"):
+        consumer.gate.send_task_event(2, b"z")
+
+
+def test_a_changed_batch_is_found_at_the_end(exchange: Exchange, service: MemoryHarness) -> None:
+    """A batch that is not what the writer counted makes the end an IncompleteDataError that names the partition."""
+    producer = exchange.produce(Written(PIPELINED))
+    producer.writer.write(numbers(1, 2), 0)
+    registry = attach(service.application)
+    stored = registry.partitions[producer.descriptor.partition].subpartitions[0].entries[0]
+    stored.data = encode(numbers(1, 3))
+    detach(registry)
+    producer.writer.finish()
+    consumer = exchange.consume([(producer.descriptor, 0)])
+    with pytest.raises(IncompleteDataError, match=str(producer.descriptor.partition)):
+        consumer.drain()
+
+
+def test_a_lost_environment_is_reported_at_once(exchange: Exchange, service: MemoryHarness) -> None:
+    """The job hears of all lost partitions; writers and gates beside the lost host say that it is gone."""
+    producers = [exchange.produce(Written(PIPELINED, index=index, host="c")) for index in range(2)]
+    consumer = exchange.consume([(producers[0].descriptor, 0)], host="c")
+    exchange.lose("c")
+    assert service.job.lost == sorted(producer.descriptor.partition for producer in producers)
+    with pytest.raises(EnvironmentLostError):
+        producers[0].writer.write(numbers(1), 0)
+    with pytest.raises(EnvironmentLostError):
+        consumer.next()
+
+
+def test_unregister_job_keeps_only_persistent_partitions(exchange: Exchange, service: MemoryHarness) -> None:
+    """Everything else of the job is dropped, tombstones included."""
+    kept = exchange.produce(Written(PartitionKind.BLOCKING_PERSISTENT, index=0))
+    dropped = exchange.produce(Written(BLOCKING, index=1))
+    for producer in (kept, dropped):
+        producer.writer.write(numbers(1), 0)
+        producer.writer.finish()
+    service.master.unregister_job(JOB)
+    assert exchange.host("a").partitions_occupying_local_resources() == [kept.descriptor.partition]
+    assert exchange.consume([(kept.descriptor, 0)]).values() == [1]
+
+
+def test_a_partition_that_was_replaced_before_it_was_known_is_stale(exchange: Exchange) -> None:
+    """A reader of an attempt nobody registered, when a newer one is there, is told that it is stale."""
+    producer = exchange.produce(Written(PIPELINED))
+    known = producer.descriptor.partition
+    old = ShuffleDescriptor(PartitionId(known.dataset, known.index, 1), "memory", PIPELINED, "a")
+    with pytest.raises(StaleError, match="replaced"):
+        exchange.consume([(old, 0)]).next()
+
+
+def test_one_attempt_sets_its_partition_up_once(exchange: Exchange) -> None:
+    """A second writer of the same attempt's partition is refused."""
+    attempt = exchange.attempt(0)
+    descriptor = exchange.register(Written(PIPELINED), attempt)
+    exchange.produce(Written(PIPELINED), (attempt, descriptor))
+    with pytest.raises(StaleError):
+        exchange.produce(Written(PIPELINED), (attempt, descriptor))
+
+
+def test_a_foreign_schema_is_refused(exchange: Exchange) -> None:
+    """A batch with other columns or types never enters the partition."""
+    producer = exchange.produce(Written(PIPELINED))
+    for batch in (pa.record_batch([pa.array(["x"])], names=["n"]), numbers(1).rename_columns(["m"])):
+        with pytest.raises(SchemaError):
+            producer.writer.write(batch, 0)
+
+
+def test_a_kind_it_does_not_have_is_refused(exchange: Exchange) -> None:
+    """The master refuses it before anything is deployed."""
+    with pytest.raises(SettingError, match="pipelined_approximate"):
+        exchange.register(Written(PartitionKind.PIPELINED_APPROXIMATE), exchange.attempt(0))
+
+
+def test_calls_out_of_order_say_so(exchange: Exchange) -> None:
+    """Writing before setup or after finish, and reading before setup, name the state they met."""
+    producer = exchange.prepare(Written(PIPELINED))
+    with pytest.raises(PenstockError, match="created"):
+        producer.writer.write(numbers(1), 0)
+    producer.writer.setup()
+    producer.writer.finish()
+    for late in (
+        lambda: producer.writer.write(numbers(1), 0),
+        lambda: producer.writer.broadcast_event(TaskEvent(b"")),
+    ):
+        with pytest.raises(PenstockError, match="finished"):
+            late()
+    with pytest.raises(PenstockError, match="created"):
+        exchange.plan_to_consume([(producer.descriptor, 0)]).next()
+
+
+def test_an_empty_descriptor_needs_no_producer(exchange: Exchange) -> None:
+    """A channel whose descriptor says *empty* ends without anybody being asked."""
+    partition = PartitionDescriptor(f"{JOB}-e0", 0, PIPELINED, 1)
+    empty = ShuffleDescriptor(PartitionId(partition.dataset, 0, -1), "memory", PIPELINED, empty=True)
+    assert exchange.consume([(empty, 0)]).values() == []
+
+
+def test_a_broadcast_batch_is_stored_and_budgeted_once() -> None:
+    """Three holders, one in flight, until the last of them lets go."""
+    partition = MemoryPartition(PartitionId("d", 0, 1), PIPELINED, "a", 3, 1)
+    partition.append(Stored.of_batch(numbers(1)), range(3))
+    assert partition.in_flight == 1
+    for index, left in enumerate((1, 1, 0)):
+        partition.take(index, 0)
+        assert partition.in_flight == left
+    assert partition.has_room()
+
+
+def test_the_lifecycle_table_ends_in_tombstones() -> None:
+    """No event leads out of a tombstone, and every state that holds memory can be released and lost."""
+    for (state, _), after in TRANSITIONS.items():
+        assert state in HOLDING_STATES or after is state
+    for state in PartitionState:
+        for event in ("release", "lose"):
+            assert TRANSITIONS[state, event] not in HOLDING_STATES
+    partition = MemoryPartition(PartitionId("d", 0, 1), BLOCKING, "a", 1, 1)
+    partition.end("release")
+    with pytest.raises(PenstockError, match="released: it cannot finish"):
+        partition.finish()
+
+
+def test_an_encoded_slice_holds_only_its_rows() -> None:
+    """A small slice of a large batch costs what the slice costs."""
+    large = numbers(*range(10_000))
+    data = encode(large.slice(5_000, 2))
+    assert data.size < 1_000
+    assert decode(data).to_pydict() == {"n": [5_000, 5_001]}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_interleaving_keeps_the_books(data: st.DataObject) -> None:
+    """Whatever writers and readers do in whatever order: the budget holds, and rows are read once, in order."""
+    count = data.draw(st.integers(1, 3))
+    partition = MemoryPartition(PartitionId("d", 0, 1), PIPELINED, "a", count, data.draw(st.integers(1, 4)))
+    written: list[list[int]] = [[] for _ in range(count)]
+    read: list[list[int]] = [[] for _ in range(count)]
+    closed: set[int] = set()
+    for step in range(data.draw(st.integers(0, 40))):
+        action = data.draw(st.sampled_from(["write", "broadcast", "read", "read", "close"]))
+        index = data.draw(st.integers(0, count - 1))
+        if action in ("write", "broadcast") and partition.has_room():
+            targets = range(count) if action == "broadcast" else range(index, index + 1)
+            partition.append(Stored(None, step, None), targets)
+            for target in targets:
+                written[target].append(step)
+        elif action == "read" and index not in closed:
+            stored = partition.take(index, 0)
+            read[index].extend([] if stored is None else [stored.rows])
+        elif action == "close" and index not in closed:
+            closed.add(index)
+            partition.end_reading(index)
+        held = {id(entry): entry for sub in partition.subpartitions for entry in sub.entries}
+        assert partition.in_flight == len(held) <= partition.budget
+    for index in range(count):
+        assert read[index] == written[index][: len(read[index])]
+    partition.finish()
+    for index in set(range(count)) - closed:
+        while (stored := partition.take(index, 0)) is not None:
+            read[index].extend([] if stored.event else [stored.rows])
+        assert read[index] == written[index]
+        partition.end_reading(index)
+    assert partition.state is PartitionState.RELEASED
+    assert partition.in_flight == 0
