@@ -10,7 +10,7 @@ from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 
 SCHEMA = pa.schema([("k", pa.int64())])
-SERVICE = "job_fakes:FakeShuffleService"
+SERVICE = "job_fakes:service"
 
 
 def edge(number: int, producer: int, consumer: int, kind: str = "hash") -> JobEdge:

@@ -70,7 +70,8 @@ def test_it_finds_shared_memory_and_a_rendezvous_folder(
     shared = Path("/dev/shm") / f"penstock-test-{os.getpid()}"
     folder = conftest.RUN_FOLDER / f"penstock-{os.getuid()}" / "abandoned"
     shared.touch()
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir()
     found = leaks()
     shared.unlink()
     folder.rmdir()

@@ -4,9 +4,10 @@
 Chaining: an operator joins the vertex of the step it reads unless that step has other readers in this job; then it
 gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex.
 
-Parallelism: what was asked for; else the slots that are left in the pipelined region, shared out evenly over the
-vertices that ask for nothing, at least one each. A source is not split finer than its parts, and a vertex behind a
-forward edge has its producer's parallelism. Whether it all fits is the JobMaster's to say.
+Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that ask for
+nothing, at least one each (all vertices of a job run at the same time, also those that no edge joins). A source is
+not split finer than its parts, and a vertex behind a forward edge has its producer's parallelism. Whether it all fits
+is the JobMaster's to say.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.api.lineage import ExchangeStep, OperatorStep, SourceStep, Step, in_order, parents_of
-from penstock.graph import JobEdge, JobGraph, JobVertex, Operator, refuse_deadlocks, regions
+from penstock.graph import JobEdge, JobGraph, JobVertex, Operator, refuse_deadlocks
 from penstock.shuffle import Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
 from penstock.task.exchanges import exchange
@@ -63,7 +64,7 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
         tuple(vertices) if keep else (),
     )
     refuse_deadlocks(graph)
-    shares = _parallelism(builder.vertices, graph, slots)
+    shares = _parallelism(builder.vertices, slots)
     graph = replace(
         graph,
         vertices=tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in graph.vertices),
@@ -161,17 +162,9 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
     )
 
 
-def _parallelism(vertices: list[_Vertex], graph: JobGraph, slots: int) -> dict[int, int]:
-    shares: dict[int, int] = {}
-    for region in regions(graph):
-        members = [vertex for vertex in vertices if vertex.id in region]
-        shares.update(_region_parallelism(members, vertices, slots))
-    return shares
-
-
-def _region_parallelism(members: list[_Vertex], vertices: list[_Vertex], slots: int) -> dict[int, int]:
+def _parallelism(vertices: list[_Vertex], slots: int) -> dict[int, int]:
     """Leaders with what they asked for; the others share what is left, those with a limit below it first."""
-    weight = Counter(vertex.leader for vertex in members)
+    weight = Counter(vertex.leader for vertex in vertices)
     fixed = {leader: asked for leader in weight if (asked := vertices[leader].asked) is not None}
     share = 1
     while open_leaders := [leader for leader in weight if leader not in fixed]:
@@ -185,4 +178,4 @@ def _region_parallelism(members: list[_Vertex], vertices: list[_Vertex], slots: 
         if not small:
             fixed.update(dict.fromkeys(open_leaders, share))
         fixed.update(small)
-    return {vertex.id: fixed[vertex.leader] for vertex in members}
+    return {vertex.id: fixed[vertex.leader] for vertex in vertices}

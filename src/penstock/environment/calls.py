@@ -25,6 +25,7 @@ def _partition(message: Message) -> PartitionId:
 def open_writer(host: Host, session: TaskSession, message: Message) -> Message:
     """Register a pipelined partition and grant its first segments."""
     port = int(message["port"])
+    session.owners.add(AttemptId.from_wire(tuple(message["attempt"])))
     request = WriterRequest(port, _partition(message), int(message["subpartitions"]), bool(message["broadcast"]))
     session.writers[port] = WriterPort(host, session, session.holdings, request)
     return {}
@@ -46,11 +47,12 @@ def open_gate(host: Host, session: TaskSession, message: Message) -> Message:
     """Open a gate and request what is known of its channels."""
     port = int(message["port"])
     attempt = AttemptId.from_wire(tuple(message["attempt"]))
+    session.owners.add(attempt)
     channels = tuple((ShuffleDescriptor.from_wire(tuple(wire)), int(sub)) for wire, sub in message["channels"])
     gate = session.gates[port] = GatePort(host, session, session.holdings, GateRequest(port, attempt, channels))
+    gate.open()
     for descriptor in host.take_updates(attempt):
         gate.update(descriptor)
-    gate.open()
     return {}
 
 
@@ -63,18 +65,18 @@ def close_gate(host: Host, session: TaskSession, message: Message) -> Message:  
 
 
 def open_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """Register a result file; the answer says where to write it."""
+    """Register a blocking partition; the answer says where to write its files."""
     partition = _partition(message)
-    path = host.results.register(partition)
+    paths = host.results.register(partition, int(message["subpartitions"]))
     session.results.add(partition)
-    return {"path": str(path)}
+    return {"paths": [str(path) for path in paths]}
 
 
 def finish_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """The result file is complete."""
+    """The files are complete."""
     partition = _partition(message)
-    rows, size, checksum = message["end"]
-    host.results.finish(partition, EndOfPartition(int(rows), int(size), int(checksum)))
+    ends = [EndOfPartition(int(rows), int(size), int(checksum)) for rows, size, checksum in message["ends"]]
+    host.results.finish(partition, ends)
     session.results.discard(partition)
     host.consumable(partition)
     return {}
@@ -90,7 +92,7 @@ def fail_result(host: Host, session: TaskSession, message: Message) -> Message:
 
 def locate_result(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
     """Where a finished result file lies."""
-    return {"path": str(host.results.locate(_partition(message)))}
+    return {"path": str(host.results.locate(_partition(message), int(message["subpartition"])))}
 
 
 def release(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
@@ -117,12 +119,23 @@ def statistics(host: Host, session: TaskSession, message: Message) -> Message:  
     return dict(host.statistics())
 
 
+def cancel_task(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Tell a task of this host to stop, where no JobMaster does."""
+    _refuse_if_owned(host)
+    host.cancel_task(AttemptId.from_wire(tuple(message["attempt"])), str(message["cause"]))
+    return {}
+
+
 def shut_down(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
     """End this environment, where no JobMaster owns it."""
-    if host.control is not None:
-        raise ProtocolError("this environment belongs to a JobMaster: only that may end it")
+    _refuse_if_owned(host)
     host.stopping.set()
     return {}
+
+
+def _refuse_if_owned(host: Host) -> None:
+    if host.control is not None:
+        raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
 
 
 LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
@@ -139,6 +152,7 @@ LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
     "local.occupying": occupying,
     "local.update_partition_info": update_partition_info,
     "local.statistics": statistics,
+    "local.cancel_task": cancel_task,
     "local.shut_down": shut_down,
 }
 """Every call, by name."""

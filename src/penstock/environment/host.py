@@ -134,7 +134,7 @@ class Host:
     def cancel_task(self, attempt: AttemptId, cause: str) -> None:
         """Tell a task to stop, if it is here."""
         for session in self.sessions:
-            if session.attempt == attempt:
+            if attempt == session.attempt or attempt in session.owners:
                 session.cancel(cause)
 
     def task_metrics(self) -> list[tuple[Any, dict[str, float]]]:

@@ -18,7 +18,7 @@ import sys
 
 import msgpack
 
-from penstock.environment.control import MasterLink, redial
+from penstock.environment.control import redial
 from penstock.environment.host import Host, HostConfig
 from penstock.environment.remote import RemoteExchange, address_towards
 from penstock.environment.session import TaskSession
@@ -77,8 +77,10 @@ async def _serve(config: HostConfig, null: int) -> None:
     listener = _listen(host)
     link = None
     try:
+        host.remote = RemoteExchange(host)
+        host.address = await host.remote.listen(address_towards(config.master))
         if config.master:
-            link = await _join_master(host)
+            host.control = link = await redial(host)
         os.write(1, b"+")
         os.dup2(null, 1)
         loop.add_reader(listener.fileno(), _accept, host, listener)
@@ -93,14 +95,6 @@ async def _serve(config: HostConfig, null: int) -> None:
         if link is not None:
             await link.close()
         await host.close()
-
-
-async def _join_master(host: Host) -> MasterLink:
-    host.remote = RemoteExchange(host)
-    host.address = await host.remote.listen(address_towards(host.config.master))
-    link = await redial(host)
-    host.control = link
-    return link
 
 
 def _listen(host: Host) -> socket.socket:

@@ -296,7 +296,9 @@ class ServedView:
 
 
 def address_towards(master: str) -> str:
-    """Where to listen: the address this host has on its way to the driver, any free port."""
+    """Where to listen: the address this host has on its way to the driver (loopback without one), any free port."""
+    if not master:
+        return "tcp://127.0.0.1:0"
     host, port = split_host(f"tcp://{master}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penstock.buffer import DataType
@@ -21,7 +21,7 @@ from penstock.partition.registry import PartitionRegistry
 from penstock.partition.result_file import FileOrigin, ResultFileReader
 from penstock.partition.view import BufferOrEvent, DataListener
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId
-from penstock.shuffle.errors import PartitionError, PartitionNotProducedError, PenstockError, ProtocolError
+from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.shuffle.events import encode_event
 
 _CHUNK = 256 << 10
@@ -37,27 +37,31 @@ class ResultFiles:
         self._registry = registry
         self._environment = environment
 
-    def register(self, partition: PartitionId) -> Path:
-        """A new result; the path to write it to. Raises ProtocolError or StaleError."""
+    def register(self, partition: PartitionId, subpartitions: int) -> tuple[Path, ...]:
+        """A new result; the paths to write it to. Raises ProtocolError or StaleError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        result = ResultPartition(partition, self._path(partition), self._registry, self._environment)
+        name = f"{partition.dataset}.{partition.index}.{partition.attempt}"
+        paths = tuple(self._folder / f"{name}.{subpartition}" for subpartition in range(subpartitions))
+        result = ResultPartition(partition, paths, self._registry, self._environment)
         self._registry.register(result)
-        return result.path
+        return paths
 
-    def finish(self, partition: PartitionId, end: EndOfPartition) -> None:
-        """The file is complete."""
-        self._get(partition).finish(end)
+    def finish(self, partition: PartitionId, ends: Sequence[EndOfPartition]) -> None:
+        """The files are complete."""
+        self._get(partition).finish(ends)
 
     def fail(self, partition: PartitionId, cause: str) -> None:
         """The producer gave up."""
         self._registry.fail(partition, cause)
 
-    def locate(self, partition: PartitionId) -> Path:
-        """The path of a finished result; raises the PartitionError that says why there is none."""
+    def locate(self, partition: PartitionId, subpartition: int) -> Path:
+        """The path of a finished file; raises the PartitionError that says why there is none."""
         result = self._get(partition)
         if not result.is_finished:
             raise PartitionNotProducedError(f"partition {partition} is not finished yet on {self._environment}")
-        return result.path
+        if not 0 <= subpartition < len(result.paths):
+            raise ProtocolError(f"partition {partition} has no subpartition {subpartition}")
+        return result.paths[subpartition]
 
     def _get(self, partition: PartitionId) -> ResultPartition:
         found = self._registry.get(partition)
@@ -68,18 +72,17 @@ class ResultFiles:
         self._registry.request(partition, 0, lambda: None)  # raises the answer that fits
         raise PartitionNotProducedError(f"partition {partition} is not known on {self._environment}")
 
-    def _path(self, partition: PartitionId) -> Path:
-        return self._folder / f"{partition.dataset}.{partition.index}.{partition.attempt}"
-
 
 class ResultPartition:
-    """One result file; a `ReadablePartition` of the registry."""
+    """The files of one blocking partition; a `ReadablePartition` of the registry."""
 
-    def __init__(self, partition: PartitionId, path: Path, registry: PartitionRegistry, host: str) -> None:
+    def __init__(
+        self, partition: PartitionId, paths: tuple[Path, ...], registry: PartitionRegistry, host: str
+    ) -> None:
         self.partition_id = partition
-        self.path = path
+        self.paths = paths
         self.cause = ""
-        self.end: EndOfPartition | None = None
+        self.ends: tuple[EndOfPartition, ...] = ()
         self._registry = registry
         self._host = host
         self._lifecycle = PartitionLifecycle(str(partition))
@@ -100,16 +103,20 @@ class ResultPartition:
         """What the file should hold, and where it is."""
         return FileOrigin(self.partition_id, self._host)
 
-    def finish(self, end: EndOfPartition) -> None:
-        """The producer has closed the file."""
+    def finish(self, ends: Sequence[EndOfPartition]) -> None:
+        """The producer has closed the files; raises ProtocolError where their number is wrong."""
+        if len(ends) != len(self.paths):
+            raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {len(self.paths)} files")
         self._lifecycle.apply(PartitionEvent.FINISH)
-        self.end = end
+        self.ends = tuple(ends)
 
     def create_view(self, subpartition: int, listener: DataListener) -> ResultFileView:
         """A view for a reader on another host; any number of them."""
-        if subpartition != 0 or self.end is None:
-            raise PartitionError(f"subpartition {subpartition} of result {self.partition_id} cannot be read yet")
-        return ResultFileView(self, self.end, listener)
+        if not self.is_finished:
+            raise PartitionNotProducedError(f"partition {self.partition_id} is not finished yet on {self._host}")
+        if not 0 <= subpartition < len(self.paths):
+            raise ProtocolError(f"partition {self.partition_id} has no subpartition {subpartition}")
+        return ResultFileView(self, subpartition, listener)
 
     def release(self, cause: BaseException | str = "") -> None:
         """End it on purpose."""
@@ -134,19 +141,20 @@ class ResultPartition:
         self.cause = describe(cause)
         self._registry.bury(self.partition_id)
         # Unlinking does not wait for readers: their maps stay whole.
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        for path in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
 
 class ResultFileView:
     """One remote reader of a result file."""
 
-    def __init__(self, partition: ResultPartition, end: EndOfPartition, listener: DataListener) -> None:
+    def __init__(self, partition: ResultPartition, subpartition: int, listener: DataListener) -> None:
         self._partition = partition
-        self._end = end
+        self._subpartition = subpartition
         self._listener: DataListener | None = listener
         self._ready: deque[BufferOrEvent] = deque()
-        self._chunks = _chunks(partition)
+        self._chunks = _chunks(partition.paths[subpartition], partition.origin)
         self._at_end = False
         self._reading: asyncio.Future[None] | None = None
         self.failure: BaseException | None = None
@@ -205,10 +213,10 @@ class ResultFileView:
         else:
             if chunk is None:
                 self._at_end = True
-                for event in (EndOfData(), self._end):
-                    self._ready.append(BufferOrEvent(DataType.EVENT, encode_event(event), 0))
+                for event in (EndOfData(), self._partition.ends[self._subpartition]):
+                    self._ready.append(BufferOrEvent(DataType.EVENT, encode_event(event), self._subpartition))
             else:
-                self._ready.append(BufferOrEvent(DataType.DATA, chunk, 0))
+                self._ready.append(BufferOrEvent(DataType.DATA, chunk, self._subpartition))
         self._reading = None
         listener = self._listener
         if listener is not None:
@@ -216,9 +224,9 @@ class ResultFileView:
         self._read_ahead()
 
 
-def _chunks(partition: ResultPartition) -> Iterator[bytes]:
+def _chunks(path: Path, origin: FileOrigin) -> Iterator[bytes]:
     """The file's batches as messages of the record stream, cut into chunks of one segment at most."""
-    with ResultFileReader(partition.path, partition.origin) as reader:
+    with ResultFileReader(path, origin) as reader:
         for message in reader.messages():
             view = memoryview(message)
             for start in range(0, len(view), _CHUNK):

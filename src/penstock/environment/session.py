@@ -56,6 +56,7 @@ class TaskSession:
         self._loop = asyncio.get_running_loop()
         self.pid = _peer_pid(connection)
         self.attempt: AttemptId | None = None
+        self.owners: set[AttemptId] = set()
         self.metrics: dict[str, float] = {}
         self.writers: dict[int, WriterPort] = {}
         self.gates: dict[int, GatePort] = {}

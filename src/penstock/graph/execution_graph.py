@@ -13,6 +13,7 @@ Non-goal: attempts and states, which change while a job runs, are the JobMaster'
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -121,9 +122,9 @@ def refuse_deadlocks(graph: JobGraph) -> None:
 
 def _refuse_second_path(graph: JobGraph, start: int, outputs: dict[int, list[JobEdge]]) -> None:
     reached: dict[int, tuple[int, ...]] = {start: (start,)}
-    waiting = [start]
+    waiting = deque([start])
     while waiting:
-        current = waiting.pop()
+        current = waiting.popleft()
         for edge in outputs.get(current, ()):
             path = (*reached[current], edge.consumer)
             known = reached.get(edge.consumer)

@@ -15,6 +15,9 @@ from penstock.shuffle import AttemptId
 from penstock.shuffle.control import Message
 from penstock.shuffle.errors import StaleError
 
+SHUTDOWN: Message = {"op": "shutdown"}
+"""The last instruction of a stream."""
+
 _LOST_REMEMBERED = 4096
 
 
@@ -75,8 +78,11 @@ class Environments:
 
     def lose(self, name: str) -> bool:
         """Drop an environment for good; False if it was not attached."""
-        if self._attached.pop(name, None) is None:
+        found = self._attached.pop(name, None)
+        if found is None:
             return False
+        # Its stream may still be open; this ends it, and the environment if it is still there.
+        found.queue.put_nowait(SHUTDOWN)
         if not self._attached:
             self._empty.set()
         self._lost[name] = None

@@ -432,8 +432,8 @@ class JobCore:
             return
         if all(self._parts.values()):
             self._end()
-        else:
-            # Only tasks that never registered are left; there is nothing in them to stop politely.
+        elif any(s.attempt is None and not self._parts[self._part_of(s)] for s in self._subtasks.values()):
+            # What is left has not begun, so there is nothing in it to stop politely.
             self._cancel_spark_jobs()
 
     def _cancel_spark_jobs(self) -> None:

@@ -26,11 +26,12 @@ import grpc.aio
 
 from penstock.job import events
 from penstock.job.driver import FinishedJob, JobDriver
+from penstock.job.environments import SHUTDOWN
 from penstock.job.launcher import Launcher, Submission
 from penstock.job.master_core import MasterCore
 from penstock.job.result import JobProgress
 from penstock.job.results import Build, Partitions, Results
-from penstock.job.server import OPTIONS, SHUTDOWN, JobMasterService
+from penstock.job.server import OPTIONS, JobMasterService
 from penstock.job.sessions import Sessions
 from penstock.shuffle import Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError

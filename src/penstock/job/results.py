@@ -48,7 +48,7 @@ class Results:
         result = self._results.get(name)
         if result is None:
             raise PartitionExpiredError(f"result {name} is not known to this application any more")
-        if result.opening is None or _has_failed(result.opening):
+        if result.opening is None:
             result.opening = asyncio.ensure_future(self._make(result))
         partitions = await asyncio.shield(result.opening)
         result.opened = True
@@ -65,10 +65,11 @@ class Results:
         return any(result.job == job and result.opened for result in self._results.values())
 
     async def _make(self, result: _Result) -> Partitions:
-        submission = await asyncio.to_thread(result.build)
-        result.job, result.opened = submission.job, False
-        return await self._run(submission)
-
-
-def _has_failed(opening: asyncio.Future[Partitions]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+        try:
+            submission = await asyncio.to_thread(result.build)
+            result.job, result.opened = submission.job, False
+            return await self._run(submission)
+        except BaseException:
+            # A kept exception would keep the frames of all who waited for it, and the next opening is to run anew.
+            result.opening = None
+            raise

@@ -17,7 +17,7 @@ import grpc
 
 from penstock.job import events
 from penstock.job.driver import JobDriver
-from penstock.job.environments import AttachedEnvironment
+from penstock.job.environments import SHUTDOWN, AttachedEnvironment
 from penstock.job.results import Results
 from penstock.job.sessions import ENVIRONMENT, Session, Sessions
 from penstock.shuffle import AttemptId, PartitionId, control
@@ -25,9 +25,6 @@ from penstock.shuffle.control import Message
 from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError
 
 _LOG = logging.getLogger(__name__)
-
-SHUTDOWN: Message = {"op": "shutdown"}
-"""The last instruction of a stream."""
 
 MESSAGE_LIMIT = 64 << 20
 OPTIONS = (
@@ -89,7 +86,7 @@ class JobMasterService:
             except PenstockError as error:
                 return control.pack(control.error_message(error))
             except (KeyError, TypeError, ValueError) as error:
-                _LOG.warning("%s from %s could not be read", name, context.peer(), exc_info=True)
+                _LOG.warning("%s from %s could not be read: %s", name, context.peer(), repr(error))
                 return control.pack(control.error_message(ProtocolError(f"{name}: {error!r}")))
             except Exception as error:  # noqa: BLE001 - a fault of ours must not look like silence
                 _LOG.exception("%s failed", name)

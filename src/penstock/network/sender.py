@@ -77,6 +77,7 @@ class _Reader:
     __slots__ = (
         "announced",
         "credit",
+        "is_announcing",
         "is_opening",
         "is_queued",
         "lifecycle",
@@ -98,7 +99,7 @@ class _Reader:
         """Messages sent so far; on the wire modulo 2**32."""
         self.announced = 0
         """The backlog the receiver was last told."""
-        self.is_queued = self.is_opening = False
+        self.is_queued = self.is_opening = self.is_announcing = False
 
     def is_ready(self) -> bool:
         """Whether a turn would send something."""
@@ -106,6 +107,14 @@ class _Reader:
         if view is None or self.lifecycle.state is not ReaderState.READING:
             return False
         return view.is_available and (self.credit.credit > 0 or view.next_is_event)
+
+    def has_news(self) -> bool:
+        """Whether the receiver, which grants credit for a backlog only, must be told of another backlog."""
+        if self.view is None or self.lifecycle.state is not ReaderState.READING:
+            return False
+        if self.credit.initial > 0 or self.credit.credit > 0:
+            return False
+        return 0 < self.view.backlog != self.announced
 
 
 class PartitionRequestQueue:
@@ -119,6 +128,7 @@ class PartitionRequestQueue:
         self._readers: dict[int, _Reader] = {}
         self._ready: deque[_Reader] = deque()
         self._control: deque[Message] = deque()
+        self._announcements: deque[_Reader] = deque()
         self._pong: Pong | None = None
         self._is_closed = False
         self.wake = wake
@@ -187,6 +197,7 @@ class PartitionRequestQueue:
         """Release every view. Idempotent."""
         self._is_closed = True
         self._control.clear()
+        self._announcements.clear()
         self._ready.clear()
         faults = []
         for reader in list(self._readers.values()):
@@ -199,19 +210,26 @@ class PartitionRequestQueue:
 
     def next_frame(self) -> OutgoingFrame | None:
         """The next frame to send, or None until `wake` is called."""
-        if self._pong is not None:
-            pong, self._pong = self._pong, None
-            return OutgoingFrame.of(pong)
-        if self._control:
-            return OutgoingFrame.of(self._control.popleft())
-        while self._ready:
+        while (message := self._next_control()) is None and self._ready:
             reader = self._ready.popleft()
             reader.is_queued = False
             frame = self._take_turn(reader)
             if frame is not None:
                 return frame
-            if self._control:
-                return OutgoingFrame.of(self._control.popleft())
+        return None if message is None else OutgoingFrame.of(message)
+
+    def _next_control(self) -> Message | None:
+        if self._pong is not None:
+            pong, self._pong = self._pong, None
+            return pong
+        if self._control:
+            return self._control.popleft()
+        while self._announcements:
+            reader = self._announcements.popleft()
+            reader.is_announcing = False
+            if reader.view is not None and reader.has_news():
+                reader.announced = reader.view.backlog
+                return BacklogAnnouncement(reader.request.receiver, reader.announced)
         return None
 
     def _request(self, request: PartitionRequest) -> None:
@@ -262,7 +280,6 @@ class PartitionRequestQueue:
             raise ProtocolError(f"RESUME_CONSUMPTION for a channel that is not blocked: {reader.lifecycle}")
         if reader.credit.initial == 0:
             reader.credit.reset()
-            reader.announced = 0
         reader.lifecycle.move("resumed")
         reader.view.resume()
         self._enqueue(reader)
@@ -288,14 +305,9 @@ class PartitionRequestQueue:
             reader.is_queued = True
             self._ready.append(reader)
             self.wake()
-        elif reader.credit.initial == 0 and reader.credit.credit == 0:
-            self._announce(reader, view)
-
-    def _announce(self, reader: _Reader, view: SubpartitionView) -> None:
-        backlog = view.backlog
-        if reader.lifecycle.state is ReaderState.READING and backlog > 0 and backlog != reader.announced:
-            reader.announced = backlog
-            self._control.append(BacklogAnnouncement(reader.request.receiver, backlog))
+        elif not reader.is_announcing and reader.has_news():
+            reader.is_announcing = True
+            self._announcements.append(reader)
             self.wake()
 
     def _take_turn(self, reader: _Reader) -> OutgoingFrame | None:

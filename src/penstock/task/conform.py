@@ -15,7 +15,9 @@ What counts as fitting:
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.shuffle.errors import SchemaError
@@ -101,7 +103,7 @@ def fitted(column: pa.Array, declared: pa.DataType) -> pa.Array:
     if pt.is_dictionary(found):
         return fitted(column.dictionary_decode(), declared)
     if pt.is_run_end_encoded(found):
-        return fitted(_run_end_decoded(column), declared)
+        return fitted(pc.run_end_decode(column), declared)
     if isinstance(found, pa.BaseExtensionType) and not isinstance(declared, pa.BaseExtensionType):
         return fitted(column.storage, declared)
     if pt.is_struct(declared):
@@ -130,14 +132,11 @@ _STRINGS = (pt.is_string, pt.is_large_string, pt.is_string_view)
 _BINARIES = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
 
 
+_LISTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+
+
 def _is_one_of(kind: pa.DataType, family: tuple[object, ...]) -> bool:
     return any(check(kind) for check in family)  # type: ignore[operator]
-
-
-def _run_end_decoded(column: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return pc.run_end_decode(column)
 
 
 def _validity(column: pa.Array) -> pa.Array | None:
@@ -158,22 +157,28 @@ def _struct(column: pa.Array, declared: pa.DataType) -> pa.Array:
 
 def _list(column: pa.Array, declared: pa.DataType) -> pa.Array:
     found = column.type
-    if pt.is_map(found) or not (
-        pt.is_list(found)
-        or pt.is_large_list(found)
-        or pt.is_fixed_size_list(found)
-        or pt.is_list_view(found)
-        or pt.is_large_list_view(found)
-    ):
+    if not any(check(found) for check in _LISTS):
         raise _MisfitError
     large = pt.is_large_list(declared)
-    same_layout = pt.is_large_list(found) if large else pt.is_list(found)
-    if not same_layout:
-        shape = pa.large_list(found.value_field) if large else pa.list_(found.value_field)
-        return _list(column.cast(shape), declared)
-    values, offsets = _spans(column)
+    # Flattened and measured row by row: that honours slices in every list layout, where casts do not.
+    lengths = pc.list_value_length(column)
+    dtype = np.dtype(np.int64 if lengths.type == pa.int64() else np.int32)
+    counts = np.frombuffer(lengths.buffers()[1], dtype, len(lengths), lengths.offset * dtype.itemsize)
+    if column.null_count:
+        counts = np.where(_is_valid(column), counts, 0)
+    ends = np.zeros(len(column) + 1, np.int64 if large else np.int32)
+    np.cumsum(counts, out=ends[1:])
+    offsets = pa.Array.from_buffers(pa.int64() if large else pa.int32(), len(ends), [None, pa.py_buffer(ends)])
     kind = pa.LargeListArray if large else pa.ListArray
-    return kind.from_arrays(offsets, fitted(values, declared.value_type), type=declared, mask=_validity(column))
+    values = fitted(column.flatten(), declared.value_type)
+    return kind.from_arrays(offsets, values, type=declared, mask=_validity(column))
+
+
+def _is_valid(column: pa.Array) -> npt.NDArray[np.bool_]:
+    valid = column.is_valid()
+    raw = np.frombuffer(valid.buffers()[1], np.uint8)
+    bits = np.unpackbits(raw, count=valid.offset + len(valid), bitorder="little")
+    return bits[valid.offset :].astype(np.bool_)
 
 
 def _map(column: pa.Array, declared: pa.DataType) -> pa.Array:
@@ -188,15 +193,6 @@ def _map(column: pa.Array, declared: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(
         declared, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [lists.values]
     )
-
-
-def _spans(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The elements a list column's rows use, and its offsets into them, starting from zero."""
-    offsets = column.offsets
-    if len(column) == 0:
-        return column.values.slice(0, 0), offsets
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    return column.values.slice(first, last - first), _rebased(offsets, first)
 
 
 def _rebased(offsets: pa.Array, first: int) -> pa.Array:

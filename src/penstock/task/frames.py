@@ -42,7 +42,7 @@ def is_frame(value: object) -> bool:
 def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str) -> Any:
     """A frame of these rows."""
     _pandas()
-    frame = rows.to_pandas(date_as_object=True, timestamp_as_object=False)
+    frame = rows.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
     for index, field in enumerate(rows.schema):
         if pt.is_timestamp(field.type) and field.type.tz is not None:
             local = frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None)

@@ -23,7 +23,6 @@ from penstock.shuffle.errors import SchemaError
 
 Codes = npt.NDArray[np.integer[Any]]
 
-_UINT8 = 1 << 8
 _UINT16 = 1 << 16
 
 
@@ -114,11 +113,9 @@ def _dense(values: npt.NDArray[np.int64]) -> tuple[Codes, npt.NDArray[np.int64]]
 def stable_order(codes: Codes, count: int) -> npt.NDArray[np.int64]:
     """The rows sorted by group, in their order within a group.
 
-    NumPy's stable sort is a radix sort for 8 and 16 bits only (2 to 4 ns a row against 30), so wider codes are
-    sorted in two passes, low half first.
+    Arrow sorts 8 and 16 bits by counting, stably, at 1.5 ns a row (NumPy's radix sort takes 4 to 6, any sort by
+    comparison 30 and more); wider codes are sorted in two such passes, low half first.
     """
-    if count <= _UINT8:
-        return _order(codes.astype(np.uint8))
     if count <= _UINT16:
         return _order(codes.astype(np.uint16))
     wide = codes.astype(np.uint32)
@@ -127,8 +124,12 @@ def stable_order(codes: Codes, count: int) -> npt.NDArray[np.int64]:
     return low[high]
 
 
-def _order(codes: Codes) -> npt.NDArray[np.int64]:
-    return np.argsort(codes, kind="stable").astype(np.int64, copy=False)
+def _order(codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+    array = pa.Array.from_buffers(pa.uint16(), len(codes), [None, pa.py_buffer(codes)])
+    indices = pc.array_sort_indices(array)
+    if len(indices) == 0:
+        return np.zeros(0, np.int64)
+    return np.frombuffer(indices.buffers()[1], np.int64, len(indices), indices.offset * 8)
 
 
 def int64_array(values: npt.NDArray[Any]) -> pa.Array:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking partitions of the `local` service: one file per subtask, written and read by the tasks themselves.
+"""Blocking partitions of the `local` service: one file per subpartition, written and read by the tasks themselves.
 
 The environment process knows the file and owns its life; the bytes never pass through it when the reader is on
 the same host. A reader on another host goes through a `SegmentInputGate`, and its environment fetches the file.
@@ -24,22 +24,18 @@ from penstock.shuffle import (
     Received,
     ResultPartitionDescriptor,
 )
-from penstock.shuffle.errors import PenstockError, SettingError, TaskCancelledError
+from penstock.shuffle.errors import PenstockError, TaskCancelledError
 
 
 class ResultFilePartitionWriter:
-    """A `ResultPartitionWriter` of a blocking partition with one subpartition."""
+    """A `ResultPartitionWriter` of a blocking partition: one file per subpartition."""
 
     def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> None:
-        if descriptor.partition.subpartitions != 1:
-            raise SettingError(
-                f"{descriptor.shuffle.partition}: a blocking partition of the local service has one subpartition"
-                f" in this version, not {descriptor.partition.subpartitions}"
-            )
         self._attachment = attachment
         self._descriptor = descriptor
         self._metrics = owner.metrics
-        self._file: ResultFileWriter | None = None
+        self._files: list[ResultFileWriter] = []
+        self._state = "created"
 
     @property
     def partition(self) -> PartitionId:
@@ -48,29 +44,32 @@ class ResultFilePartitionWriter:
 
     @property
     def subpartitions(self) -> int:
-        """Always one."""
-        return 1
+        """The number of subpartitions."""
+        return self._descriptor.partition.subpartitions
 
     def setup(self) -> None:
-        """Register the partition and open its file."""
-        answer = self._attachment.call("local.open_result", {"partition": self.partition.to_wire()})
-        self._file = ResultFileWriter(Path(answer["path"]), self._descriptor.schema, self.partition)
+        """Register the partition and open its files."""
+        message = {"partition": self.partition.to_wire(), "subpartitions": self.subpartitions}
+        answer = self._attachment.call("local.open_result", message)
+        self._state = "writing"
+        for path in answer["paths"]:
+            self._files.append(ResultFileWriter(Path(path), self._descriptor.schema, self.partition))
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Append a batch to the file."""
-        if self._file is None or subpartition != 0:
-            raise PenstockError(f"{self.partition}: written to before setup, after its end, or beside subpartition 0")
+        """Append a batch to the subpartition's file."""
+        self._check_writing()
         self._attachment.check_cancelled()
-        self._file.write(batch)
+        self._files[subpartition].write(batch)
         self._metrics.add("rows_out", batch.num_rows)
         self._metrics.add("bytes_out", batch.nbytes)
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
-        """Append a batch to the only subpartition."""
-        self.write(batch, 0)
+        """Append a batch to all files."""
+        for subpartition in range(self.subpartitions):
+            self.write(batch, subpartition)
 
     def broadcast_event(self, event: Event) -> None:
-        """Refuse: a result that is read again and again carries no events but its end."""
+        """Refuse: what is read again and again carries no events but its end."""
         raise PenstockError(f"{self.partition}: a blocking partition takes no event {event}")
 
     def flush(self) -> None:
@@ -81,26 +80,32 @@ class ResultFilePartitionWriter:
         return True
 
     def finish(self) -> None:
-        """Close the file and make it readable."""
-        if self._file is None:
-            raise PenstockError(f"{self.partition}: finished without setup")
-        summary = self._file.finish()
-        self._file = None
-        end = (summary.rows, summary.bytes, summary.checksum)
-        self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "end": end})
+        """Close the files and make them readable."""
+        self._check_writing()
+        ends = []
+        for file in self._files:
+            summary = file.finish()
+            ends.append((summary.rows, summary.bytes, summary.checksum))
+        self._state = "finished"
+        self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": ends})
 
     def fail(self, cause: BaseException) -> None:
-        """Remove the file; readers get ProducerFailedError."""
-        if self._file is not None:
-            self._file.abort()
-            self._file = None
-            text = f"{type(cause).__name__}: {cause}"
-            message = {"partition": self.partition.to_wire(), "cause": text}
-            self._attachment.call("local.fail_result", message, timeout=10)
+        """Remove the files; readers get ProducerFailedError."""
+        if self._state != "writing":
+            return
+        self._state = "failed"
+        for file in self._files:
+            file.abort()
+        message = {"partition": self.partition.to_wire(), "cause": f"{type(cause).__name__}: {cause}"}
+        self._attachment.call("local.fail_result", message, timeout=10)
 
     def close(self) -> None:
         """Give up what was not finished; idempotent."""
         self.fail(TaskCancelledError("the writer was closed before it was finished"))
+
+    def _check_writing(self) -> None:
+        if self._state != "writing":
+            raise PenstockError(f"{self.partition}: written to while {self._state}")
 
 
 class ResultFileGate:
@@ -121,7 +126,7 @@ class ResultFileGate:
     def setup(self) -> None:
         """Ask the environment for the files; raises the PartitionError that says why one can't be read."""
         for channel in self._descriptor.channels:
-            message = {"partition": channel.source.partition.to_wire()}
+            message = {"partition": channel.source.partition.to_wire(), "subpartition": channel.subpartition}
             self._paths.append(Path(self._attachment.call("local.locate_result", message, timeout=60)["path"]))
         self._items = self._read()
 

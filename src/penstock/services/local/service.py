@@ -72,7 +72,7 @@ class LocalShuffleMaster:
 
     async def register_partition_with_producer(
         self,
-        job: str,  # noqa: ARG002 - the partition's dataset carries the job
+        job: str,
         partition: PartitionDescriptor,
         producer: ProducerDescriptor,
     ) -> ShuffleDescriptor:

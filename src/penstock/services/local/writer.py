@@ -37,6 +37,7 @@ class SegmentPartitionWriter:
     def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> None:
         self._attachment = attachment
         self._descriptor = descriptor
+        self._owner = owner
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
@@ -69,6 +70,7 @@ class SegmentPartitionWriter:
             "local.open_writer",
             {
                 "port": self._port,
+                "attempt": self._owner.attempt.to_wire(),
                 "partition": self.partition.to_wire(),
                 "subpartitions": self.subpartitions,
                 "broadcast": self._descriptor.partition.broadcast,

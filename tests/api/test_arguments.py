@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the public verbs: checked at the call, refused with what to do. Needs no Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.shuffle.errors import PlanError, SchemaError, SettingError
+from penstock.testing.sources import fromBatches
+
+ROWS = pa.table({"k": ["a", "b"], "v": [1, 2], "m": pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64()))})
+MEMORY = "penstock.testing.memory_service:MemoryShuffleService"
+
+
+class Column:
+    """Stands for PySpark's Column: anything that is no name."""
+
+
+def stream() -> penstock.Stream:
+    """A small stream."""
+    return fromBatches(ROWS)
+
+
+def same(batches: Any) -> Any:
+    """The identity."""
+    return batches
+
+
+CALLS = {
+    "a Column is no name": (lambda s: s.keyBy(Column()), TypeError, "withColumn"),
+    "a column that is missing": (lambda s: s.keyBy("x"), SchemaError, "'x' does not exist; the columns are k, v, m"),
+    "a map as key": (lambda s: s.keyBy("m"), SchemaError, "'m'.*cannot be a key"),
+    "zero partitions": (lambda s: s.keyBy("k", numPartitions=0), PlanError, "at least 1, not 0"),
+    "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
+    "partitions that are no number": (lambda s: s.random("4"), TypeError, "whole number"),
+    "an unknown mode": (lambda s: s.rebalance(mode="fast"), SettingError, "unknown mode 'fast'"),
+    "a mode of a later version": (lambda s: s.keyBy("k", mode="hybrid"), SettingError, "not available"),
+    "an unknown service": (lambda s: s.keyBy("k", service="nope"), SettingError, "unknown shuffle service 'nope'"),
+    "a function that is none": (lambda s: s.mapInArrow("f", "a int"), TypeError, "must be callable"),
+    "a pandas function that is none": (lambda s: s.mapInPandas(3, "a int"), TypeError, "must be callable"),
+    "a schema that is none": (lambda s: s.mapInArrow(same, 5), TypeError, "DDL string"),
+    "a schema with a typo": (lambda s: s.mapInArrow(same, "a itn"), SchemaError, "unknown type 'itn'"),
+    "no aggregation": (lambda s: s.keyBy("k").agg(), PlanError, "at least one"),
+    "an aggregation that is no pair": (lambda s: s.keyBy("k").agg(n="v"), PlanError, "must be a pair"),
+    "an aggregation of a missing column": (lambda s: s.keyBy("k").agg(n=("x", "sum")), SchemaError, "no column 'x'"),
+    "an unknown aggregation": (lambda s: s.keyBy("k").agg(n=("v", "median")), PlanError, "'median'"),
+    "several partitions of one group": (lambda s: s.keyBy(numPartitions=3), PlanError, "one group"),
+    "a custom partitioner that is none": (lambda s: s.partitionCustom(1, 2), TypeError, "function"),
+    "a custom partitioner without a number": (lambda s: s.partitionCustom(same, None), PlanError, "numPartitions"),
+    "a union with something else": (lambda s: s.union(ROWS), TypeError, "union takes streams"),
+    "a union with itself": (lambda s: s.union(s), PlanError, "same stream"),
+    "a union of other columns": (
+        lambda s: s.union(fromBatches(pa.table({"k": [1]}))),
+        SchemaError,
+        "names and types.*k string.*k int64",
+    ),
+    "a group function of three": (
+        lambda s: s.keyBy("k").applyInArrow(lambda a, b, c: a, "a int"),
+        PlanError,
+        "takes 3",
+    ),
+    "toDF without Spark": (lambda s: s.toDF(), PlanError, "run_local"),
+    "run without Spark": (lambda s: s.run(), PlanError, "run_local"),
+    "a DataFrame that is none": (lambda s: penstock.fromDataFrame(ROWS), TypeError, "not Table"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_arguments_are_refused_at_the_call(name: str) -> None:
+    """Each wrong argument is refused where it is written, by an error that names it."""
+    call, error, message = CALLS[name]
+    with pytest.raises(error, match=message):
+        call(stream())
+
+
+def test_streams_are_immutable() -> None:
+    """Verbs give new streams; the old ones stay what they were."""
+    before = stream()
+    after = before.mapInArrow(same, "a int")
+    assert (before.columns, after.columns) == (["k", "v", "m"], ["a"])
+    assert after.schema == pa.schema([("a", pa.int32())])
+
+
+def test_good_arguments_in_all_spellings() -> None:
+    """Columns as arguments or as a list, a service by its path, a pyarrow schema, the alias groupBy."""
+    source = stream()
+    assert source.groupBy(["k", "v"], service=MEMORY, mode="pipelined").columns == ["k", "v", "m"]
+    assert source.mapInArrow(same, pa.schema([("z", pa.int8())])).columns == ["z"]
+    assert source.keyBy("k").agg(n=("v", "sum"), c=("*", "count")).schema == pa.schema(
+        [("k", pa.string()), ("n", pa.int64()), ("c", pa.int64())]
+    )
+
+
+def test_import_is_light() -> None:
+    """Importing penstock and using streams imports neither PySpark nor pandas."""
+    code = (
+        "import sys, penstock; penstock.Stream; "
+        "from penstock.testing.local_runner import run_local; "
+        "print([name for name in ('pyspark', 'pandas', 'grpc') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_public_names() -> None:
+    """The package offers exactly these names, each of which resolves."""
+    assert sorted(penstock.__all__) == [
+        "GroupedDataFrame",
+        "KeyedStream",
+        "Stream",
+        "fromDataFrame",
+        "groupBy",
+        "readParquet",
+        "repartition",
+    ]
+    assert all(callable(getattr(penstock, name)) and name in dir(penstock) for name in penstock.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = penstock.nothing  # type: ignore[attr-defined]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet read by tasks: paths, shares, projection, filters, and what is refused at the call."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.api.parquet import ParquetSource, RowGroup, parquet_source, shares
+from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.testing.local_runner import run_local
+
+ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)], "c": [n / 2 for n in range(1000)]})
+
+
+def write(path: Path, rows: pa.Table = ROWS, group: int = 100) -> Path:
+    """A Parquet file with row groups of this size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path, row_group_size=group)
+    return path
+
+
+def read(source: ParquetSource, parallelism: int = 3) -> pa.Table:
+    """All subtasks' rows, after a trip through pickle."""
+    source = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
+    batches = [batch for subtask in range(parallelism) for batch in source.read(subtask, parallelism)]
+    return pa.Table.from_batches(batches, source.schema)
+
+
+def test_every_row_is_read_once(tmp_path: Path) -> None:
+    """Whatever the parallelism, also above the number of row groups, the subtasks together read all rows."""
+    source = parquet_source(write(tmp_path / "x.parquet"), None, None)
+    for parallelism in (1, 3, 10, 15):
+        assert read(source, parallelism).sort_by("a") == ROWS
+    assert read(source, 1).column("a").to_pylist() == list(range(1000))
+
+
+def test_paths_in_all_forms(tmp_path: Path) -> None:
+    """A folder (recursive, without hidden names), a glob, a list, a string and a URI find the same files."""
+    one = write(tmp_path / "d" / "1.parquet", ROWS.slice(0, 500))
+    two = write(tmp_path / "d" / "sub" / "2.parquet", ROWS.slice(500))
+    write(tmp_path / "d" / "_temporary" / "3.parquet")
+    write(tmp_path / "d" / ".hidden.parquet")
+    (tmp_path / "d" / "_SUCCESS").touch()
+    folder = tmp_path / "d"
+    forms: list[Any] = [folder, str(folder), [one, two], str(folder / "**" / "[12].parquet"), folder.as_uri()]
+    for form in forms:
+        assert read(parquet_source(form, None, None)).sort_by("a") == ROWS, form
+
+
+def test_columns_in_the_order_asked_for(tmp_path: Path) -> None:
+    """Only the columns named are read, in that order, with and without a filter."""
+    path = write(tmp_path / "x.parquet")
+    for where in (None, pc.field("b") == "w3"):
+        source = parquet_source(path, ["c", "a"], where)
+        assert source.schema.names == read(source).schema.names == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    "where", [(pc.field("a") >= 950), [("a", ">=", 950)], [[("a", ">=", 990)], [("a", ">=", 950)]]]
+)
+def test_filters_skip_row_groups(tmp_path: Path, where: Any) -> None:
+    """An expression or a list of tuples selects rows; a damaged row group that statistics rule out is not read."""
+    path = write(tmp_path / "x.parquet")
+    start = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + 40] = b"\xff" * 40
+    path.write_bytes(data)
+    assert read(parquet_source(path, ["a"], where)).column("a").to_pylist() == list(range(950, 1000))
+
+
+@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 9))
+def test_shares_are_balanced(sizes: list[int], parallelism: int) -> None:
+    """Each row group has one subtask, and none has more than the least loaded one plus one row group."""
+    groups = [RowGroup(0, number, 1, size) for number, size in enumerate(sizes)]
+    dealt = shares(groups, parallelism)
+    assert sorted((group for share in dealt for group in share), key=lambda group: group.number) == groups
+    loads = [sum(group.bytes for group in share) for share in dealt]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
+
+
+def test_what_cannot_be_read_is_refused_at_the_call(tmp_path: Path) -> None:
+    """Missing paths, folders without files, other files, differing schemas, unknown columns and unfit filters."""
+    path = write(tmp_path / "x.parquet")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.parquet").write_text("no")
+    strange = write(tmp_path / "y.parquet", pa.table({"a": ["text"]}))
+    cases: list[tuple[Any, Any, Any, type[Exception], str]] = [
+        (tmp_path / "nope", None, None, SettingError, "does not exist"),
+        (str(tmp_path / "nope*"), None, None, SettingError, "nothing matches"),
+        ([], None, None, SettingError, "list of paths is empty"),
+        (tmp_path / "empty", None, None, SettingError, "no Parquet file in"),
+        (tmp_path / "text.parquet", None, None, SettingError, "text.parquet is not a Parquet file"),
+        ([path, strange], None, None, SchemaError, "y.parquet has other columns than .*x.parquet .a string"),
+        (path, ["nope"], None, SchemaError, "no column 'nope'.*there are a, b, c"),
+        (path, None, pc.field("nope") == 1, SchemaError, "filter does not fit"),
+        (path, None, [("nope", "=", 1)], SchemaError, "filter does not fit"),
+    ]
+    for where, columns, condition, error, message in cases:
+        with pytest.raises(error, match=message):
+            parquet_source(where, columns, condition)
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    """An empty file has a schema, no row group, and one subtask that reads nothing."""
+    path = write(tmp_path / "x.parquet", ROWS.slice(0, 0))
+    stream = penstock.readParquet(None, path)
+    assert run_local(stream.rebalance(2)) == ROWS.slice(0, 0)
+
+
+def test_a_stream_of_files(tmp_path: Path) -> None:
+    """ReadParquet runs no more source subtasks than there are row groups, and feeds an aggregation."""
+    write(tmp_path / "x.parquet", group=500)
+    stream = penstock.readParquet(None, tmp_path, columns=["b", "a"], filter=[("a", "<", 70)])
+    found = run_local(stream.groupBy("b").agg(n=("a", "count"), s=("a", "sum")))
+    expected = ROWS.slice(0, 70).group_by("b").aggregate([("a", "count"), ("a", "sum")])
+    assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == sorted(
+        (row["b"], row["a_count"], row["a_sum"]) for row in expected.to_pylist()
+    )

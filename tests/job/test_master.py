@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JobMaster over real gRPC: sessions, environments, tasks, results, and a close that leaves nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service
+from job_graphs import SERVICE, pipeline
+
+from penstock.job.client import MasterClient
+from penstock.job.launcher import Submission
+from penstock.job.master import JobMaster, MasterIdentity
+from penstock.job.result import JobResult
+from penstock.job.sessions import PLANNER
+from penstock.job.states import JobState
+from penstock.shuffle import AttemptId, Settings, ShuffleDescriptor, control
+from penstock.shuffle.errors import (
+    AuthenticationError,
+    ControlError,
+    JobCancelledError,
+    JobError,
+    PartitionExpiredError,
+    ProtocolError,
+    SlotsError,
+    StaleError,
+    TaskCancelledError,
+)
+
+SECRET = b"s" * 32
+
+
+class Rig:
+    """A JobMaster, its launcher and one environment."""
+
+    def __init__(self, conf: dict[str, str] | None = None) -> None:
+        self.settings = Settings.from_conf({"spark.penstock.shuffle.service": SERVICE, **(conf or {})})
+        self.launcher = ThreadLauncher(self._run_task)
+        self.task: Task = run_well
+        self.master = JobMaster(MasterIdentity("app", SECRET), self.launcher, self.settings)
+        self.address = self.master.start()
+        self.environment = FakeEnvironment(self.address, SECRET, "env-1")
+        self.launcher.environment = self.environment
+
+    def _run_task(self, environment: FakeEnvironment, attempt: AttemptId) -> None:
+        self.task(environment, attempt)
+
+    def submission(self, graph: object = None, slots: int = 8) -> Submission:
+        """A job with an id."""
+        return Submission(self.master.new_job(), graph or pipeline(), self.settings, slots)  # type: ignore[arg-type]
+
+    def run(self, graph: object = None) -> JobResult:
+        """Run a job to its end."""
+        return self.master.submit(self.submission(graph)).wait(DEADLINE).result
+
+    def hang_up(self, environment: FakeEnvironment, attempt: AttemptId) -> None:
+        """A task whose environment goes away; it ends when the JobMaster knows."""
+        environment.register(attempt)
+        environment.client.close()
+        wait = threading.Event()
+        for _ in range(int(DEADLINE * 100)):
+            progress = self.master.job_progress(attempt.job)
+            if progress is not None and progress.state is JobState.FAILING:
+                return
+            wait.wait(0.01)
+
+    def planner(self) -> MasterClient:
+        """A planning process's client."""
+        return MasterClient(self.address, SECRET, PLANNER, "planner")
+
+    def close(self) -> None:
+        """Close all."""
+        self.master.close()
+        self.environment.close()
+
+
+def run_well(environment: FakeEnvironment, attempt: AttemptId) -> None:
+    """A task that does nothing, well."""
+    deployment = environment.register(attempt)
+    for gate in deployment.inputs:
+        if gate.await_confirmation:
+            environment.call(control.AWAIT_PRODUCERS, {"attempt": attempt.to_wire()})
+    environment.finished(attempt)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """A fresh rig, closed at the end."""
+    fresh_service()
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def test_job_over_grpc(rig: Rig) -> None:
+    """Tasks register, get deployments, end; the result has figures and the order of events in its trace."""
+    rig.task = _tell_first_buffer
+    result = rig.run()
+    assert result.state is JobState.FINISHED
+    assert result.metrics == {0: {"rows_out": 6.0}, 1: {"rows_out": 6.0}}
+    first = {name: seconds for seconds, name, _ in reversed(result.trace)}
+    assert first["task_deployed"] <= first["partition_consumable"] <= first["partition_info_updated"]
+    updates = rig.environment.wait_for("update_partition_info", 4)
+    assert {ShuffleDescriptor.from_wire(tuple(item["descriptor"])).partition.index for item in updates} == {0, 1}
+    assert rig.environment.wait_for("release_partitions")
+    assert rig.environment.wait_for("release_job")
+
+
+def _tell_first_buffer(environment: FakeEnvironment, attempt: AttemptId) -> None:
+    for output in environment.register(attempt).outputs:
+        environment.call(control.PARTITION_CONSUMABLE, {"partition": output.descriptor.partition.to_wire()})
+    if attempt.vertex == 1:
+        environment.wait_for("update_partition_info", 4)
+    environment.finished(attempt)
+
+
+def test_shuffle_master_is_driven_in_order(rig: Rig) -> None:
+    """The service is started once, told of each job, and closed last."""
+    service = fresh_service()
+    rig.run()
+    rig.run()
+    rig.close()
+    jobs = [item for item in service.story if item.startswith(("register", "unregister"))]
+    assert jobs == ["register j1", "unregister j1", "register j2", "unregister j2"]
+    assert service.story[:2] == ["create", "start"]
+    assert service.story[-1] == "close"
+    assert service.story.count("start") == 1
+
+
+def test_refused_partition_fails_the_job(rig: Rig) -> None:
+    """What the service says is in the job's error."""
+    fresh_service().fail_registration = True
+    with pytest.raises(JobError, match="the service is full"):
+        rig.run()
+
+
+def test_user_error_reaches_the_caller(rig: Rig) -> None:
+    """The task's text is in the error; the others are told to stop through their environment."""
+
+    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
+        environment.register(attempt)
+        if attempt.vertex == 0 and attempt.subtask == 0:
+            environment.finished(attempt, "FAILED", 'File "user.py", line 3: boom', "ValueError")
+            return
+        environment.wait_for("cancel_task", 3)
+        environment.finished(attempt, "CANCELED")
+
+    rig.task = task
+    with pytest.raises(JobError, match=r"source \(1/2\) on env-1 failed: File \"user.py\", line 3: boom"):
+        rig.run()
+    assert not rig.launcher.cancelled
+
+
+def test_cancel_from_outside(rig: Rig) -> None:
+    """A handle's cancel stops the tasks and raises JobCancelledError with the reason."""
+    running = threading.Barrier(5)
+
+    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
+        environment.register(attempt)
+        running.wait(DEADLINE)
+        environment.wait_for("cancel_task", 4)
+        environment.finished(attempt, "CANCELED")
+
+    rig.task = task
+    handle = rig.master.submit(rig.submission())
+    running.wait(DEADLINE)
+    progress = handle.progress()
+    assert progress is not None
+    assert [item.running for item in progress.vertices] == [2, 2]
+    handle.cancel("no longer wanted")
+    with pytest.raises(JobCancelledError, match="no longer wanted"):
+        handle.wait(DEADLINE)
+    assert handle.progress() is None
+
+
+def test_progress_comes_from_heartbeats(rig: Rig) -> None:
+    """What a heartbeat says of a task shows in the snapshot while the task runs."""
+    running, go = threading.Barrier(5), threading.Event()
+
+    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
+        environment.register(attempt)
+        environment.call(control.HEARTBEAT, {"tasks": [[attempt.to_wire(), {"rows_out": 7}]]})
+        running.wait(DEADLINE)
+        go.wait(DEADLINE)
+        environment.finished(attempt)
+
+    rig.task = task
+    handle = rig.master.submit(rig.submission())
+    running.wait(DEADLINE)
+    progress = handle.progress()
+    go.set()
+    assert progress is not None
+    assert progress.vertices[1].metrics == {"rows_out": 14}
+    assert handle.wait(DEADLINE).result.state is JobState.FINISHED
+
+
+def test_too_many_slots_are_refused(rig: Rig) -> None:
+    """Nothing is launched."""
+    with pytest.raises(SlotsError, match="needs 4 task slots"):
+        rig.master.submit(rig.submission(slots=2)).wait(DEADLINE)
+    assert rig.launcher.launched == []
+
+
+def test_missing_task_ends_at_the_deadline() -> None:
+    """Three of four come: the job ends with `3 of 4 slots` and those that came are answered."""
+    fresh_service()
+    rig = Rig({"spark.penstock.job.slotsTimeout": "200ms"})
+    try:
+        rig.launcher.absent = {(1, 1)}
+        with pytest.raises(SlotsError, match="3 of 4 slots obtained"):
+            rig.run()
+    finally:
+        rig.close()
+
+
+def test_result_runs_when_opened_and_once(rig: Rig) -> None:
+    """Nothing runs before somebody opens it; all who open it share one job."""
+    graph = pipeline(result=True)
+    rig.master.add_result("r1", lambda: rig.submission(graph))
+    assert rig.launcher.launched == []
+    with rig.planner() as planner:
+        first = planner.call(control.OPEN_RESULT, {"result": "r1"})
+        assert planner.call(control.OPEN_RESULT, {"result": "r1"}) == first
+    partitions = [ShuffleDescriptor.from_wire(tuple(wire)) for wire in first["partitions"]]
+    assert [(item.partition.dataset, item.partition.index) for item in partitions] == [
+        ("j1-result1", 0),
+        ("j1-result1", 1),
+    ]
+    assert rig.launcher.launched == ["j1"]
+
+
+def test_failed_result_runs_again(rig: Rig) -> None:
+    """The planner gets the job's error, and the next opening is a new job."""
+    graph = pipeline(result=True)
+    rig.master.add_result("r1", lambda: rig.submission(graph))
+    rig.task = _fail
+    with rig.planner() as planner:
+        with pytest.raises(JobError, match="boom"):
+            planner.call(control.OPEN_RESULT, {"result": "r1"})
+        rig.task = run_well
+        assert len(planner.call(control.OPEN_RESULT, {"result": "r1"})["partitions"]) == 2
+    assert rig.launcher.launched == ["j1", "j2"]
+
+
+def _fail(environment: FakeEnvironment, attempt: AttemptId) -> None:
+    environment.register(attempt)
+    environment.finished(attempt, "FAILED", "boom", "ValueError")
+
+
+def test_plan_error_reaches_the_planner(rig: Rig) -> None:
+    """What planning raises comes out with its type; an unknown result has its own answer."""
+
+    def build() -> Submission:
+        raise SlotsError("no executor has registered")
+
+    rig.master.add_result("r1", build)
+    with rig.planner() as planner:
+        with pytest.raises(SlotsError, match="no executor"):
+            planner.call(control.OPEN_RESULT, {"result": "r1"})
+        with pytest.raises(PartitionExpiredError, match="r9"):
+            planner.call(control.OPEN_RESULT, {"result": "r9"})
+
+
+def test_unopened_result_expires() -> None:
+    """A result whose planner went away is released at the end of its lease; opened ones stay."""
+    fresh_service()
+    rig = Rig({"spark.penstock.job.resultLease": "100ms"})
+    try:
+        running, go = threading.Event(), threading.Event()
+
+        def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
+            environment.register(attempt)
+            running.set()
+            go.wait(DEADLINE)
+            environment.finished(attempt)
+
+        rig.task = task
+        graph = pipeline(result=True)
+        rig.master.add_result("r1", lambda: rig.submission(graph))
+        planner = rig.planner()
+        opening = threading.Thread(target=_open_quietly, args=(planner,), daemon=True)
+        opening.start()
+        assert running.wait(DEADLINE)
+        planner.close()
+        opening.join(DEADLINE)
+        go.set()
+        released = rig.environment.wait_for("release_partitions", 2)
+        assert any("j1-result1" in str(item["partitions"]) for item in released)
+    finally:
+        rig.close()
+
+
+def _open_quietly(planner: MasterClient) -> None:
+    with pytest.raises((ControlError, ValueError)):
+        planner.call(control.OPEN_RESULT, {"result": "r1"}, None)
+
+
+def test_lost_environment_fails_the_job_and_makes_its_results_run_again(rig: Rig) -> None:
+    """The end of an instruction stream is the end of the environment, its tasks and its results."""
+    graph = pipeline(result=True)
+    rig.master.add_result("r1", lambda: rig.submission(graph))
+    with rig.planner() as planner:
+        planner.call(control.OPEN_RESULT, {"result": "r1"})
+        rig.task = rig.hang_up
+        with pytest.raises(JobError, match="environment env-1 is lost"):
+            rig.run()
+        again = FakeEnvironment(rig.address, SECRET, "env-2")
+        rig.launcher.environment, rig.task = again, run_well
+        planner.call(control.OPEN_RESULT, {"result": "r1"})
+        again.close()
+    assert rig.launcher.launched == ["j1", "j2", "j3"]
+
+
+def test_silent_environment_is_lost() -> None:
+    """No heartbeat for the lease's time is an end, too; its name is never taken again."""
+    fresh_service()
+    rig = Rig({"spark.penstock.environment.leaseTimeout": "200ms"})
+    try:
+        rig.task = _fall_silent
+        with pytest.raises(JobError, match=r"no heartbeat for 0.2 s"):
+            rig.run()
+        with pytest.raises(StaleError):
+            rig.environment.call(control.HEARTBEAT, {})
+    finally:
+        rig.close()
+
+
+def _fall_silent(environment: FakeEnvironment, attempt: AttemptId) -> None:
+    environment.register(attempt)
+    assert environment.ended.wait(DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("secret", "role", "method", "error"),
+    [
+        (b"x" * 32, PLANNER, control.OPEN_RESULT, AuthenticationError),
+        (SECRET, "stranger", control.OPEN_RESULT, ProtocolError),
+        (SECRET, PLANNER, control.REGISTER_TASK, AuthenticationError),
+        (SECRET, "environment", control.OPEN_RESULT, AuthenticationError),
+    ],
+)
+def test_who_may_not_call(rig: Rig, secret: bytes, role: str, method: str, error: type[Exception]) -> None:
+    """A wrong secret, an unknown role and a method of another role are refused with typed errors."""
+    with MasterClient(rig.address, secret, role, "me") as client, pytest.raises(error):
+        client.call(method, {"attempt": ("j1", 0, 0, 1), "result": "r1"})
+
+
+def test_call_without_session_is_refused(rig: Rig) -> None:
+    """Also an invented one, and a replayed proof."""
+    channel = grpc.insecure_channel(rig.address)
+    call = channel.unary_unary(f"/{control.SERVICE}/{control.OPEN_RESULT}")
+    for metadata in ((), ((control.SESSION_HEADER, "f" * 64),)):
+        with pytest.raises(AuthenticationError):
+            control.raise_for_error(control.unpack(call(control.pack({}), metadata=metadata, timeout=DEADLINE)))
+    challenge = channel.unary_unary(f"/{control.SERVICE}/{control.CHALLENGE}")
+    authenticate = channel.unary_unary(f"/{control.SERVICE}/{control.AUTHENTICATE}")
+    nonce = control.unpack(challenge(control.pack({})))["nonce"]
+    mine = control.nonce()
+    proof = control.proof(SECRET, PLANNER, nonce, mine, "me")
+    message = {"nonce": nonce, "client_nonce": mine, "role": PLANNER, "identity": "me", "proof": proof}
+    assert "session" in control.unpack(authenticate(control.pack(message)))
+    with pytest.raises(AuthenticationError):
+        control.raise_for_error(control.unpack(authenticate(control.pack(message))))
+    channel.close()
+
+
+def test_garbage_is_answered(rig: Rig) -> None:
+    """A message of another shape gets a ProtocolError, and the JobMaster lives on."""
+    for message in ({}, {"attempt": "x"}, {"attempt": (1, 2)}, {"attempt": ("j", 0, 0, 1), "state": "NONSENSE"}):
+        with pytest.raises(ProtocolError):
+            rig.environment.call(control.TASK_FINISHED, message)
+    assert rig.run().state is JobState.FINISHED
+
+
+def test_environment_speaks_only_for_itself(rig: Rig) -> None:
+    """A session can't call in another environment's name."""
+    with pytest.raises(AuthenticationError, match="spoke for"):
+        rig.environment.call(control.HEARTBEAT, {"environment": "env-2"})
+
+
+def test_close_leaves_nothing(rig: Rig) -> None:
+    """A running job is cancelled, environments are told to shut down, later calls get an error; twice is once."""
+    registered = threading.Event()
+
+    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
+        environment.register(attempt)
+        registered.set()
+        environment.wait_for("cancel_task", 4)
+        environment.finished(attempt, "CANCELED")
+
+    rig.task = task
+    handle = rig.master.submit(rig.submission())
+    assert registered.wait(DEADLINE)
+    rig.master.close()
+    rig.master.close()
+    with pytest.raises(JobCancelledError, match="the application is stopping"):
+        handle.wait(DEADLINE)
+    assert rig.environment.wait_for("shutdown")
+    assert rig.environment.ended.wait(DEADLINE)
+    with pytest.raises(ControlError, match="closed"):
+        rig.master.submit(rig.submission())
+    assert "penstock-jobmaster" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_unreachable_master_is_a_control_error() -> None:
+    """A client that reaches nobody says whom and what it asked."""
+    with (
+        MasterClient("127.0.0.1:1", SECRET, PLANNER, "me") as client,
+        pytest.raises(ControlError, match=r"127\.0\.0\.1:1"),
+    ):
+        client.call(control.OPEN_RESULT, {"result": "r1"}, 2)
+
+
+def test_wrong_server_is_found_out() -> None:
+    """A server that does not know the secret is not trusted, although it accepts anything."""
+    fresh_service()
+    impostor = JobMaster(MasterIdentity("app", b"y" * 32), ThreadLauncher(run_well))
+    address = impostor.start()
+    try:
+        with MasterClient(address, SECRET, PLANNER, "me") as client, pytest.raises(AuthenticationError):
+            client.call(control.OPEN_RESULT, {"result": "r1"})
+    finally:
+        impostor.close()
+
+
+def test_cancelled_task_error_is_what_a_relayed_call_raises(rig: Rig) -> None:
+    """AwaitProducers of a job that is over is answered with a typed error, not with silence."""
+    with pytest.raises((StaleError, TaskCancelledError)):
+        rig.environment.call(control.AWAIT_PRODUCERS, {"attempt": ("j9", 0, 0, 1)})
