@@ -11,6 +11,7 @@ import penstock
 
 
 def split_words(batches):
+    """One row per word."""
     for batch in batches:
         words = pc.list_flatten(pc.utf8_split_whitespace(batch.column("value")))
         yield pa.record_batch([words], names=["word"])

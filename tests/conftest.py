@@ -12,10 +12,12 @@ processes, which it keeps on purpose; file descriptors that a library opens once
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -23,6 +25,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import psutil
 import pytest
@@ -192,6 +195,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: max((LAYERS.get(mark.name, 0) for mark in item.iter_markers()), default=0))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A run that is told to end, as by a time limit, ends like an interrupted one: with its teardowns."""
+    own = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # a fork of a test has no teardowns to run
+            os._exit(128 + number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The run's temporary folder goes with the run."""
+    """The run's temporary folder goes with the run, and so does what leaked (it has been reported by now)."""
+    for pid in _processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     shutil.rmtree(RUN_FOLDER, ignore_errors=True)

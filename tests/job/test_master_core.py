@@ -351,6 +351,18 @@ def test_job_ends_although_nobody_reports() -> None:
     assert "no longer wanted" in str(failed.error)
 
 
+def test_nobody_waits_for_tasks_that_spark_gave_up() -> None:
+    """After the user's cancel all Spark jobs have returned; tasks that do not stop in the grace are left to Spark."""
+    driver = Driver()
+    driver.submit(pipeline())
+    run_all(driver, pipeline())
+    driver.returned(RANGE_PART, "cancelled", cancelled=True)
+    assert [item.what for item in driver.of(do.StartDeadline)][-1] == do.GRACE
+    assert not driver.of(do.FailJob)
+    driver.send(events.DeadlinePassed("j1", do.GRACE))
+    assert driver.of(do.FailJob)[0].result.state is JobState.CANCELED
+
+
 def test_lost_environment_fails_its_job_and_loses_results() -> None:
     """Live tasks on it fail the job; a finished job's result there is reported as lost."""
     driver = Driver()

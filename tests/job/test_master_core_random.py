@@ -35,7 +35,9 @@ class World:
         self.answers: Counter[int] = Counter()
         self.ended: Counter[str] = Counter()
         self.kept: dict[str, tuple[ShuffleDescriptor, ...]] = {}
-        self.known: set[PartitionId] = set()
+        self.known: dict[PartitionId, str] = {}
+        self.lost: set[PartitionId] = set()
+        self.started: set[AttemptId] = set()
         self.released: Counter[PartitionId] = Counter()
         self.graphs = {f"j{i + 1}": data.draw(st.sampled_from(GRAPHS)) for i in range(data.draw(st.integers(1, 3)))}
         self.attempts = 0
@@ -91,6 +93,7 @@ class World:
             self.attempts += 1
             attempt = AttemptId(job, vertex, subtask, self.attempts)
             environment = self.data.draw(st.sampled_from(["a", "b"]))
+            self.started.add(attempt)
             self.send(events.TaskRegistered(self.call(), attempt, environment, "tcp://x:1"))
 
     def duplicate(self) -> None:
@@ -110,14 +113,15 @@ class World:
             self.send(events.PartitionRefused(attempt, "no room"))
             return
         identity = PartitionId(item.partition.dataset, item.partition.index, attempt.attempt)
-        self.known.add(identity)
+        self.known[identity] = item.producer.environment
         descriptor = ShuffleDescriptor(identity, item.service, item.partition.kind, item.producer.environment)
         self.send(events.PartitionRegistered(attempt, item.edge, descriptor))
 
     def finish(self) -> None:
-        """A task ends, mostly well."""
-        if self.deployed:
-            attempt = self.data.draw(st.sampled_from(sorted(self.deployed)))
+        """A task ends, mostly well and mostly after it was deployed."""
+        candidates = self.deployed if self.data.draw(st.integers(0, 9)) else self.started
+        if candidates:
+            attempt = self.data.draw(st.sampled_from(sorted(candidates)))
             state = self.data.draw(st.sampled_from(["FINISHED"] * 8 + ["FAILED", "CANCELED"]))
             self.send(events.TaskFinished(attempt, state, {}, "boom", "ValueError"))
 
@@ -148,11 +152,15 @@ class World:
         if kind == 0:
             self.send(events.CancelRequested(job, "no longer wanted"))
         elif kind == 1:
-            self.send(events.EnvironmentLost(self.data.draw(st.sampled_from(["a", "b"])), "gone"))
-        elif kind == 2 and self.deployed:
-            self.send(events.TaskLost(self.data.draw(st.sampled_from(sorted(self.deployed))), "killed"))
+            environment = self.data.draw(st.sampled_from(["a", "b"]))
+            self.lost |= {partition for partition, holder in self.known.items() if holder == environment}
+            self.send(events.EnvironmentLost(environment, "gone"))
+        elif kind == 2 and self.started:
+            self.send(events.TaskLost(self.data.draw(st.sampled_from(sorted(self.started))), "killed"))
         elif kind == 3 and self.known:
-            self.send(events.PartitionsLost((self.data.draw(st.sampled_from(sorted(self.known))),), "disk gone"))
+            partition = self.data.draw(st.sampled_from(sorted(self.known)))
+            self.lost.add(partition)
+            self.send(events.PartitionsLost((partition,), "disk gone"))
         elif kind == 4 and self.deadlines:
             self.send(events.DeadlinePassed(*self.data.draw(st.sampled_from(sorted(self.deadlines)))))
 
@@ -189,7 +197,8 @@ def test_every_job_ends_and_nothing_leaks(data: st.DataObject) -> None:
         world.send(events.ResultReleased(job))
     assert len(world.core.tracker) == 0
     assert max(world.released.values(), default=0) <= 1
-    assert set(world.released) <= world.known
+    assert set(world.released) <= set(world.known)
+    assert set(world.known) - set(world.released) <= world.lost
 
 
 @settings(max_examples=100, deadline=None)

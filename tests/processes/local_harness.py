@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import psutil
 import pytest
 
+from penstock.network.rendezvous import sweep
 from penstock.services.local import Attachment, EnvironmentLaunch, LocalShuffleService, attach
 from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, Settings, ShuffleMasterContext
@@ -84,6 +85,7 @@ class LocalHarness:
         os.kill(process.pid, signal.SIGKILL)
         psutil.wait_procs([process], timeout=10)
         self._commanders.pop(name).close()
+        sweep()  # what the next environment of this host would do
 
     def close(self) -> None:
         """End the environments and wait for their processes."""

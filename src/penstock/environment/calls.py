@@ -90,11 +90,6 @@ def fail_result(host: Host, session: TaskSession, message: Message) -> Message:
     return {}
 
 
-def locate_result(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Where a finished result file lies."""
-    return {"path": str(host.results.locate(_partition(message), int(message["subpartition"])))}
-
-
 def release(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
     """Release partitions of this host."""
     host.registry.release([PartitionId.from_wire(tuple(wire)) for wire in message["partitions"]])
@@ -147,7 +142,6 @@ LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
     "local.open_result": open_result,
     "local.finish_result": finish_result,
     "local.fail_result": fail_result,
-    "local.locate_result": locate_result,
     "local.release": release,
     "local.occupying": occupying,
     "local.update_partition_info": update_partition_info,

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.buffer import NetworkBufferPool, SegmentMemory, SegmentReferences
-from penstock.environment.results import ResultFiles
+from penstock.environment.results import ResultFiles, ResultPartition
 from penstock.network.rendezvous import Rendezvous
 from penstock.partition.registry import PartitionRegistry
+from penstock.partition.view import DataListener, SubpartitionView
 from penstock.shuffle import AttemptId, PartitionId, Settings, ShuffleDescriptor
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ class Host:
     def take_updates(self, consumer: AttemptId) -> list[ShuffleDescriptor]:
         """What came for a consumer before its gate was open."""
         return [descriptor for attempt, descriptor in self._early_updates if attempt == consumer]
+
+    def local_view(self, partition: PartitionId, subpartition: int, listener: DataListener) -> SubpartitionView:
+        """A view for a reader on this host; raises the answer that fits where there is none."""
+        found = self.registry.get(partition)
+        if isinstance(found, ResultPartition):
+            return found.create_local_view(subpartition, listener)
+        return self.registry.request(partition, subpartition, listener)
 
     def cancel_task(self, attempt: AttemptId, cause: str) -> None:
         """Tell a task to stop, if it is here."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.buffer import BufferSlice, Holdings
-from penstock.partition.view import BufferOrEvent, SubpartitionView
+from penstock.network.attachment import FILE
+from penstock.partition.view import BufferOrEvent
 from penstock.shuffle import AttemptId, EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.shuffle.events import encode_event
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 16
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
 
-_END_OF_PARTITION = 2
+_END_OF_PARTITION = b"\x02"
 
 
 class ChannelSource(Protocol):
@@ -226,9 +227,7 @@ class GatePort:
         channel.waiting = None
         registry = self._host.registry
         try:
-            view: SubpartitionView = registry.request(
-                partition, channel.subpartition, lambda: self.available(channel)
-            )
+            view = self._host.local_view(partition, channel.subpartition, lambda: self.available(channel))
         except PartitionNotProducedError:
             channel.waiting = registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
             return
@@ -261,7 +260,7 @@ class GatePort:
             self._session.deliver((self.port, 0, channel.index, payload.segment, payload.offset, payload.length))
             return
         self._session.event(self.port, item.data_type, channel.index, payload)
-        if payload[:1] == bytes((_END_OF_PARTITION,)):
+        if item.data_type == FILE or payload[:1] == _END_OF_PARTITION:
             self._end(channel)
 
     def _end(self, channel: Channel) -> None:

@@ -24,7 +24,13 @@ from penstock.network.transport import split_host
 from penstock.network.views import BufferOrEvent as OutgoingItem
 from penstock.partition.view import BufferOrEvent, SubpartitionView
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, SettingError
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    PartitionLostError,
+    PartitionNotProducedError,
+    PenstockError,
+    SettingError,
+)
 
 if TYPE_CHECKING:
     from penstock.environment.host import Host
@@ -79,7 +85,7 @@ class RemoteExchange:
         except PenstockError as error:
             if source is not None:
                 source.credit.release()
-            gate.fail_channel(channel, error)
+            gate.fail_channel(channel, lost(channel, error))
             return
         gate.attach(channel, source)
 
@@ -219,7 +225,7 @@ class RemoteSource:
 
     def on_error(self, error: BaseException) -> None:
         """The channel failed."""
-        self._error = error
+        self._error = lost(self._channel, error)
         self._gate.available(self._channel)
 
     def _end(self) -> None:
@@ -227,6 +233,16 @@ class RemoteSource:
             self.remote.release()
         else:
             self.credit.release()
+
+
+def lost(channel: Channel, error: BaseException) -> BaseException:
+    """What a reader is told: where the producer's environment is gone, its partition is lost."""
+    if not isinstance(error, EnvironmentLostError):
+        return error
+    descriptor = channel.descriptor
+    return PartitionLostError(
+        f"partition {descriptor.partition} is lost with its environment {descriptor.environment}: {error}"
+    )
 
 
 class HostPartitions:

@@ -13,9 +13,11 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from penstock.buffer import DataType
-from penstock.partition.answers import describe
+from penstock.network.attachment import FILE
+from penstock.partition.answers import describe, end_error
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.registry import PartitionRegistry
 from penstock.partition.result_file import FileOrigin, ResultFileReader
@@ -27,6 +29,19 @@ from penstock.shuffle.events import encode_event
 _CHUNK = 256 << 10
 _AHEAD = 4
 """Chunks a view reads ahead of its reader's credit."""
+
+
+class ResultView(Protocol):
+    """What a result tells its readers' views."""
+
+    def start(self) -> None:
+        """The file is finished."""
+
+    def fail(self, error: BaseException) -> None:
+        """The file will never be finished."""
+
+
+V = TypeVar("V", bound=ResultView)
 
 
 class ResultFiles:
@@ -54,15 +69,6 @@ class ResultFiles:
         """The producer gave up."""
         self._registry.fail(partition, cause)
 
-    def locate(self, partition: PartitionId, subpartition: int) -> Path:
-        """The path of a finished file; raises the PartitionError that says why there is none."""
-        result = self._get(partition)
-        if not result.is_finished:
-            raise PartitionNotProducedError(f"partition {partition} is not finished yet on {self._environment}")
-        if not 0 <= subpartition < len(result.paths):
-            raise ProtocolError(f"partition {partition} has no subpartition {subpartition}")
-        return result.paths[subpartition]
-
     def _get(self, partition: PartitionId) -> ResultPartition:
         found = self._registry.get(partition)
         if isinstance(found, ResultPartition):
@@ -83,6 +89,7 @@ class ResultPartition:
         self.paths = paths
         self.cause = ""
         self.ends: tuple[EndOfPartition, ...] = ()
+        self._views: list[ResultView] = []
         self._registry = registry
         self._host = host
         self._lifecycle = PartitionLifecycle(str(partition))
@@ -109,14 +116,27 @@ class ResultPartition:
             raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {len(self.paths)} files")
         self._lifecycle.apply(PartitionEvent.FINISH)
         self.ends = tuple(ends)
+        for view in self._views:
+            view.start()
 
     def create_view(self, subpartition: int, listener: DataListener) -> ResultFileView:
-        """A view for a reader on another host; any number of them."""
-        if not self.is_finished:
-            raise PartitionNotProducedError(f"partition {self.partition_id} is not finished yet on {self._host}")
+        """A view for a reader on another host; any number of them. It has something when the file is finished."""
+        return self._opened(ResultFileView(self, self._checked(subpartition), listener))
+
+    def create_local_view(self, subpartition: int, listener: DataListener) -> LocalFileView:
+        """A view for a reader on this host: it gives the finished file's path."""
+        return self._opened(LocalFileView(self.paths[self._checked(subpartition)], listener))
+
+    def _checked(self, subpartition: int) -> int:
         if not 0 <= subpartition < len(self.paths):
             raise ProtocolError(f"partition {self.partition_id} has no subpartition {subpartition}")
-        return ResultFileView(self, subpartition, listener)
+        return subpartition
+
+    def _opened(self, view: V) -> V:
+        self._views.append(view)
+        if self.is_finished:
+            view.start()
+        return view
 
     def release(self, cause: BaseException | str = "") -> None:
         """End it on purpose."""
@@ -137,8 +157,13 @@ class ResultPartition:
     def _end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         if self.state.is_end:
             return
-        self._lifecycle.apply(event)
+        unread = not self.is_finished
+        state = self._lifecycle.apply(event)
         self.cause = describe(cause)
+        views, self._views = self._views, []
+        for view in views:
+            if unread:
+                view.fail(end_error(self.partition_id, state, self.cause, self._host))
         self._registry.bury(self.partition_id)
         # Unlinking does not wait for readers: their maps stay whole.
         for path in self.paths:
@@ -146,19 +171,86 @@ class ResultPartition:
                 path.unlink()
 
 
+class LocalFileView:
+    """One reader on this host: told the path once, it opens the file itself."""
+
+    def __init__(self, path: Path, listener: DataListener) -> None:
+        self._path = path
+        self._listener: DataListener | None = listener
+        self._is_due = False
+        self.failure: BaseException | None = None
+        self.backlog = 0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is something to poll or a failure to pass on."""
+        return self._listener is not None and (self._is_due or self.failure is not None)
+
+    @property
+    def next_is_event(self) -> bool:
+        """A path is an event."""
+        return self._is_due
+
+    def start(self) -> None:
+        """The file is finished."""
+        self._is_due = True
+        if self._listener is not None:
+            self._listener()
+
+    def fail(self, error: BaseException) -> None:
+        """The file will never be finished."""
+        self.failure = error
+        if self._listener is not None:
+            self._listener()
+
+    def poll(self) -> BufferOrEvent | None:
+        """The path, once."""
+        if not self._is_due:
+            return None
+        self._is_due = False
+        return BufferOrEvent(FILE, str(self._path).encode(), 0)
+
+    def resume(self) -> None:
+        """Do nothing: a file never blocks."""
+
+    def on_task_event(self, payload: bytes) -> None:
+        """Ignore: the producer has ended."""
+
+    def new_buffer_size(self, size: int) -> None:
+        """Ignore: a file has no buffers."""
+
+    def acknowledge(self, last_seq: int) -> None:
+        """Ignore: a file is read as often as anybody likes."""
+
+    def release(self) -> None:
+        """The reader is done; idempotent."""
+        self._listener = None
+
+
 class ResultFileView:
-    """One remote reader of a result file."""
+    """One remote reader of a file."""
 
     def __init__(self, partition: ResultPartition, subpartition: int, listener: DataListener) -> None:
         self._partition = partition
         self._subpartition = subpartition
         self._listener: DataListener | None = listener
         self._ready: deque[BufferOrEvent] = deque()
-        self._chunks = _chunks(partition.paths[subpartition], partition.origin)
-        self._at_end = False
+        self._chunks: Iterator[bytes] = iter(())
+        self._at_end = True
         self._reading: asyncio.Future[None] | None = None
         self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """The file is finished: read ahead."""
+        self._chunks = _chunks(self._partition.paths[self._subpartition], self._partition.origin)
+        self._at_end = False
         self._read_ahead()
+
+    def fail(self, error: BaseException) -> None:
+        """The file will never be finished."""
+        self.failure = error
+        if self._listener is not None:
+            self._listener()
 
     @property
     def backlog(self) -> int:

@@ -17,6 +17,8 @@ DEPLOY = "deploy"
 """The deadline for the tasks of an admitted job to be there."""
 SETTLE = "settle"
 """The deadline after which Spark is asked to cancel what did not stop by itself."""
+GRACE = "grace"
+"""The deadline for tasks whose Spark job has returned already, as after the user's cancel."""
 ABANDON = "abandon"
 """The deadline after which a job ends although something never reported its end."""
 

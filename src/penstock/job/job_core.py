@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.job_graph import RESULT_EDGE
 from penstock.job import events
 from penstock.job import instructions as do
 from penstock.job.failure import CAUSE, CONSEQUENCE, ECHO, FailureCause, rank_of
-from penstock.job.result import JobProgress, JobResult, TraceEntry, VertexProgress
+from penstock.job.job_tasks import JobTasks, Live
+from penstock.job.result import JobProgress, JobResult, TraceEntry
 from penstock.job.states import JobEvent, JobLifecycle, JobState
 from penstock.job.subtask import Subtask
 from penstock.job.topology import JobTopology
@@ -31,6 +31,8 @@ from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, 
 
 SETTLE_SECONDS = 5.0
 """How long tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
+GRACE_SECONDS = 0.5
+"""How long tasks have to stop when Spark has returned already."""
 ABANDON_SECONDS = 30.0
 """How long Spark has to return after its cancel."""
 
@@ -57,11 +59,12 @@ class JobCore:
         self._emit = context.emit
         self._start = context.now()
         self._trace: list[TraceEntry] = []
-        self._subtasks = {(v.id, i): Subtask.of(submitted.job, v, i) for v, i in self.topology.subtasks()}
+        self.tasks = JobTasks(self.topology)
         self._parts: dict[int, bool] = {}
         self._awaiting: dict[int, tuple[AttemptId, set[int]]] = {}
         self._failure = FailureCause()
         self._spark_cancelled = False
+        self._in_grace = False
         self._record("job_submitted", submitted.job)
 
     @property
@@ -88,16 +91,17 @@ class JobCore:
         """Slots are free: start the Spark jobs."""
         self.lifecycle.fire(JobEvent.ADMITTED)
         self._record("job_admitted", self.job)
-        for subtask in self._subtasks.values():
+        for subtask in self.tasks:
             subtask.lifecycle.handle(ExecutionEvent.SCHEDULE)
-            self._parts[self._part_of(subtask)] = False
+            self._parts[self.tasks.part_of(subtask)] = False
         self._emit(do.StartDeadline(self.job, do.DEPLOY, self._submitted.slots_timeout))
         self._emit(do.LaunchSparkJobs(self.job, self.graph))
         self._deploy_if_complete()
+        self._finish_if_complete()
 
     def register_task(self, event: events.TaskRegistered) -> None:
         """A task is there; hold its answer until data may start, or refuse it."""
-        subtask = self._subtasks.get((event.attempt.vertex, event.attempt.subtask))
+        subtask = self.tasks.find(event.attempt.vertex, event.attempt.subtask)
         refusal = self._refusal(event, subtask)
         if refusal is not None or subtask is None:
             error = refusal or StaleError(f"{event.attempt}: job {self.graph.name} has no such subtask")
@@ -116,7 +120,7 @@ class JobCore:
     def register_partition(self, event: events.PartitionRegistered) -> None:
         """A partition has its descriptor."""
         self._context.tracker.start(self.job, event.descriptor)
-        subtask = self._current(event.attempt)
+        subtask = self.tasks.current(event.attempt)
         if subtask is None or event.edge in subtask.outputs:
             return
         subtask.outputs[event.edge] = event.descriptor
@@ -125,7 +129,7 @@ class JobCore:
 
     def refuse_partition(self, event: events.PartitionRefused) -> None:
         """A ShuffleMaster could not register a partition: its attempt can't run."""
-        subtask = self._current(event.attempt)
+        subtask = self.tasks.current(event.attempt)
         if subtask is not None:
             self.fail(f"{subtask.title}: its output could not be registered: {event.cause}")
 
@@ -135,14 +139,14 @@ class JobCore:
             edge, vertex = self.topology.edge_of(partition.dataset)
         except KeyError:
             return
-        subtask = self._subtasks.get((vertex, partition.index))
+        subtask = self.tasks.find(vertex, partition.index)
         if subtask is None or subtask.attempt is None or subtask.attempt.attempt != partition.attempt:
             return
         self._make_consumable(subtask, edge)
 
     def await_producers(self, event: events.ProducersAwaited) -> None:
         """A consumer asks whether the end of its inputs is real."""
-        subtask = self._current(event.attempt)
+        subtask = self.tasks.current(event.attempt)
         if subtask is None or not self.lifecycle.is_active:
             error = self._over(event.attempt)
             self._emit(do.AnswerProducers(event.call, event.attempt, error))
@@ -154,7 +158,7 @@ class JobCore:
 
     def finish_task(self, event: events.TaskFinished) -> None:
         """A task reports its end."""
-        subtask = self._current(event.attempt)
+        subtask = self.tasks.current(event.attempt)
         if subtask is None or subtask.is_ended:
             return
         subtask.metrics = dict(event.metrics)
@@ -171,7 +175,7 @@ class JobCore:
 
     def lose_task(self, event: events.TaskLost) -> None:
         """A task's process is gone."""
-        subtask = self._current(event.attempt)
+        subtask = self.tasks.current(event.attempt)
         if subtask is None or subtask.is_ended:
             return
         self._record("task_lost", str(event.attempt))
@@ -181,7 +185,7 @@ class JobCore:
 
     def lose_environment(self, environment: str, cause: str, partitions: tuple[PartitionId, ...]) -> None:
         """An environment is gone with its tasks and partitions."""
-        hit = [s for s in self._subtasks.values() if s.is_live and s.environment == environment]
+        hit = [s for s in self.tasks if s.is_live and s.environment == environment]
         for subtask in hit:
             subtask.lifecycle.handle(ExecutionEvent.FAIL)
             self._drop_call(subtask)
@@ -221,7 +225,7 @@ class JobCore:
         elif what == do.SETTLE and state in (JobState.FAILING, JobState.CANCELLING):
             self._cancel_spark_jobs()
             self._emit(do.StartDeadline(self.job, do.ABANDON, ABANDON_SECONDS))
-        elif what == do.ABANDON and state in (JobState.FAILING, JobState.CANCELLING):
+        elif what in (do.ABANDON, do.GRACE) and state in (JobState.FAILING, JobState.CANCELLING):
             self._abandon()
 
     def cancel(self, cause: str) -> None:
@@ -252,19 +256,15 @@ class JobCore:
             self._stop_tasks(f"job {self.graph.name} failed")
         self._settle_if_quiet()
 
-    def progress(self, live: Callable[[AttemptId], dict[str, float]]) -> JobProgress:
+    def progress(self, live: Live) -> JobProgress:
         """A snapshot; `live` gives what heartbeats said of an attempt."""
         seconds = self._context.now() - self._start
-        vertices = tuple(self._vertex_progress(vertex.id, live) for vertex in self.graph.vertices)
+        vertices = tuple(self.tasks.vertex_progress(vertex.id, live) for vertex in self.graph.vertices)
         return JobProgress(self.job, self.graph.name, self.lifecycle.state, seconds, vertices)
 
     def attempts(self) -> list[AttemptId]:
         """The attempts that were accepted."""
-        return [s.attempt for s in self._subtasks.values() if s.attempt is not None]
-
-    def _current(self, attempt: AttemptId) -> Subtask | None:
-        subtask = self._subtasks.get((attempt.vertex, attempt.subtask))
-        return subtask if subtask is not None and subtask.attempt == attempt else None
+        return [s.attempt for s in self.tasks if s.attempt is not None]
 
     # --- deployment
 
@@ -281,14 +281,14 @@ class JobCore:
     def _deploy_if_complete(self) -> None:
         state = self.lifecycle.state
         if state is JobState.DEPLOYING:
-            ranged = [s for s in self._subtasks.values() if not s.vertex.reads_dataframe]
+            ranged = [s for s in self.tasks if not s.vertex.reads_dataframe]
             if not all(s.is_ready for s in ranged):
                 return
             self.lifecycle.fire(JobEvent.TASKS_COMPLETE)
             self._record("tasks_complete", str(len(ranged)))
         elif state is not JobState.RUNNING:
             return
-        for subtask in self._subtasks.values():
+        for subtask in self.tasks:
             if subtask.is_ready:
                 self._deploy(subtask)
 
@@ -300,22 +300,7 @@ class JobCore:
         subtask.deployed = True
         subtask.lifecycle.handle(ExecutionEvent.RUN)
         self._record("task_deployed", str(attempt))
-        self._emit(do.AnswerRegistration(call, attempt, self._deployment(subtask, attempt)))
-
-    def _deployment(self, subtask: Subtask, attempt: AttemptId) -> TaskDeployment:
-        inputs = []
-        for edge, channels in self.topology.inputs(subtask.vertex.id, subtask.index):
-            sources = tuple((self._source(edge.id, edge.producer, index), sub) for index, sub in channels)
-            inputs.append(InputDeployment(edge.id, sources, self.graph.vertex(edge.producer).reads_dataframe))
-        counts = {edge: p.subpartitions for edge, _, p in self.topology.outputs(subtask.vertex, subtask.index)}
-        outputs = tuple(OutputDeployment(edge, d, counts[edge]) for edge, d in subtask.outputs.items())
-        return TaskDeployment(attempt, tuple(inputs), outputs)
-
-    def _source(self, edge: int, vertex: int, index: int) -> ShuffleDescriptor:
-        producer = self._subtasks[vertex, index]
-        if edge in producer.consumable:
-            return producer.outputs[edge]
-        return self.topology.placeholder(edge, vertex, index, empty=producer.empty)
+        self._emit(do.AnswerRegistration(call, attempt, self.tasks.deployment(subtask, attempt)))
 
     def _make_consumable(self, subtask: Subtask, edge: int) -> None:
         if edge in subtask.consumable or edge not in subtask.outputs or not self.lifecycle.is_active:
@@ -331,7 +316,7 @@ class JobCore:
         consumer = self.graph.edge(edge).consumer
         told = 0
         for number in self.topology.consumers_of(edge, index):
-            reader = self._subtasks[consumer, number]
+            reader = self.tasks.at(consumer, number)
             if reader.deployed and reader.attempt is not None and not reader.is_ended:
                 told += 1
                 self._emit(do.UpdatePartitionInfo(reader.environment, reader.attempt, edge, descriptor))
@@ -340,15 +325,12 @@ class JobCore:
 
     # --- the end
 
-    def _part_of(self, subtask: Subtask) -> int:
-        return subtask.vertex.id if subtask.vertex.reads_dataframe else events.RANGE_PART
-
     def _part_name(self, part: int) -> str:
         return "the tasks" if part == events.RANGE_PART else f"DataFrame {self.graph.vertex(part).name}"
 
     def _confirm_part(self, part: int) -> None:
-        for subtask in self._subtasks.values():
-            if self._part_of(subtask) != part or subtask.is_ended:
+        for subtask in self.tasks:
+            if self.tasks.part_of(subtask) != part or subtask.is_ended:
                 continue
             if subtask.attempt is None and part != events.RANGE_PART:
                 self._make_empty(subtask)
@@ -372,26 +354,17 @@ class JobCore:
                 self._emit(do.AnswerProducers(call, attempt))
 
     def _finish_if_complete(self) -> None:
-        if self.lifecycle.state is JobState.RUNNING and all(s.is_ended for s in self._subtasks.values()):
+        if self.lifecycle.state is JobState.RUNNING and all(s.is_ended for s in self.tasks):
             self.lifecycle.fire(JobEvent.TASKS_FINISHED)
         if self.lifecycle.state is JobState.CONFIRMING and all(self._parts.values()):
             self.lifecycle.fire(JobEvent.CONFIRMED)
             self._complete()
 
     def _complete(self) -> None:
-        partitions = tuple(self._result_partitions())
+        partitions = tuple(self.tasks.result_partitions())
         self._release(keep=tuple(item.partition for item in partitions if not item.empty))
         self._record("job_finished", self.job)
         self._emit(do.CompleteJob(self.job, self._result(), partitions))
-
-    def _result_partitions(self) -> list[ShuffleDescriptor]:
-        found = []
-        for vertex in self.graph.result:
-            for index in range(self.graph.vertex(vertex).parallelism):
-                subtask = self._subtasks[vertex, index]
-                empty = self.topology.placeholder(RESULT_EDGE, vertex, index, empty=True)
-                found.append(subtask.outputs.get(RESULT_EDGE, empty))
-        return found
 
     def _end_badly(self, subtask: Subtask, event: events.TaskFinished) -> None:
         # A task that was told to stop says CANCELED; one that says so unasked saw its worker being stopped.
@@ -408,7 +381,7 @@ class JobCore:
         self.fail(f"{subtask.title} {verb}: {reason}", CONSEQUENCE if cancelled else rank_of(event.error_type))
 
     def _stop_tasks(self, cause: str) -> None:
-        for subtask in self._subtasks.values():
+        for subtask in self.tasks:
             if subtask.call is not None:
                 self._drop_call(subtask)
                 subtask.stop()
@@ -428,11 +401,15 @@ class JobCore:
     def _settle_if_quiet(self) -> None:
         if self.lifecycle.state not in (JobState.FAILING, JobState.CANCELLING):
             return
-        if any(s.is_live for s in self._subtasks.values()):
+        if any(s.is_live for s in self.tasks):
+            if all(self._parts.values()) and not self._in_grace:
+                # Spark has given these tasks up and kills them in some seconds, which nobody needs to wait for.
+                self._in_grace = True
+                self._emit(do.StartDeadline(self.job, do.GRACE, GRACE_SECONDS))
             return
         if all(self._parts.values()):
             self._end()
-        elif any(s.attempt is None and not self._parts[self._part_of(s)] for s in self._subtasks.values()):
+        elif any(s.attempt is None and not self._parts[self.tasks.part_of(s)] for s in self.tasks):
             # What is left has not begun, so there is nothing in it to stop politely.
             self._cancel_spark_jobs()
 
@@ -443,7 +420,7 @@ class JobCore:
             self._emit(do.CancelSparkJobs(self.job))
 
     def _abandon(self) -> None:
-        for subtask in self._subtasks.values():
+        for subtask in self.tasks:
             if subtask.is_live:
                 self._drop_call(subtask)
                 subtask.lifecycle.handle(ExecutionEvent.FAIL)
@@ -459,7 +436,7 @@ class JobCore:
         self._emit(do.FailJob(self.job, self._result(), error))
 
     def _release(self, keep: tuple[PartitionId, ...]) -> None:
-        environments = {s.environment for s in self._subtasks.values() if s.environment}
+        environments = {s.environment for s in self.tasks if s.environment}
         for environment, descriptors in self._context.tracker.release(self.job, keep).items():
             self._emit(do.ReleasePartitions(environment, descriptors))
         if not keep:
@@ -470,7 +447,7 @@ class JobCore:
         self._emit(do.RefuseJob(self.job, self._result(), error))
 
     def _no_slots(self) -> None:
-        got = sum(1 for s in self._subtasks.values() if s.attempt is not None)
+        got = sum(1 for s in self.tasks if s.attempt is not None)
         wait = self._submitted.slots_timeout
         self.fail(
             f"{got} of {self.slots_needed} slots obtained within {wait:g} s (spark.penstock.job.slotsTimeout):"
@@ -489,32 +466,9 @@ class JobCore:
         self._trace.append((self._context.now() - self._start, name, ids))
 
     def _result(self) -> JobResult:
-        metrics = {vertex.id: self._sums(vertex.id, None) for vertex in self.graph.vertices}
+        metrics = {vertex.id: self.tasks.sums(vertex.id, None) for vertex in self.graph.vertices}
         seconds = self._context.now() - self._start
         return JobResult(self.job, self.graph.name, self.lifecycle.state, seconds, metrics, tuple(self._trace))
-
-    def _sums(self, vertex: int, live: Callable[[AttemptId], dict[str, float]] | None) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for index in range(self.graph.vertex(vertex).parallelism):
-            subtask = self._subtasks[vertex, index]
-            metrics = subtask.metrics
-            if not metrics and live is not None and subtask.attempt is not None:
-                metrics = live(subtask.attempt)
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return sums
-
-    def _vertex_progress(self, vertex: int, live: Callable[[AttemptId], dict[str, float]]) -> VertexProgress:
-        description = self.graph.vertex(vertex)
-        subtasks = [self._subtasks[vertex, index] for index in range(description.parallelism)]
-        return VertexProgress(
-            vertex,
-            description.name,
-            description.parallelism,
-            sum(1 for s in subtasks if s.is_live and s.deployed),
-            sum(1 for s in subtasks if s.is_ended),
-            self._sums(vertex, live),
-        )
 
 
 def _too_few(name: str, needed: int, total: int) -> str:

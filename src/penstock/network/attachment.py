@@ -29,6 +29,8 @@ ALL = 0xFFFFFFFF
 """The subpartition number that means every subpartition (broadcast)."""
 FINISHED = 1
 """Slice flag: nothing more will be written to this segment."""
+FILE = 16
+"""Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
 FRAME_LIMIT = 16 << 20
 """No frame is longer: descriptors, control messages and events are small."""
 

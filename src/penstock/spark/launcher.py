@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.job.events import RANGE_PART
@@ -153,6 +152,8 @@ def tag_of(job: str) -> str:
 
 
 def _error_text(failure: Exception) -> str:
-    if isinstance(failure, PySparkException):
-        return str(failure)[:_ERROR_LIMIT]
-    return f"{type(failure).__name__}: {failure}"[:_ERROR_LIMIT]
+    """Spark's message without the JVM's stack."""
+    java = getattr(failure, "java_exception", None)
+    text = str(java.getMessage()) if java is not None else str(failure)
+    text = text.partition("\n\nDriver stacktrace:")[0].partition("\nJVM stacktrace:")[0].strip()
+    return text[:_ERROR_LIMIT] or type(failure).__name__

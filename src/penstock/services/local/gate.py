@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 
-from penstock.network.attachment import TARGET, FrameType, frame, segments_frame
+from penstock.network.attachment import FILE, TARGET, FrameType, frame, segments_frame
+from penstock.partition.result_file import FileOrigin, ResultFileReader
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
-from penstock.shuffle import EndOfPartition, InputGateDescriptor, OwnerContext, Received
+from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, Received
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.events import decode_event
 
@@ -35,6 +38,7 @@ class SegmentInputGate:
         self._counters = [CompletenessCounter() for _ in descriptor.channels]
         self._assemblers = [MessageAssembler(codec, counter) for counter in self._counters]
         self._incoming: deque[tuple[int, object]] = deque()
+        self._files: deque[Iterator[Received]] = deque()
         self._ready: deque[Received] = deque()
         self._recycled: list[int] = []
         self._open = len(descriptor.channels)
@@ -59,7 +63,9 @@ class SegmentInputGate:
         """The next batch or event, or None when every channel has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ready:
-            if self._incoming:
+            if self._files:
+                self._read_file()
+            elif self._incoming:
                 self._take(*self._incoming.popleft())
             elif not self._open:
                 self._recycle()
@@ -86,6 +92,7 @@ class SegmentInputGate:
             self._attachment.call("local.close_gate", {"port": self._port}, timeout=10)
         self._incoming.clear()
         self._ready.clear()
+        self._files.clear()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Note data of a channel."""
@@ -93,7 +100,7 @@ class SegmentInputGate:
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel."""
-        self._incoming.append((channel, payload))
+        self._incoming.append((channel, payload if data_type != FILE else Path(payload.decode())))
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """Note that a channel can't be read."""
@@ -126,8 +133,31 @@ class SegmentInputGate:
             if isinstance(event, EndOfPartition):
                 self._end_channel(channel, event)
             self._ready.append(Received(channel, event=event))
+        elif isinstance(item, Path):
+            self._files.append(self._file(channel, item))
         elif isinstance(item, BaseException):
             raise item
+
+    def _read_file(self) -> None:
+        received = next(self._files[0], None)
+        if received is not None:
+            self._ready.append(received)
+            self._files.rotate(-1)
+        else:
+            self._files.popleft()
+
+    def _file(self, channel: int, path: Path) -> Iterator[Received]:
+        """A finished file of this host: its batches lie over the file's map, nothing is copied."""
+        source = self._descriptor.channels[channel].source
+        with ResultFileReader(path, FileOrigin(source.partition, source.environment)) as reader:
+            for batch in reader:
+                self._attachment.check_cancelled()
+                self._metrics.add("bytes_in", batch.nbytes)
+                yield Received(channel, batch)
+            summary = reader.summary
+        yield Received(channel, event=EndOfData())
+        self._open -= 1
+        yield Received(channel, event=EndOfPartition(summary.rows, summary.bytes, summary.checksum))
 
     def _end_channel(self, channel: int, end: EndOfPartition) -> None:
         self._assemblers[channel].finish()

@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking partitions of the `local` service: one file per subpartition, written and read by the tasks themselves.
+"""Blocking partitions of the `local` service: one file per subpartition, written by the task itself.
 
-The environment process knows the file and owns its life; the bytes never pass through it when the reader is on
-the same host. A reader on another host goes through a `SegmentInputGate`, and its environment fetches the file.
+The environment process knows the files and owns their life; the bytes pass through it only on their way to a
+reader on another host. A reader on this host is given the path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.partition.result_file import FileOrigin, ResultFileReader, ResultFileWriter
+from penstock.partition.result_file import ResultFileWriter
 from penstock.services.local.attachment import Attachment
 from penstock.shuffle import (
-    EndOfData,
-    EndOfPartition,
     Event,
-    InputGateDescriptor,
     OwnerContext,
     PartitionId,
-    Received,
     ResultPartitionDescriptor,
 )
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
@@ -106,55 +101,3 @@ class ResultFilePartitionWriter:
     def _check_writing(self) -> None:
         if self._state != "writing":
             raise PenstockError(f"{self.partition}: written to while {self._state}")
-
-
-class ResultFileGate:
-    """An `InputGate` over result files of this host, one channel after the other."""
-
-    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
-        self._attachment = attachment
-        self._metrics = owner.metrics
-        self._descriptor = descriptor
-        self._paths: list[Path] = []
-        self._items: Iterator[Received] = iter(())
-
-    @property
-    def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
-        return self._descriptor
-
-    def setup(self) -> None:
-        """Ask the environment for the files; raises the PartitionError that says why one can't be read."""
-        for channel in self._descriptor.channels:
-            message = {"partition": channel.source.partition.to_wire(), "subpartition": channel.subpartition}
-            self._paths.append(Path(self._attachment.call("local.locate_result", message, timeout=60)["path"]))
-        self._items = self._read()
-
-    def next(self, timeout: float | None = None) -> Received | None:
-        """The next batch or event, or None at the end."""
-        return next(self._items, None)
-
-    def send_task_event(self, channel: int, payload: bytes) -> None:
-        """Refuse: the producer has ended."""
-        raise PenstockError(
-            f"channel {channel} is a finished file: no producer takes an event of {len(payload)} bytes"
-        )
-
-    def resume_consumption(self, channel: int) -> None:
-        """Do nothing: a file never blocks."""
-
-    def close(self) -> None:
-        """Close the files; idempotent."""
-        self._items = iter(())
-
-    def _read(self) -> Iterator[Received]:
-        for channel, path in enumerate(self._paths):
-            source = self._descriptor.channels[channel].source
-            reader = ResultFileReader(path, FileOrigin(source.partition, source.environment))
-            for batch in reader:
-                self._attachment.check_cancelled()
-                self._metrics.add("bytes_in", batch.nbytes)
-                yield Received(channel, batch)
-            summary = reader.summary
-            yield Received(channel, event=EndOfData())
-            yield Received(channel, event=EndOfPartition(summary.rows, summary.bytes, summary.checksum))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.services.local.result import ResultFileGate, ResultFilePartitionWriter
+from penstock.services.local.result import ResultFilePartitionWriter
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import (
     AttemptId,
@@ -104,7 +104,7 @@ class LocalShuffleEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        return [self._gate(owner, descriptor) for descriptor in descriptors]
+        return [SegmentInputGate(self._attachment, owner, descriptor) for descriptor in descriptors]
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""
@@ -124,10 +124,3 @@ class LocalShuffleEnvironment:
         """Detach, where this environment made the attachment itself; idempotent."""
         if self._owned:
             self._attachment.close()
-
-    def _gate(self, owner: OwnerContext, descriptor: InputGateDescriptor) -> InputGate:
-        here = self._attachment.environment
-        sources = [channel.source for channel in descriptor.channels]
-        if all(not source.kind.pipelined and source.environment == here and not source.empty for source in sources):
-            return ResultFileGate(self._attachment, owner, descriptor)
-        return SegmentInputGate(self._attachment, owner, descriptor)

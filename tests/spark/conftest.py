@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Spark session for all tests of this folder: local, eight slots, stopped at the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+SLOTS = 8
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The session, built as the command line builds it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.runtime import SparkRuntime
+    from penstock.spark.session import build_session
+
+    other = SparkSession.getActiveSession()
+    if other is not None:
+        other.stop()
+    session = build_session("penstock-tests", SLOTS, {"spark.penstock.job.slotsTimeout": "20s"})
+    yield session
+    SparkRuntime.of(session).close()
+    session.stop()
+    gateway = SparkContext._gateway  # PySpark keeps its JVM until the interpreter ends; the run leaves nothing
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
