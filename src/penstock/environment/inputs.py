@@ -8,6 +8,7 @@ give one thing a turn. At most `WINDOW` slices of a gate are out at the task; ev
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,10 +146,11 @@ class GatePort:
         self._host.touch_gate(self)
 
     def resume(self, channel: int) -> None:
-        """Let a blocked channel go on."""
+        """Let a blocked channel go on; without effect on one that is not blocked."""
         source = self._channel(channel).source
         if source is not None:
-            source.resume()
+            with contextlib.suppress(ProtocolError):
+                source.resume()
             self.available(self.channels[channel])
 
     def task_event(self, channel: int, payload: bytes) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.buffer import BufferSlice, Holdings
+from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.network.attachment import ALL, FINISHED
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.shuffle import PartitionId
@@ -52,6 +52,7 @@ class WriterPort:
                 on_recycle=lambda piece: void(host.references.release(piece.segment)),
                 on_consumable=lambda: host.consumable(request.partition),
                 on_end=lambda _: host.registry.bury(request.partition),
+                on_task_event=lambda sub, payload: session.event(request.port, DataType.EVENT, sub, payload),
             ),
             host.environment,
         )
@@ -91,6 +92,12 @@ class WriterPort:
             self.partition.broadcast_event(payload, data_type)
         else:
             self.partition.add_event(target, payload, data_type)
+
+    def overdraw(self) -> None:
+        """The task is in the middle of a batch and out of segments: one more, if the overdraft allows it."""
+        segment = self._pool.request_overdraft() if self._open else None
+        if segment is not None:
+            self._grant(segment)
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""

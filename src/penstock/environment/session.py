@@ -243,6 +243,12 @@ class TaskSession:
         port, data_type, target = EVENT.unpack_from(body)
         self.writers[port].take_event(target, data_type, bytes(body[EVENT.size :]))
 
+    def _on_overdraft(self, body: memoryview) -> None:
+        (port,) = REQUEST.unpack_from(body)
+        writer = self.writers.get(port)
+        if writer is not None:
+            writer.overdraw()
+
     def _on_recycle(self, body: memoryview) -> None:
         port, segments = read_segments(body)
         gate = self.gates.get(port)
@@ -307,6 +313,7 @@ class TaskSession:
 _HANDLERS: dict[FrameType, Callable[[TaskSession, memoryview], None]] = {
     FrameType.SLICES: TaskSession._on_slices,  # noqa: SLF001 - the class's own table of frame handlers
     FrameType.WRITER_EVENT: TaskSession._on_writer_event,  # noqa: SLF001
+    FrameType.OVERDRAFT: TaskSession._on_overdraft,  # noqa: SLF001
     FrameType.RECYCLE: TaskSession._on_recycle,  # noqa: SLF001
     FrameType.RESUME: TaskSession._on_resume,  # noqa: SLF001
     FrameType.TASK_EVENT: TaskSession._on_task_event,  # noqa: SLF001

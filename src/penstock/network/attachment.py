@@ -46,6 +46,7 @@ class FrameType(IntEnum):
     TASK_EVENT = 6
     REPORT = 7
     BYE = 8
+    OVERDRAFT = 9
     WELCOME = 20
     REPLY = 21
     GRANT = 22

@@ -3,7 +3,7 @@
 
 A service is one object (`ShuffleService`) that makes a `ShuffleMaster` in the driver and a
 `ShuffleEnvironment` in every task process. Writers and gates take and give Arrow record batches. All
-methods of writers and gates are synchronous and are called from the task's thread only, except where said.
+methods of writers and gates are synchronous and are called by one thread at a time, except where said.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class ResultPartitionWriter(Protocol):
 
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
+
+    def take_task_events(self) -> list[tuple[int, bytes]]:
+        """The task events that readers have sent since the last call, each with its subpartition; never waits."""
 
     def finish(self) -> None:
         """Flush, send EndOfData and EndOfPartition to all subpartitions; no write may follow."""

@@ -11,7 +11,7 @@ import pytest
 from penstock.shuffle import PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Producer, Written, ends_of, numbers
-from penstock.testing.waiting import DEADLINE, Running
+from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 ROWS_PER_BATCH = 512
 BATCH_BYTES = 8 * ROWS_PER_BATCH
@@ -258,7 +258,7 @@ class FlowConformance:
     def test_events_backwards_and_resuming_do_not_disturb_the_rows(
         self, exchange: Exchange, pipelined_kind: PartitionKind
     ) -> None:
-        """`send_task_event` and `resume_consumption` of a channel that is not blocked leave the data alone."""
+        """A task event reaches the producer; it, and resuming a channel that is not blocked, leave the data alone."""
         producer = exchange.produce(Written(pipelined_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         for n in range(3):
@@ -267,15 +267,19 @@ class FlowConformance:
             consumer.gate.send_task_event(0, b"payload-%d" % n)
             consumer.gate.resume_consumption(0)
             assert consumer.batch().to_pydict()["n"] == [n]
+        arrived: list[tuple[int, bytes]] = []
+        wait_until(lambda: arrived.extend(producer.writer.take_task_events()) or len(arrived) == 3, "the task events")
+        assert arrived == [(0, b"payload-0"), (0, b"payload-1"), (0, b"payload-2")]
         producer.writer.finish()
         assert consumer.values() == []
 
     def _clog(self, producer: Producer) -> int:
-        """Write until the writer says it is not available, or the bound is passed; the number of batches."""
+        """Write until the writer is not available, or the bound is passed, and flush; the number of batches."""
         count = 0
         while producer.writer.is_available() and count * BATCH_BYTES < self.clog_limit:
             producer.writer.write(numbers(*[count] * ROWS_PER_BATCH), 0)
             count += 1
+        producer.writer.flush()
         return count
 
     def _write_beyond_the_bound(self, producer: Producer, subpartition: int) -> None:

@@ -41,6 +41,7 @@ from penstock.shuffle.ids import AttemptId
 _LOOK_SECONDS = 0.02
 """How often `check_cancelled` looks at the socket: often enough to stop at once, rare enough to cost nothing."""
 _REPORT_SECONDS = 0.5
+_HAND_IN_SECONDS = 10.0
 
 
 class Port(Protocol):
@@ -96,6 +97,11 @@ class Attachment:
         except TimeoutError:
             raise ControlError(f"no answer to {method} within {timeout} s") from None
         return raise_for_error(self._replies.pop(number))
+
+    def hand_in(self, method: str, message: Mapping[str, Any]) -> None:
+        """A last call of something that ends. An environment that is gone has given everything back already."""
+        with contextlib.suppress(EnvironmentLostError, ControlError):
+            self.call(method, message, _HAND_IN_SECONDS)
 
     def send(self, data: bytes) -> None:
         """Send whole frames; raises EnvironmentLostError when the environment is gone."""

@@ -74,6 +74,10 @@ class ResultFilePartitionWriter:
         """Always: a file takes what it is given."""
         return True
 
+    def take_task_events(self) -> list[tuple[int, bytes]]:
+        """None: whoever reads a finished partition has no producer to speak to."""
+        return []
+
     def finish(self) -> None:
         """Close the files and make them readable."""
         self._check_writing()
@@ -92,7 +96,7 @@ class ResultFilePartitionWriter:
         for file in self._files:
             file.abort()
         message = {"partition": self.partition.to_wire(), "cause": f"{type(cause).__name__}: {cause}"}
-        self._attachment.call("local.fail_result", message, timeout=10)
+        self._attachment.hand_in("local.fail_result", message)
 
     def close(self) -> None:
         """Give up what was not finished; idempotent."""

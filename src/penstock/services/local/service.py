@@ -21,6 +21,7 @@ from penstock.shuffle import (
     ProducerDescriptor,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
+    Settings,
     ShuffleDescriptor,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
@@ -42,10 +43,10 @@ class LocalShuffleService:
         """The host side; shares the task's attachment where there is one."""
         attachment = context.extras.get("attachment")
         if isinstance(attachment, Attachment):
-            return LocalShuffleEnvironment(attachment, owned=False)
+            return LocalShuffleEnvironment(attachment, context.settings, owned=False)
         conf = context.settings.to_conf()
         launch = EnvironmentLaunch(context.application, context.secret, "", conf, context.environment)
-        return LocalShuffleEnvironment(attach(launch), owned=True)
+        return LocalShuffleEnvironment(attach(launch), context.settings, owned=True)
 
 
 class LocalShuffleMaster:
@@ -87,8 +88,9 @@ class LocalShuffleMaster:
 class LocalShuffleEnvironment:
     """A task process's view of its host's environment process."""
 
-    def __init__(self, attachment: Attachment, *, owned: bool) -> None:
+    def __init__(self, attachment: Attachment, settings: Settings, *, owned: bool) -> None:
         self._attachment = attachment
+        self._verify = settings.network.completeness_check
         self._owned = owned
 
     def create_result_partition_writers(
@@ -96,7 +98,7 @@ class LocalShuffleEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         return [
-            SegmentPartitionWriter(self._attachment, owner, descriptor)
+            SegmentPartitionWriter(self._attachment, owner, descriptor, verify=self._verify)
             if descriptor.partition.kind.pipelined
             else ResultFilePartitionWriter(self._attachment, owner, descriptor)
             for descriptor in descriptors
@@ -104,7 +106,9 @@ class LocalShuffleEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        return [SegmentInputGate(self._attachment, owner, descriptor) for descriptor in descriptors]
+        return [
+            SegmentInputGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
+        ]
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""

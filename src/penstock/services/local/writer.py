@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
-from penstock.network.attachment import ALL, EVENT, FINISHED, FrameType, frame, slices_frame
+from penstock.network.attachment import ALL, EVENT, FINISHED, REQUEST, FrameType, frame, slices_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageWriter
@@ -34,7 +34,14 @@ _ERROR_LIMIT = 64 << 10
 class SegmentPartitionWriter:
     """A `ResultPartitionWriter` over an attachment. The lock lets another thread flush."""
 
-    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        owner: OwnerContext,
+        descriptor: ResultPartitionDescriptor,
+        *,
+        verify: bool = True,
+    ) -> None:
         self._attachment = attachment
         self._descriptor = descriptor
         self._owner = owner
@@ -46,9 +53,10 @@ class SegmentPartitionWriter:
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
-        self._messages = [MessageWriter(codec, counter) for counter in self._counters]
-        self._broadcast_messages = MessageWriter(codec, self._broadcast_counter)
+        self._messages = [MessageWriter(codec, counter, verify) for counter in self._counters]
+        self._broadcast_messages = MessageWriter(codec, self._broadcast_counter, verify)
         self._segments: deque[int] = deque()
+        self._task_events: list[tuple[int, bytes]] = []
         self._pending: list[tuple[int, int, int, int, int, int]] = []
         self._port = 0
         self._state = "created"
@@ -119,6 +127,12 @@ class SegmentPartitionWriter:
             self._attachment.look()
         return bool(self._segments)
 
+    def take_task_events(self) -> list[tuple[int, bytes]]:
+        """The task events that readers have sent since the last call."""
+        self._attachment.look()
+        events, self._task_events = self._task_events, []
+        return events
+
     def finish(self) -> None:
         """Flush, then EndOfData and EndOfPartition to all subpartitions."""
         with self._lock:
@@ -139,10 +153,7 @@ class SegmentPartitionWriter:
                 return
             self._state = "failed"
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            cancelled = isinstance(cause, TaskCancelledError)
-            self._attachment.call(
-                "local.fail_writer", {"port": self._port, "cause": text, "cancelled": cancelled}, timeout=10
-            )
+            self._attachment.hand_in("local.fail_writer", {"port": self._port, "cause": text})
 
     def close(self) -> None:
         """Give back what the writer holds; idempotent."""
@@ -165,7 +176,8 @@ class SegmentPartitionWriter:
         raise PenstockError(f"{self.partition}: data arrived at a writer")
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Ignore: nobody has asked for the consumers' task events yet."""
+        """Note a reader's task event."""
+        self._task_events.append((channel, payload))
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """Ignore: an error of a writer is the answer to a call."""
@@ -198,6 +210,7 @@ class SegmentPartitionWriter:
         if self._segments:
             return
         begin = time.monotonic()
+        self._attachment.send(frame(FrameType.OVERDRAFT, REQUEST.pack(self._port)))
         try:
             self._attachment.wait(lambda: self._segments)
         finally:

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases: what is run on either side and what must come out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import penstock
+from penstock.api.parquet import ParquetSource, parquet_source
+from penstock.bench.functions import COUNT_DDL, MEAN_DDL, count_rows, group_mean, reader
+from penstock.bench.measure import Case, WrongAnswerError
+from penstock.bench.rows import FILE_ROWS, NUMBERS_DDL, TEXTS_DDL, Dataset
+
+PRODUCERS = 2
+CONSUMERS = 4
+
+
+class SmallAndAll:
+    """A data set and the first tenth of its files."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self.first = data.paths[: max(1, len(data.paths) // 10)]
+
+    def paths(self, small: bool) -> list[str]:
+        """The files."""
+        return list(self.first if small else self.data.paths)
+
+    def rows(self, small: bool) -> int:
+        """How many rows the files have."""
+        return min(self.data.rows, len(self.first) * FILE_ROWS) if small else self.data.rows
+
+    def source(self, small: bool) -> ParquetSource:
+        """What Penstock's `readParquet` reads with."""
+        return parquet_source(self.paths(small), None, None)
+
+    def check_count(self, answer: Any, small: bool) -> None:
+        """All rows arrived."""
+        total = sum(row.rows for row in answer)
+        if total != self.rows(small):
+            raise WrongAnswerError(f"{total} rows arrived of {self.rows(small)}")
+
+    def check_means(self, answer: Any, small: bool) -> None:
+        """Every group arrived once, with its mean."""
+        means = {row.k: row.mean for row in answer}
+        expected = self.data.means
+        if len(means) != len(answer) or (not small and len(means) != sum(not math.isnan(m) for m in expected)):
+            raise WrongAnswerError(f"{len(answer)} groups arrived, {len(means)} of them different")
+        wrong = [k for k, mean in means.items() if not small and not math.isclose(mean, expected[k], rel_tol=1e-9)]
+        if wrong:
+            raise WrongAnswerError(f"the mean of group {wrong[0]} is {means[wrong[0]]}, not {expected[wrong[0]]}")
+
+
+def exchange_case(spark: Any, name: str, data: Dataset, key: str) -> Case:
+    """Python stage, exchange by key, Python stage."""
+    both = SmallAndAll(data)
+    ddl = NUMBERS_DDL if key == "id" else TEXTS_DDL
+
+    def ours(small: bool) -> Any:
+        rows = penstock.readParquet(spark, both.paths(small))
+        return rows.keyBy(key, numPartitions=CONSUMERS).mapInArrow(count_rows, COUNT_DDL).toDF().collect()
+
+    def theirs(small: bool, partitions: int) -> Any:
+        rows = _python_rows(spark, both.source(small), ddl)
+        return rows.repartition(partitions, key).mapInArrow(count_rows, COUNT_DDL).collect()
+
+    return Case(name, ours, theirs, both.check_count, data.rows, data.bytes)
+
+
+def group_case(spark: Any, name: str, data: Dataset) -> Case:
+    """Python stage, exchange by key, a Python function for each group."""
+    both = SmallAndAll(data)
+
+    def ours(small: bool) -> Any:
+        rows = penstock.readParquet(spark, both.paths(small))
+        return rows.groupBy("k", numPartitions=CONSUMERS).applyInArrow(group_mean, MEAN_DDL).toDF().collect()
+
+    def theirs(small: bool, partitions: int) -> Any:
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        rows = _python_rows(spark, both.source(small), NUMBERS_DDL)
+        return rows.groupBy("k").applyInArrow(group_mean, MEAN_DDL).collect()
+
+    return Case(name, ours, theirs, both.check_means, data.rows, data.bytes)
+
+
+def dataframe_case(spark: Any, name: str, data: Dataset) -> Case:
+    """A DataFrame of the JVM, exchange by key, a Python function for each group."""
+    both = SmallAndAll(data)
+
+    def ours(small: bool) -> Any:
+        frame = spark.read.parquet(*both.paths(small))
+        return penstock.groupBy(frame, "k", numPartitions=CONSUMERS).applyInArrow(group_mean, MEAN_DDL).collect()
+
+    def theirs(small: bool, partitions: int) -> Any:
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        frame = spark.read.parquet(*both.paths(small))
+        return frame.groupBy("k").applyInArrow(group_mean, MEAN_DDL).collect()
+
+    return Case(name, ours, theirs, both.check_means, data.rows, data.bytes)
+
+
+def _python_rows(spark: Any, source: ParquetSource, ddl: str) -> Any:
+    return spark.range(0, PRODUCERS, 1, PRODUCERS).mapInArrow(reader(source, PRODUCERS), ddl)

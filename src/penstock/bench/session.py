@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one Spark session of a bench, with what is best for Spark's own shuffle on one machine.
+
+Measured choices: Unix sockets and batches of 65,536 rows between the JVM and Python, a heap that does not run
+into garbage collection, and no coalescing of shuffle partitions behind our back; adaptive execution stays on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+SLOTS = 6
+"""Two producers and four consumers."""
+
+
+@contextlib.contextmanager
+def bench_session(slots: int = SLOTS, conf: dict[str, str] | None = None) -> Iterator[Any]:
+    """A session that is stopped at the end, with everything of Penstock's on it."""
+    from penstock.spark.runtime import SparkRuntime
+    from penstock.spark.session import build_session
+
+    settings = {
+        "spark.driver.memory": f"{_heap_gigabytes()}g",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        **(conf or {}),
+    }
+    spark = build_session("penstock-bench", slots, settings)
+    try:
+        yield spark
+    finally:
+        SparkRuntime.of(spark).close()
+        spark.stop()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    import pyarrow
+    import pyspark
+
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pyarrow.__version__,
+    }
+
+
+def _heap_gigabytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return max(1, min(4, total // 4))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at what a running application holds, from the driver: jobs, slots, tasks, partitions, memory, files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.services.local import Attachment, attach
+from penstock.shuffle import Settings
+from penstock.spark.runtime import SparkRuntime
+
+DEADLINE_SECONDS = 15.0
+
+
+def wait_until(what: str, holds: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> float:
+    """Wait until something holds; the seconds it took. Fails with `what` after the deadline."""
+    began = time.monotonic()
+    pause = threading.Event()
+    while not holds():
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        pause.wait(0.01)
+    return time.monotonic() - began
+
+
+class SessionProbe:
+    """One application under test. Its environment must be the one of this host."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._settings: Settings = SparkRuntime.of(spark).settings()
+
+    def environment(self) -> Attachment:
+        """A new attachment to this host's environment, which is started where there is none."""
+        application = SparkRuntime.of(self._spark)._application
+        return attach(application.launch(self._settings))
+
+    def environment_pid(self) -> int:
+        """The process id of this host's environment."""
+        attachment = self.environment()
+        attachment.close()
+        return int(attachment.environment.rsplit("-", 2)[1])
+
+    def statistics(self) -> dict[str, float]:
+        """The environment's own figures, less this probe."""
+        attachment = self.environment()
+        try:
+            figures = attachment.call("local.statistics", {}, 10)
+        finally:
+            attachment.close()
+        return {**figures, "tasks": figures["tasks"] - 1}
+
+    def jobs(self) -> list[str]:
+        """The jobs that are not over."""
+        return list(self._core().jobs)
+
+    def slots_in_use(self) -> int:
+        """The slots of admitted jobs."""
+        return int(self._core().slots_in_use)
+
+    def files(self) -> list[str]:
+        """The result files of this host."""
+        application = SparkRuntime.of(self._spark)._application
+        results = application.launch(self._settings).place().results
+        return sorted(path.name for path in results.iterdir()) if results.exists() else []
+
+    def holdings(self) -> dict[str, object]:
+        """All that a job must give back: compare before and after."""
+        figures = self.statistics()
+        return {
+            "jobs": self.jobs(),
+            "slots": self.slots_in_use(),
+            "tasks": figures["tasks"],
+            "segments": figures["segments_in_use"],
+            "guaranteed": figures["segments_guaranteed"],
+            "partitions": figures["partitions"],
+            "files": self.files(),
+        }
+
+    def wait_as_before(self, before: dict[str, object]) -> None:
+        """Wait until the application holds what it held before."""
+        seen: dict[str, object] = {}
+
+        def same() -> bool:
+            seen.update(self.holdings())
+            return seen == before
+
+        try:
+            wait_until("the application holds what it held before", same)
+        except AssertionError as error:
+            raise AssertionError(f"before: {before}\nnow:    {seen}") from error
+
+    def _core(self) -> Any:
+        master = SparkRuntime.of(self._spark)._application.master(self._settings)
+        return master._driver._core
+
+
+def marks(folder: Path) -> list[int]:
+    """The process ids that `mark` left."""
+    return sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
+
+
+def mark(folder: str) -> None:
+    """Leave this process's id as an empty file."""
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder, str(os.getpid())).touch()

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes killed in the middle of a job: the action ends soon and says why; the session goes on.
+
+Also: input that was cut off is never taken for complete. Kills that end the driver run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+import session_probe
+from session_probe import SessionProbe, mark, marks, wait_until
+
+import penstock
+from penstock.shuffle.errors import JobCancelledError, JobError
+
+pytestmark = pytest.mark.spark
+
+LIMIT_SECONDS = 15.0
+STAGE_SECONDS = 60.0
+"""After which a stage gives up, so that a test that fails leaves nothing for ever."""
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel_by_value() -> Iterator[None]:
+    """Workers can't import these modules, so their functions go to them as code."""
+    from pyspark import cloudpickle
+
+    modules = (sys.modules[__name__], session_probe)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where stages leave their marks; at the end children that they forked are told to go."""
+    yield tmp_path
+    (tmp_path / "release").touch()
+    for pid in marks(tmp_path / "children"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(10)
+
+
+def forked_child(folder: str, forks: str) -> None:
+    """Leave a child behind that holds whatever it inherited, until `release` appears."""
+
+    def linger() -> None:
+        mark(f"{folder}/children")
+        end = time.monotonic() + STAGE_SECONDS
+        while not Path(folder, "release").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    if forks == "fork":
+        if os.fork() == 0:
+            linger()
+            os._exit(0)
+    elif forks == "multiprocessing":
+        import multiprocessing
+
+        multiprocessing.get_context("fork").Process(target=linger).start()
+
+
+def endless(folder: str, forks: str = "") -> Stage:
+    """A producer that repeats its input until it is stopped."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = list(batches)
+        forked_child(folder, forks)
+        end = time.monotonic() + STAGE_SECONDS
+        while time.monotonic() < end:
+            yield from kept
+            mark(f"{folder}/producers")
+            time.sleep(0.002)
+        raise TimeoutError("nobody stopped this stage")
+
+    return stage
+
+
+def watching(folder: str, forks: str = "") -> Stage:
+    """A consumer that leaves a mark at its first batch, and `ended` if its input ever ends."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forked_child(folder, forks)
+        for batch in batches:
+            mark(f"{folder}/consumers")
+            yield batch
+        Path(folder, "ended").touch()
+
+    return stage
+
+
+class Action:
+    """An action on a thread of its own."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.outcome: Any = None
+        self.ended = 0.0
+        self._act = act
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wait(self, seconds: float = 2 * LIMIT_SECONDS) -> Any:
+        """What came of it."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the action hangs"
+        return self.outcome
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._act()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.outcome = error
+        self.ended = time.monotonic()
+
+
+def running(folder: Path) -> bool:
+    """Whether both ends of the exchange have seen data."""
+    return len(marks(folder / "producers")) >= 2 and len(marks(folder / "consumers")) >= 2
+
+
+def all_slots_work(spark: Any) -> None:
+    """A job that needs every slot of the session."""
+    source = spark.range(0, 1000, 1, 2)
+    assert penstock.repartition(source, 6, "id").count() == 1000
+
+
+@pytest.mark.parametrize("victim", ["producers", "consumers"])
+@pytest.mark.parametrize("forks", ["", "fork", "multiprocessing"])
+@pytest.mark.parametrize("how", ["run", "action"])
+def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: str) -> None:
+    """SIGKILL of one task's worker: the job fails and names it; nobody sees a clean end; the slots come back."""
+    if how == "action" and forks:
+        pytest.skip("the forks differ in the task only")
+    source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2))
+    producer = endless(str(folder), forks if victim == "producers" else "")
+    consumer = watching(str(folder), forks if victim == "consumers" else "")
+    stream = source.mapInArrow(producer, "id long").keyBy("id", numPartitions=2).mapInArrow(consumer, "id long")
+    action = Action(stream.run if how == "run" else stream.toDF().count)
+    wait_until("both ends run", lambda: running(folder), 30)
+    began = time.monotonic()
+    os.kill(marks(folder / victim)[0], signal.SIGKILL)
+    error = action.wait()
+    assert isinstance(error, Exception)
+    assert action.ended - began < LIMIT_SECONDS
+    assert "was lost" in str(error)
+    assert not (folder / "ended").exists()
+    assert SessionProbe(spark).slots_in_use() == 0
+    all_slots_work(spark)
+    print(f"killed one of {victim} ({forks or 'no'} child, {how}): {action.ended - began:.2f} s")
+
+
+def test_killed_environment(spark: Any, folder: Path) -> None:
+    """SIGKILL of the environment process: the job fails and says so; the next job gets a new environment."""
+    probe = SessionProbe(spark)
+    finished = penstock.repartition(spark.range(100), 2, "id")
+    assert finished.count() == 100
+    lazy = penstock.repartition(spark.range(100), 2, "id")
+    source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless(str(folder)), "id long")
+    frame = source.keyBy("id", numPartitions=2).mapInArrow(watching(str(folder)), "id long").toDF()
+    action = Action(frame.count)
+    wait_until("both ends run", lambda: running(folder), 30)
+    victim = probe.environment_pid()
+    began = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    error = action.wait()
+    assert isinstance(error, Exception)
+    assert action.ended - began < LIMIT_SECONDS
+    assert "environment" in str(error)
+    assert "lost" in str(error)
+    assert not (folder / "ended").exists()
+    assert lazy.count() == 100
+    assert probe.environment_pid() != victim
+    all_slots_work(spark)
+    with pytest.raises(Exception, match=r"is lost with its environment.*toDF\(\)"):
+        finished.count()
+    print(f"killed environment: {action.ended - began:.2f} s")
+
+
+def test_killed_environment_between_jobs(spark: Any) -> None:
+    """Nobody is there when it dies: the next job starts a new one and sweeps what the old one left."""
+    probe = SessionProbe(spark)
+    kept = penstock.repartition(spark.range(100), 2, "id")
+    assert kept.count() == 100
+    assert probe.files()
+    os.kill(probe.environment_pid(), signal.SIGKILL)
+    all_slots_work(spark)
+    environments = list(Path(tempfile.gettempdir(), f"penstock-{os.getuid()}").glob("*/s"))
+    assert len(environments) == 1
+
+
+@pytest.mark.parametrize("how", ["its own job", "everything"])
+def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str) -> None:
+    """The Spark job that feeds a DataFrame is cancelled in mid-data; its task sees a clean end, the job does not."""
+    go = folder / "go"
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        number = 0
+        for batch in batches:
+            for start in range(0, batch.num_rows, 50):
+                number += 1
+                end = time.monotonic() + STAGE_SECONDS
+                while number > 3 and not go.exists() and time.monotonic() < end:
+                    time.sleep(0.01)
+                    yield batch.slice(0, 0)
+                yield batch.slice(start, 50)
+
+    # Ordinary PySpark stage before ours: what it gives reaches our task through the JVM, so a cancel cuts it off.
+    source = spark.range(0, 2000, 1, 2).mapInArrow(slowly, "id long")
+    stream = penstock.fromDataFrame(source).keyBy("id", numPartitions=2)
+    frame = stream.mapInArrow(watching(str(folder)), "id long").toDF()
+    action = Action(frame.count)
+    probe = SessionProbe(spark)
+    wait_until("rows have reached the consumers", lambda: len(marks(folder / "consumers")) >= 1, 30)
+    (job,) = probe.jobs()
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    jobs = sorted(tracker.getJobIdsForTag(f"penstock-{job}"))
+    assert len(jobs) == 2
+    began = time.monotonic()
+    if how == "everything":
+        spark.sparkContext.cancelAllJobs()
+    else:
+        spark.sparkContext._jsc.sc().cancelJob(jobs[-1], "the test cancels only the DataFrame's job")
+    error = action.wait()
+    assert isinstance(error, Exception)
+    assert action.ended - began < LIMIT_SECONDS
+    assert "cancel" in str(error)
+    assert not (folder / "ended").exists(), "a consumer took a truncated input for the whole"
+    go.touch()
+    assert frame.count() == 2000
+    print(f"cut off {how}: {action.ended - began:.2f} s")
+
+
+def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
+    """The same where the DataFrame's own task writes the result: nothing of it is committed."""
+    go = folder / "go"
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, 10)
+            mark(f"{folder}/producers")
+            end = time.monotonic() + STAGE_SECONDS
+            while not go.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+                yield batch.slice(0, 0)
+            yield batch.slice(10)
+
+    stream = penstock.fromDataFrame(spark.range(0, 2000, 1, 2).mapInArrow(slowly, "id long"))
+    frame = stream.toDF()
+    before = SessionProbe(spark).files()
+    action = Action(frame.count)
+    wait_until("the source runs", lambda: len(marks(folder / "producers")) >= 2, 30)
+    spark.sparkContext.cancelAllJobs()
+    assert isinstance(action.wait(), Exception)
+    wait_until("the partitions are gone", lambda: SessionProbe(spark).files() == before)
+    with contextlib.suppress(JobError):
+        action = Action(stream.run)
+        wait_until("the second run is there", lambda: SessionProbe(spark).slots_in_use() == 2, 30)
+        spark.sparkContext.cancelAllJobs()
+        assert isinstance(action.wait(), JobCancelledError)
+    go.touch()
+    assert frame.count() == 2000
+
+
+DRIVER = """
+import sys, threading
+import pyarrow as pa
+import session_probe, test_kills
+from pyspark import cloudpickle
+for module in (session_probe, test_kills):
+    cloudpickle.register_pickle_by_value(module)
+import penstock
+from pyspark.sql import SparkSession
+from penstock.spark.session import build_session
+
+def main(folder, master):
+    spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config(
+        "spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").config(
+        "spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    assert penstock.repartition(spark.range(100), 2, "id").count() == 100
+    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(test_kills.endless(folder), "id long")
+    stream = stream.keyBy("id", numPartitions=2).mapInArrow(test_kills.watching(folder), "id long")
+    action = test_kills.Action(stream.run)
+    session_probe.wait_until("both ends run", lambda: test_kills.running(test_kills.Path(folder)), 60)
+    print("ready", session_probe.SessionProbe(spark).environment_pid(), flush=True)
+    sys.stdin.readline()
+    error = action.wait()
+    print("ended", repr(str(error)), flush=True)
+    test_kills.all_slots_work(spark) if master == "local[8,3]" else None
+    spark.stop()
+    print("bye", flush=True)
+
+main(sys.argv[1], sys.argv[2])
+"""
+
+
+@contextlib.contextmanager
+def driver(folder: Path, master: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A driver of its own with an endless job, in a temporary folder of its own; ready when this gives it."""
+    own = Path(tempfile.mkdtemp(prefix="d-"))
+    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
+    env = {**os.environ, "TMPDIR": str(own), "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(folder), master],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    try:
+        yield process, own
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def marked_processes(own: Path) -> list[psutil.Process]:
+    """Every process that runs with this temporary folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TMPDIR") == str(own):
+                found.append(process)
+    return found
+
+
+def test_killed_driver(folder: Path) -> None:
+    """SIGKILL of the driver: environment, workers, sockets, folders, the secret's file: all gone by themselves."""
+    shared = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").exists() else set()
+    with driver(folder, "local[6]") as (process, own):
+        assert process.stdout is not None
+        word = process.stdout.readline().split()
+        assert word[:1] == ["ready"]
+        environment = psutil.Process(int(word[1]))
+        assert list(own.glob("penstock-*")), "the test looks at the wrong folder"
+        began = time.monotonic()
+        process.kill()
+        process.wait()
+        wait_until("the environment is gone", lambda: not environment.is_running(), LIMIT_SECONDS)
+        wait_until("all processes are gone", lambda: not marked_processes(own), LIMIT_SECONDS)
+        seconds = time.monotonic() - began
+        assert seconds < LIMIT_SECONDS
+        left = [str(path.relative_to(own)) for path in own.glob("penstock-*/**")]
+        assert left in ([], [f"penstock-{os.getuid()}"]), left
+        assert not (folder / "ended").exists()
+    if Path("/dev/shm").exists():
+        assert set(Path("/dev/shm").iterdir()) <= shared
+    print(f"killed driver: everything gone after {seconds:.2f} s")
+
+
+def test_worker_killed_where_spark_retries(folder: Path) -> None:
+    """With `local[8,3]` Spark starts another attempt: it is refused, the job fails once, the session goes on."""
+    with driver(folder, "local[8,3]") as (process, own):
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline().startswith("ready")
+        began = time.monotonic()
+        os.kill(marks(folder / "producers")[0], signal.SIGKILL)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        word = process.stdout.readline()
+        seconds = time.monotonic() - began
+        assert word.startswith("ended")
+        assert "was lost" in word
+        assert seconds < LIMIT_SECONDS
+        assert process.stdout.readline() == "bye\n"
+        process.stdin.close()
+        assert process.wait(30) == 0
+        wait_until("all processes are gone", lambda: not marked_processes(own), LIMIT_SECONDS)
+        assert not (folder / "ended").exists()
+    print(f"killed worker where Spark retries: {seconds:.2f} s")
