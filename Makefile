@@ -9,7 +9,7 @@ STAMP := $(VENV)/.penstock-installed
 CODE := src tests $(wildcard examples)
 SEED ?= 0
 DURATION ?= 60
-BENCH ?=
+BENCH ?= all
 TESTS ?= tests
 
 .DEFAULT_GOAL := help

@@ -147,11 +147,12 @@ class Stream:
     def toDF(self) -> Any:
         """An ordinary Spark DataFrame; the job runs when an action reads it."""
         session = self._require_session("toDF")
+        from penstock.spark.checks import refuse_what_cannot_travel
         from penstock.spark.runtime import SparkRuntime
 
         runtime = SparkRuntime.of(session)
         settings = runtime.settings()
-        self.plan(settings, _PLANNING_SLOTS)
+        refuse_what_cannot_travel(self.plan(settings, _PLANNING_SLOTS).graph)
 
         def build() -> tuple[Any, Any]:
             plan = self.plan(settings, runtime.total_slots())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import penstock
@@ -11,6 +12,10 @@ from penstock.api.parquet import ParquetSource, parquet_source
 from penstock.bench.functions import COUNT_DDL, MEAN_DDL, count_rows, group_mean, reader
 from penstock.bench.measure import Case, WrongAnswerError
 from penstock.bench.rows import FILE_ROWS, NUMBERS_DDL, TEXTS_DDL, Dataset
+from penstock.wordcount.command import totals
+from penstock.wordcount.files import TextFiles
+from penstock.wordcount.job import count_files
+from penstock.wordcount.jvm import count_in_jvm, join_files
 
 PRODUCERS = 2
 CONSUMERS = 4
@@ -52,14 +57,14 @@ class SmallAndAll:
             raise WrongAnswerError(f"the mean of group {wrong[0]} is {means[wrong[0]]}, not {expected[wrong[0]]}")
 
 
-def exchange_case(spark: Any, name: str, data: Dataset, key: str) -> Case:
+def exchange_case(spark: Any, name: str, data: Dataset, key: str, consumers: int = CONSUMERS) -> Case:
     """Python stage, exchange by key, Python stage."""
     both = SmallAndAll(data)
     ddl = NUMBERS_DDL if key == "id" else TEXTS_DDL
 
     def ours(small: bool) -> Any:
         rows = penstock.readParquet(spark, both.paths(small))
-        return rows.keyBy(key, numPartitions=CONSUMERS).mapInArrow(count_rows, COUNT_DDL).toDF().collect()
+        return rows.keyBy(key, numPartitions=consumers).mapInArrow(count_rows, COUNT_DDL).toDF().collect()
 
     def theirs(small: bool, partitions: int) -> Any:
         rows = _python_rows(spark, both.source(small), ddl)
@@ -98,6 +103,30 @@ def dataframe_case(spark: Any, name: str, data: Dataset) -> Case:
         return frame.groupBy("k").applyInArrow(group_mean, MEAN_DDL).collect()
 
     return Case(name, ours, theirs, both.check_means, data.rows, data.bytes)
+
+
+def words_case(spark: Any, name: str, files: TextFiles, folder: Path) -> Case:
+    """Text to word counts in the driver; Spark's side is all JVM and reads the same text joined to a few files."""
+    few = TextFiles(files.files[: max(1, len(files.files) // 10)])
+    texts = {True: few, False: files}
+    joined = {}
+    for small, chosen in texts.items():
+        place = folder / f"words-{small}"
+        place.mkdir()
+        joined[small] = join_files(chosen.files, place)
+    expected: dict[bool, tuple[int, int]] = {}
+
+    def ours(small: bool) -> Any:
+        return count_files(spark, texts[small], PRODUCERS, PRODUCERS).counts
+
+    def theirs(small: bool, partitions: int) -> Any:
+        return count_in_jvm(spark, joined[small], partitions)
+
+    def check(counts: Any, small: bool) -> None:
+        if expected.setdefault(small, totals(counts)) != totals(counts):
+            raise WrongAnswerError(f"{totals(counts)} words and different words, and {expected[small]} before")
+
+    return Case(name, ours, theirs, check, len(files.files), files.bytes)
 
 
 def _python_rows(spark: Any, source: ParquetSource, ddl: str) -> Any:

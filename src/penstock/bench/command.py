@@ -10,59 +10,101 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench import rows as bench_rows
-from penstock.bench.cases import exchange_case, group_case
+from penstock.bench.cases import CONSUMERS, PRODUCERS, dataframe_case, exchange_case, group_case, words_case
 from penstock.bench.measure import Outcome, compare
-from penstock.bench.session import SLOTS, bench_session, machine
+from penstock.bench.rows import write_numbers, write_texts
+from penstock.bench.session import bench_session, machine
+from penstock.bench.slopes import memory_outcomes, rate_outcome
+from penstock.bench.tables import markdown, print_table, write_readme
+from penstock.shuffle.errors import SettingError
+from penstock.wordcount.files import find_demo_files
 
 NUMBER_ROWS = 20_000_000
+FEW_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What the command line says."""
+    """What the command line of `bench exchange` says."""
 
     rows: int = NUMBER_ROWS
     keys: str = "both"
     repeat: int = 3
-    slots: int = SLOTS
+    partitions: int = CONSUMERS
     json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllOptions:
+    """What the command line of `bench all` says."""
+
+    scale: float = 1.0
+    repeat: int = 3
+    readme: str = "README.md"
+    json: bool = False
+
+
+def bench_exchange(options: BenchOptions) -> int:
+    """The exchanges by key between Python stages."""
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        bench_session(PRODUCERS + options.partitions) as spark,
+    ):
+        outcomes = _exchanges(spark, options, Path(folder))
+    _show(outcomes, options.json)
+    return 0
+
+
+def bench_all(options: AllOptions) -> int:
+    """Everything; the tables go into the README."""
+    readme = Path(options.readme)
+    write_readme(readme, "") if not readme.is_file() else None
+    if not options.scale > 0:
+        raise SettingError(f"--scale must be above 0, not {options.scale}")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
+        outcomes = _everything(spark, options, Path(folder))
+    write_readme(readme, markdown(outcomes, machine()))
+    _show(outcomes, options.json)
+    return 0
+
+
+def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:
+    outcomes = []
+    if options.keys in ("int", "both"):
+        numbers = write_numbers(folder / "numbers", options.rows)
+        case = exchange_case(spark, "exchange by an integer", numbers, "id", options.partitions)
+        outcomes.append(compare(case, options.repeat, say))
+        outcomes.append(compare(group_case(spark, "groupBy().applyInArrow", numbers), options.repeat, say))
+    if options.keys in ("string", "both"):
+        texts = write_texts(folder / "texts", max(1, options.rows // 2))
+        case = exchange_case(spark, "exchange by a string", texts, "key", options.partitions)
+        outcomes.append(compare(case, options.repeat, say))
+    return outcomes
+
+
+def _everything(spark: Any, options: AllOptions, folder: Path) -> list[Outcome]:
+    rows = max(1, int(NUMBER_ROWS * options.scale))
+    outcomes = _exchanges(spark, BenchOptions(rows, repeat=options.repeat), folder)
+    numbers = write_numbers(folder / "numbers", rows)
+    case = dataframe_case(spark, "groupBy().applyInArrow of a DataFrame", numbers)
+    outcomes.append(compare(case, options.repeat, say))
+    outcomes.append(rate_outcome(spark, options.scale, options.repeat, say))
+    few = write_numbers(folder / "few", FEW_ROWS)
+    case = exchange_case(spark, "a whole action on few rows", few, "id")
+    outcomes.append(compare(case, 3 * options.repeat, say))
+    case = words_case(spark, "word count, Spark's in the JVM", find_demo_files(), folder)
+    outcomes.append(compare(case, options.repeat, say))
+    return outcomes + memory_outcomes(spark, options.scale, say)
+
+
+def _show(outcomes: list[Outcome], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"machine": machine(), "cases": [item.to_json() for item in outcomes]}) + "\n")
+    else:
+        print_table(outcomes, machine())
 
 
 def say(line: str) -> None:
     """Progress goes to standard error."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def bench_exchange(options: BenchOptions) -> int:
-    """The cases of exchanges by key between Python stages."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session(options.slots) as spark:
-        outcomes = exchange_outcomes(spark, options, Path(folder))
-    show(outcomes, options)
-    return 0
-
-
-def exchange_outcomes(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:
-    """Run them; the Parquet files stay in the folder."""
-    outcomes = []
-    if options.keys in ("int", "both"):
-        say(f"writing {options.rows:,} rows of numbers")
-        data = bench_rows.write_numbers(folder / "numbers", options.rows)
-        outcomes.append(compare(exchange_case(spark, "exchange by an integer", data, "id"), options.repeat, say))
-        outcomes.append(compare(group_case(spark, "groupBy().applyInArrow", data), options.repeat, say))
-    if options.keys in ("string", "both"):
-        count = max(1, options.rows // 2)
-        say(f"writing {count:,} rows of texts")
-        data = bench_rows.write_texts(folder / "texts", count)
-        outcomes.append(compare(exchange_case(spark, "exchange by a string", data, "key"), options.repeat, say))
-    return outcomes
-
-
-def show(outcomes: list[Outcome], options: BenchOptions) -> None:
-    """Print one JSON object or a table."""
-    if options.json:
-        sys.stdout.write(json.dumps({"machine": machine(), "cases": [item.to_json() for item in outcomes]}) + "\n")
-        return
-    for item in outcomes:
-        sys.stdout.write(json.dumps(item.to_json()) + "\n")

@@ -5,26 +5,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.shuffle.errors import PenstockError
 
 Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)
+SECONDS, RATE, MEGABYTES = "s", "GB/s", "MB"
 
 
 class WrongAnswerError(PenstockError):
     """A measured run gave other rows than it must."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One way: `run(small)` gives an answer over a tenth of the rows or all of them."""
-
-    name: str
-    run: Callable[[bool], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The seconds of each run, or another figure; `notes` are shown beside them."""
+    """The seconds of each run, or another figure."""
 
     name: str
     rows: int = 0
@@ -50,8 +43,7 @@ class Outcome:
     penstock: tuple[float, ...] = ()
     spark: tuple[float, ...] = ()
     spark_partitions: int = 0
-    unit: str = "s"
-    notes: Mapping[str, float] = field(default_factory=dict)
+    unit: str = SECONDS
 
     @property
     def penstock_median(self) -> float:
@@ -66,7 +58,10 @@ class Outcome:
     @property
     def ratio(self) -> float | None:
         """How many times Penstock is faster."""
-        return self.spark_median / self.penstock_median if self.spark_median is not None else None
+        if self.spark_median is None:
+            return None
+        quotient = self.spark_median / self.penstock_median
+        return 1 / quotient if self.unit == RATE else quotient
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -81,7 +76,6 @@ class Outcome:
             "spark_median": None if self.spark_median is None else round(self.spark_median, 4),
             "spark_partitions": self.spark_partitions,
             "ratio": None if self.ratio is None else round(self.ratio, 2),
-            "notes": dict(self.notes),
         }
 
 

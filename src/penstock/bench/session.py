@@ -10,31 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
 from typing import Any
 
 SLOTS = 6
 """Two producers and four consumers."""
 
 
-@contextlib.contextmanager
-def bench_session(slots: int = SLOTS, conf: dict[str, str] | None = None) -> Iterator[Any]:
-    """A session that is stopped at the end, with everything of Penstock's on it."""
-    from penstock.spark.runtime import SparkRuntime
-    from penstock.spark.session import build_session
+def bench_session(slots: int = SLOTS) -> contextlib.AbstractContextManager[Any]:
+    """A session for a `with` block."""
+    from penstock.spark.session import open_session
 
-    settings = {
+    conf = {
         "spark.driver.memory": f"{_heap_gigabytes()}g",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
-        **(conf or {}),
     }
-    spark = build_session("penstock-bench", slots, settings)
-    try:
-        yield spark
-    finally:
-        SparkRuntime.of(spark).close()
-        spark.stop()
+    return open_session("penstock-bench", slots, conf)
 
 
 def machine() -> dict[str, Any]:

@@ -148,7 +148,7 @@ class MasterLink:
             case "release_partitions":
                 host.registry.release(PartitionId.from_wire(tuple(wire)) for wire in instruction["partitions"])
             case "release_job":
-                host.registry.release_job(str(instruction["job"]))
+                host.release_job(str(instruction["job"]))
             case "shutdown":
                 host.stopping.set()
             case other:

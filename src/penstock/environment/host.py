@@ -83,6 +83,7 @@ class Host:
         self._turn_due = False
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[None]] = set()
+        self._left_gates: dict[AttemptId, list[GatePort]] = {}
         self._early_updates: deque[tuple[AttemptId, ShuffleDescriptor]] = deque(maxlen=_EARLY_UPDATES)
 
     def now(self) -> float:
@@ -122,11 +123,22 @@ class Host:
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """The real producer of a gate's unknown channels; kept for a gate that is not open yet (False)."""
         gates = [g for session in self.sessions for g in session.gates.values() if g.attempt == consumer]
+        gates += self._left_gates.get(consumer, ())
         # Every gate is asked: two inputs of one task may read the same dataset.
         updated = [gate.update(descriptor) for gate in gates]
         if not any(updated):
             self._early_updates.append((consumer, descriptor))
         return any(updated)
+
+    def remember(self, gate: GatePort) -> None:
+        """A gate has closed before all its producers came: they are told when they come."""
+        self._left_gates.setdefault(gate.attempt, []).append(gate)
+
+    def release_job(self, job: str) -> None:
+        """A job is over: release all it has here."""
+        self.registry.release_job(job)
+        for attempt in [attempt for attempt in self._left_gates if attempt.job == job]:
+            del self._left_gates[attempt]
 
     def take_updates(self, consumer: AttemptId) -> list[ShuffleDescriptor]:
         """What came for a consumer before its gate was open."""

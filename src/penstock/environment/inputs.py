@@ -3,13 +3,14 @@
 
 A channel is local (a view of a subpartition of this environment, never through TCP), remote, unknown (its producer
 has not been deployed yet), or ended. Channels with something to read stand in one queue, each at most once, and
-give one thing a turn. At most `WINDOW` slices of a gate are out at the task; events cost nothing.
+give one thing a turn. About `WINDOW` slices of a gate are out at the task, an equal share per channel, so that no
+channel's data fills the window before the others have any; events cost nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -24,7 +25,6 @@ from penstock.shuffle.events import encode_event
 if TYPE_CHECKING:
     from penstock.environment.host import Host
     from penstock.environment.session import TaskSession
-    from penstock.partition.registry import WaitingRequest
 
 WINDOW = 16
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
@@ -61,14 +61,14 @@ class ChannelSource(Protocol):
 
 @dataclass(slots=True)
 class Channel:
-    """One channel of a gate. `source` is None while the producer is unknown or waited for, and after the end."""
+    """One channel of a gate. `source` is None until the producer is there, and after the end."""
 
     index: int
     descriptor: ShuffleDescriptor
     subpartition: int
     source: ChannelSource | None = None
-    waiting: WaitingRequest | None = None
     polled: int = 0
+    out: int = 0
     is_queued: bool = False
     is_ended: bool = False
 
@@ -92,11 +92,16 @@ class GatePort:
         self._session = session
         self._holdings = holdings
         self._ready: deque[Channel] = deque()
-        self._out: Counter[int] = Counter()
-        self._outstanding = 0
+        self._out: dict[int, list[Channel]] = {}
+        self._share = max(2, WINDOW // max(1, len(request.channels)))
         self._closed = False
         self._releases: list[Callable[[], None]] = []
         self.channels = [Channel(i, source, sub) for i, (source, sub) in enumerate(request.channels)]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody reads it any more."""
+        return self._closed
 
     def open(self) -> None:
         """Request every partition that is known already."""
@@ -128,8 +133,9 @@ class GatePort:
                 self._leave_queue()
                 self._fail(channel, source.failure)
                 continue
-            if self._outstanding >= WINDOW:
-                return
+            if channel.out >= self._share:
+                self._leave_queue()  # until the task recycles one of its slices
+                continue
             item = source.poll()
             self._ready.rotate(-1)
             if item is not None:
@@ -138,12 +144,16 @@ class GatePort:
     def recycle(self, segments: tuple[int, ...]) -> None:
         """The task has copied these slices; raises ProtocolError for one it was not given."""
         for segment in segments:
-            if not self._out[segment]:
+            channels = self._out.get(segment)
+            if not channels:
                 raise ProtocolError(f"gate {self.port} recycles segment {segment}, which it was not given")
-            self._out[segment] -= 1
-            self._outstanding -= 1
+            channel = channels.pop(0)
+            if not channels:
+                del self._out[segment]
+            channel.out -= 1
             self._holdings.recycle(segment)
-        self._host.touch_gate(self)
+            if channel.source is not None:
+                self.available(channel)
 
     def resume(self, channel: int) -> None:
         """Let a blocked channel go on; without effect on one that is not blocked."""
@@ -160,20 +170,24 @@ class GatePort:
             source.on_task_event(payload)
 
     def close(self) -> None:
-        """Give everything back; idempotent."""
+        """Give everything back; idempotent.
+
+        Producers that are not known yet, or have not registered, are still told when they come that this reader
+        has left: otherwise their subpartition would fill up and stop them.
+        """
         if self._closed:
             return
         self._closed = True
+        if any(channel.descriptor.is_unknown and not channel.is_ended for channel in self.channels):
+            self._host.remember(self)
         for channel in self.channels:
-            if channel.waiting is not None:
-                self._host.registry.cancel(channel.waiting)
             if channel.source is not None:
                 channel.source.release()
                 channel.source = None
         self._ready.clear()
         if not self._holdings.is_closed:
-            for segment, count in self._out.items():
-                for _ in range(count):
+            for segment, channels in self._out.items():
+                for _ in channels:
                     self._holdings.recycle(segment)
         self._out.clear()
         for release in self._releases:
@@ -215,7 +229,8 @@ class GatePort:
     def _request(self, channel: Channel) -> None:
         descriptor = channel.descriptor
         if descriptor.empty:
-            self._end_empty(channel)
+            if not self._closed:
+                self._end_empty(channel)
         elif descriptor.is_unknown:
             return
         elif descriptor.environment in ("", self._host.environment):
@@ -223,27 +238,23 @@ class GatePort:
         elif self._host.remote is not None:
             self._host.remote.open(self, channel)
         else:
-            self._fail(channel, PenstockError(f"this environment has no network to read {descriptor.partition}"))
+            self.fail_channel(channel, PenstockError(f"there is no network here to read {descriptor.partition}"))
 
     def _request_local(self, channel: Channel, partition: PartitionId) -> None:
-        channel.waiting = None
         registry = self._host.registry
         try:
             view = self._host.local_view(partition, channel.subpartition, lambda: self.available(channel))
         except PartitionNotProducedError:
-            channel.waiting = registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
+            registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
             return
         except PenstockError as error:
-            self._fail(channel, error)
+            self.fail_channel(channel, error)
             return
         self.attach(channel, view)
 
     def _waited(self, channel: Channel, error: PenstockError | None) -> None:
-        channel.waiting = None
-        if self._closed:
-            return
         if error is not None:
-            self._fail(channel, error)
+            self.fail_channel(channel, error)
         else:
             self._request_local(channel, channel.descriptor.partition)
 
@@ -257,8 +268,8 @@ class GatePort:
         payload = item.payload
         if isinstance(payload, BufferSlice):
             self._holdings.deliver(payload.segment)
-            self._out[payload.segment] += 1
-            self._outstanding += 1
+            self._out.setdefault(payload.segment, []).append(channel)
+            channel.out += 1
             self._session.deliver((self.port, 0, channel.index, payload.segment, payload.offset, payload.length))
             return
         self._session.event(self.port, item.data_type, channel.index, payload)

@@ -22,7 +22,7 @@ from penstock.environment.control import redial
 from penstock.environment.host import Host, HostConfig
 from penstock.environment.remote import RemoteExchange, address_towards
 from penstock.environment.session import TaskSession
-from penstock.network.rendezvous import Rendezvous
+from penstock.network.rendezvous import Rendezvous, sweep
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
 
@@ -58,6 +58,7 @@ def main() -> None:
         sys.exit(1)
     finally:
         config.place.remove()
+        sweep()  # a killed driver can't remove its own folder
 
 
 def _run(main_task: object) -> None:

@@ -77,6 +77,9 @@ class RemoteExchange:
         descriptor = channel.descriptor
         source = None
         try:
+            if gate.is_closed:
+                await self._decline(channel)
+                return
             source = RemoteSource(self._host, gate, channel, self._buffers(gate, channel))
             sub = channel.subpartition
             source.remote = await self._client.request_partition(
@@ -88,6 +91,16 @@ class RemoteExchange:
             gate.fail_channel(channel, lost(channel, error))
             return
         gate.attach(channel, source)
+
+    async def _decline(self, channel: Channel) -> None:
+        """Tell a producer that came late that its reader has left."""
+        descriptor, sub = channel.descriptor, channel.subpartition
+        sink = DecliningSink()
+        credit = ReceiverCredit((), sink)
+        remote = await self._client.request_partition(
+            descriptor.address, descriptor.partition, sub, sub, sink, credit
+        )
+        remote.release()
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
         network = self._host.settings.network
@@ -138,6 +151,37 @@ class ChannelBuffers:
     def add_listener(self, listener: Callable[[int | None], bool]) -> bool:
         """Offer the listener a segment later."""
         return self._floating.add_listener(listener)
+
+
+class DecliningSink:
+    """The sink, and the empty pool, of a channel that is opened only to be cancelled."""
+
+    def request_floating(self) -> int | None:
+        """None: nothing is to be received."""
+        return None
+
+    def return_floating(self, segment: int) -> None:
+        """Never called: nothing was lent."""
+
+    def return_exclusive(self, segment: int) -> None:
+        """Never called: there is none."""
+
+    def add_listener(self, listener: Callable[[int | None], bool]) -> bool:
+        """Keep nobody waiting."""
+        return True
+
+    def take_buffer(self, length: int) -> tuple[int, memoryview] | None:
+        """None: there is no credit."""
+        return None
+
+    def on_buffer(self, segment: int, length: int, backlog: int) -> None:
+        """Never called: there is no credit."""
+
+    def on_event(self, data_type: int, payload: bytes) -> None:
+        """Ignore."""
+
+    def on_error(self, error: BaseException) -> None:
+        """Ignore: nobody reads this any more."""
 
 
 class RemoteSource:

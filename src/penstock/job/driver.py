@@ -57,6 +57,7 @@ class JobDriver:
         self._loop = asyncio.get_running_loop()
         self._jobs: dict[str, _RunningJob] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._actions: dict[type, Callable[[Any], None]] = {
             do.LaunchSparkJobs: self._launch,
             do.CancelSparkJobs: self._cancel_spark_jobs,
@@ -75,7 +76,9 @@ class JobDriver:
         }
 
     def handle(self, event: events.Event) -> None:
-        """Give the core an event and do what it says."""
+        """Give the core an event and do what it says; nothing once this is closed."""
+        if self._closed:
+            return
         for instruction in self._core.handle(event, time.monotonic()):
             self._actions[type(instruction)](instruction)
 
@@ -109,6 +112,7 @@ class JobDriver:
 
     async def close(self) -> None:
         """Stop timers and background work, close the ShuffleMasters; jobs must be over or are given up."""
+        self._closed = True
         for name in list(self._jobs):
             job = self._jobs.pop(name)
             for timer in job.timers:

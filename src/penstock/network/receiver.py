@@ -270,7 +270,9 @@ class ConnectionCore:
         self._next_receiver += 1
         channel = RemoteInputChannel(self, receiver, request, sink, credit)
         self._channels[receiver] = channel
-        self.send(channel, PartitionRequest(receiver, request.partition, request.first, request.last, credit.initial))
+        # Sent even if the channel is released at once: the cancellation behind it then tells the producer that
+        # this reader will never come, instead of leaving its subpartition to fill up.
+        self.send(None, PartitionRequest(receiver, request.partition, request.first, request.last, credit.initial))
         return channel
 
     def receive(self, message: Message) -> None:

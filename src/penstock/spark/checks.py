@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.shuffle.errors import SettingError
+from penstock.graph.job_graph import JobGraph
+from penstock.shuffle.errors import PlanError, SettingError
 
 KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
 
@@ -40,6 +41,29 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
             "spark.dynamicAllocation.enabled=true removes executors whose data the local shuffle service still holds:"
             " set it to false, or choose another service with spark.penstock.shuffle.service"
         )
+
+
+def refuse_what_cannot_travel(graph: JobGraph) -> None:
+    """Refuse a job whose functions or sources can't be sent to tasks, naming the first and why."""
+    for vertex in graph.vertices:
+        for operator in vertex.operators:
+            _pickle(operator, operator.name)
+        if vertex.source is not None:
+            _pickle(vertex.source, f"the source {vertex.name}")
+    for edge in graph.edges:
+        _pickle(edge.exchange, f"the partition function of the exchange into {graph.vertex(edge.consumer).name}")
+
+
+def _pickle(thing: object, name: str) -> None:
+    from pyspark import cloudpickle
+
+    try:
+        cloudpickle.dumps(thing)
+    except Exception as error:
+        raise PlanError(
+            f"{name} cannot be sent to tasks: {error} (make locks, connections, open files and sessions inside the"
+            " function instead of using those of the driver)"
+        ) from error
 
 
 def python_hint(error: str) -> str:

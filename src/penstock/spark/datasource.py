@@ -29,7 +29,7 @@ from penstock.shuffle import (
     ShuffleEnvironment,
     control,
 )
-from penstock.shuffle.errors import SettingError
+from penstock.shuffle.errors import PartitionError, SettingError
 
 NAME = "penstock"
 TICKET = "ticket"
@@ -114,6 +114,10 @@ def read_result(partition: ResultPartition) -> Iterator[pa.RecordBatch]:
         while (received := gate.next()) is not None:
             if received.batch is not None:
                 yield received.batch
+    except PartitionError as error:
+        raise type(error)(
+            f"{error}. Spark keeps the plan of this DataFrame, so it can't be read any more: make it again with toDF()"
+        ) from None
     finally:
         if gate is not None:
             gate.close()

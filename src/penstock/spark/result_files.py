@@ -3,20 +3,22 @@
 
 Spark plans a Python data source in a process beside the driver, of the same user. What a data source gets as
 options ends in plans and logs, so an option only holds the path of a file that this user alone can read.
+
+The folder of these files lies beside those of environment processes and is swept like them: it holds a lock while
+the driver lives, so what a killed driver left (the secret is in it) goes with the next sweep.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
+import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgpack
 import pyarrow as pa
 
 from penstock.services.local.launch import EnvironmentLaunch
+from penstock.services.local.private_folder import PrivateFolder
 from penstock.shuffle.errors import ControlError
 
 
@@ -33,13 +35,12 @@ class ResultFolder:
     """A private folder with one ticket per result; made on first use, removed by `close`."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
+        self._folder: PrivateFolder | None = None
+        self._lock = threading.Lock()
 
     def write(self, ticket: ResultTicket) -> str:
         """Write a ticket; the path of its file."""
-        if self._path is None:
-            self._path = Path(tempfile.mkdtemp(prefix="penstock-driver-"))
-        path = self._path / ticket.result
+        path = self._open().path / ticket.result
         launch = ticket.launch
         data = msgpack.packb(
             {
@@ -58,9 +59,16 @@ class ResultFolder:
 
     def close(self) -> None:
         """Remove the folder; idempotent."""
-        path, self._path = self._path, None
-        if path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+        with self._lock:
+            folder, self._folder = self._folder, None
+            if folder is not None:
+                folder.close()
+
+    def _open(self) -> PrivateFolder:
+        with self._lock:
+            if self._folder is None:
+                self._folder = PrivateFolder("driver")
+            return self._folder
 
 
 def read_ticket(path: str) -> ResultTicket:

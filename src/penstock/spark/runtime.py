@@ -21,11 +21,11 @@ from penstock.job.events import RANGE_PART
 from penstock.job.launcher import Submission
 from penstock.job.master import JobHandle
 from penstock.job.result import JobProgress, JobResult
-from penstock.shuffle import Settings
+from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import JobCancelledError, SettingError
 from penstock.shuffle.settings import PREFIX
 from penstock.spark.application import Application
-from penstock.spark.checks import refuse_conf, refuse_connect
+from penstock.spark.checks import refuse_conf, refuse_connect, refuse_what_cannot_travel
 from penstock.spark.datasource import NAME, TICKET, PenstockDataSource
 from penstock.spark.hints import hint_parquet
 from penstock.spark.launcher import SparkPayload
@@ -60,6 +60,7 @@ class SparkRuntime:
         """The settings in the session's conf; unknown keys are refused, and what Penstock can't run under."""
         conf = session_conf(self._spark)
         settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
+        load_service(settings.shuffle.service)
         refuse_conf(conf, settings.shuffle.service)
         return settings
 
@@ -114,6 +115,7 @@ class SparkRuntime:
         missing = [v.name for v in graph.vertices if v.reads_dataframe and v.id not in dataframes]
         if missing:
             raise SettingError(f"job {graph.name}: no DataFrame was given for {', '.join(missing)}")
+        refuse_what_cannot_travel(graph)
         master = self._application.master(settings)
         job = master.new_job()
         user.apply(self._spark)
@@ -136,6 +138,9 @@ class SparkRuntime:
                 frame = dataframes[vertex.id]
                 hint_parquet(frame)
                 schema = arrow_schema(frame.schema)
+                if not frame.columns:
+                    # PySpark loses the number of rows of batches without columns; the task drops this one again.
+                    frame = frame.selectExpr("true AS row")
                 plan = TaskPlan(launch, job, graph, dataframe_vertex=vertex.id, dataframe_schema=schema)
                 part = frame.coalesce(vertex.parallelism).mapInArrow(task_of(plan), STATUS_DDL)
                 plan_scans(part)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 
@@ -25,6 +27,20 @@ def build_session(app_name: str, slots: int | None = None, conf: dict[str, str] 
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextlib.contextmanager
+def open_session(app_name: str, slots: int | None = None, conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session for the length of a `with` block; at its end everything of Penstock's and Spark's on it is stopped."""
+    from penstock.spark.runtime import SparkRuntime
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    spark = build_session(app_name, slots, conf)
+    try:
+        yield spark
+    finally:
+        SparkRuntime.of(spark).close()
+        spark.stop()
 
 
 def _defaults() -> dict[str, str]:

@@ -62,8 +62,10 @@ def spark_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Itera
 
 def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly this schema; columns that have the type already are not copied."""
-    if batch.schema.equals(schema) or not schema.names:
+    if batch.schema.equals(schema):
         return batch
+    if not schema.names:
+        return batch.select([])
     columns = [_conform(batch.column(i), field.type) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

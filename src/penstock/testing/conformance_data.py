@@ -254,9 +254,9 @@ class DataConformance:
         assert ends[0] == ends[1]
         assert ends[0].checksum != ends[2].checksum
 
-    def test_events_keep_their_place_among_the_rows(self, exchange: Exchange, kind: PartitionKind) -> None:
+    def test_events_keep_their_place_among_the_rows(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
         """A broadcast event reaches every subpartition behind all rows written before it and before all others."""
-        producer = exchange.produce(Written(kind, subpartitions=2))
+        producer = exchange.produce(Written(pipelined_kind, subpartitions=2))
         for n in range(3):
             producer.writer.broadcast(numbers(n))
             producer.writer.broadcast_event(TaskEvent(b"event-%d" % n))

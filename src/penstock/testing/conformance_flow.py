@@ -268,7 +268,12 @@ class FlowConformance:
             consumer.gate.resume_consumption(0)
             assert consumer.batch().to_pydict()["n"] == [n]
         arrived: list[tuple[int, bytes]] = []
-        wait_until(lambda: arrived.extend(producer.writer.take_task_events()) or len(arrived) == 3, "the task events")
+
+        def all_arrived() -> bool:
+            arrived.extend(producer.writer.take_task_events())
+            return len(arrived) == 3
+
+        wait_until(all_arrived, "the task events")
         assert arrived == [(0, b"payload-0"), (0, b"payload-1"), (0, b"payload-2")]
         producer.writer.finish()
         assert consumer.values() == []

@@ -6,9 +6,10 @@ suite over it) except spilling and processes: data lives in this process, tasks 
 is only a name. A full back-pressured partition blocks its writer until a reader takes a batch, the task is
 cancelled (`MemoryShuffleEnvironment.cancel`) or the partition ends.
 
-Beyond the interface: `MemoryShuffleEnvironment.cancel` and `.lose`. `extras["partition_request_timeout"]` sets the seconds after which an unproduced partition is
-PartitionNotProducedError (otherwise `spark.penstock.job.slotsTimeout`). When not to use it: for data that
-does not fit memory, for more than one process, for any measurement.
+Beyond the interface: `MemoryShuffleEnvironment.cancel` and `.lose`. `extras["partition_request_timeout"]` sets
+the seconds after which an unproduced partition is PartitionNotProducedError (otherwise
+`spark.penstock.job.slotsTimeout`). When not to use it: for data that does not fit memory, for more than one
+process, for any measurement.
 """
 
 from __future__ import annotations

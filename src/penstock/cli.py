@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `penstock wordcount`, `penstock bench`, `penstock torture`.
+
+Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
+standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock.shuffle.errors import PenstockError, SettingError
+
+WRONG, USAGE, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    options = parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print("penstock: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except PenstockError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, SettingError) else WRONG
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    top = argparse.ArgumentParser(prog="penstock", description="A data-exchange service for PySpark pipelines.")
+    top.add_argument("--version", action="version", version=f"penstock {importlib.metadata.version('penstock')}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_wordcount(commands.add_parser("wordcount", help="count words of text files through an exchange on Spark"))
+    _add_bench(commands.add_parser("bench", help="measure Penstock beside Spark's own shuffle"))
+    _add_torture(commands.add_parser("torture", help="random jobs, kills and cancels"))
+    return top
+
+
+def _add_wordcount(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="text files, and folders of them")
+    parser.add_argument("--demo", action="store_true", help="the text and source files of this Python")
+    parser.add_argument("--partitions", type=positive, metavar="N", help="consumers of the exchange")
+    parser.add_argument("--top", type=natural, default=20, metavar="K", help="how many words to show (20)")
+    parser.add_argument("--verify", action="store_true", help="count again in plain Python, and compare")
+    parser.add_argument("--compare", action="store_true", help="also time Spark's JVM on the same text")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_wordcount, parser=parser)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(title="benches", required=True, metavar="BENCH")
+    exchange = kinds.add_parser("exchange", help="exchanges by key between Python stages")
+    exchange.add_argument("--rows", type=positive, default=20_000_000, metavar="N", help="rows (20 million)")
+    exchange.add_argument("--partitions", type=positive, default=4, metavar="P", help="consumers (4)")
+    exchange.add_argument("--keys", choices=("int", "string", "both"), default="both", help="which keys (both)")
+    everything = kinds.add_parser("all", help="everything, and write the table into the README")
+    everything.add_argument("--readme", default="README.md", metavar="FILE", help="where the table goes")
+    everything.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    for kind in (exchange, everything):
+        kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
+        kind.add_argument("--json", action="store_true", help="one JSON object")
+        kind.set_defaults(run=_bench, parser=kind)
+    exchange.set_defaults(bench="exchange")
+    everything.set_defaults(bench="all")
+
+
+def _add_torture(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what chance depends on (0)")
+    parser.add_argument("--duration", type=positive, default=60, metavar="D", help="seconds (60)")
+    parser.set_defaults(run=_torture, parser=parser)
+
+
+def positive(text: str) -> int:
+    """A whole number from one on."""
+    value = natural(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return value
+
+
+def natural(text: str) -> int:
+    """A whole number from zero on; underscores are fine."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return value
+
+
+def _wordcount(options: argparse.Namespace) -> int:
+    if options.demo == bool(options.paths):
+        options.parser.error("give paths, or --demo" if not options.paths else "give paths or --demo, not both")
+    from penstock.wordcount.command import WordcountOptions, run_wordcount
+
+    return run_wordcount(
+        WordcountOptions(
+            tuple(options.paths),
+            options.partitions,
+            options.top,
+            options.verify,
+            options.json,
+            options.demo,
+            options.compare,
+        )
+    )
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from penstock.bench import command
+
+    if options.bench == "all":
+        return command.bench_all(
+            command.AllOptions(options.scale, options.repeat, options.readme, options.json)
+        )
+    chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
+    return command.bench_exchange(chosen)
+
+
+def _torture(options: argparse.Namespace) -> int:
+    from penstock.torture import torture
+
+    return torture(options.seed, options.duration)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

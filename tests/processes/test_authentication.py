@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who does not know the application's secret gets nothing from an environment process, and harms nobody in it.
+
+Both doors are tried, the Unix socket and the TCP data port, while an exchange of another host is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from local_harness import LocalHarness
+
+from penstock.network.handshake import MAGIC, Handshake, Role
+from penstock.services.local import EnvironmentLaunch, attach
+from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
+
+pytestmark = pytest.mark.processes
+
+HOST = "one"
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
+    """One environment process."""
+    harness = LocalHarness(request.node.name)
+    harness.commander(HOST)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def door(request: pytest.FixtureRequest, harness: LocalHarness) -> Callable[[], socket.socket]:
+    """Opens a connection to the environment."""
+    commander = harness.commander(HOST)
+
+    def unix() -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(PATIENCE)
+        connection.connect(f"{commander.rendezvous}/s")
+        return connection
+
+    def tcp() -> socket.socket:
+        host, _, port = commander.address.removeprefix("tcp://").rpartition(":")
+        return socket.create_connection((host, int(port)), PATIENCE)
+
+    return unix if request.param == "unix" else tcp
+
+
+def heard(connection: socket.socket) -> bytes:
+    """All that the other side says until it closes."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(65536):
+            data += piece
+    return data
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """So many bytes, or fewer where the other side closed."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while len(data) < count and (piece := connection.recv(count - len(data))):
+            data += piece
+    return data
+
+
+def shake(connection: socket.socket, secret: bytes) -> bool:
+    """Whether a handshake with this secret goes through."""
+    hands = Handshake(Role.CLIENT, secret, "intruder", "test")
+    while not hands.is_done:
+        connection.sendall(hands.outgoing())
+        needed = hands.needed
+        data = receive_exactly(connection, needed)
+        if len(data) < needed:
+            return False
+        hands.receive(data)
+    return True
+
+
+def still_works(harness: LocalHarness) -> None:
+    """The environment answers, holds no stranger's session, and its process is the same."""
+    figures = harness.commander(HOST).call("local.statistics", {}, PATIENCE)
+    assert figures["segments_in_use"] == 0
+    attach(EnvironmentLaunch(harness.application, harness.secret, "", harness.conf, HOST)).close()
+    assert Path(f"/proc/{harness.pid(HOST)}").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8, bytes(300), b"\xff" * 300, MAGIC + b"\xff" * 300, os.urandom(5000)],
+    ids=["http", "zeros", "ones", "magic", "noise"],
+)
+def test_strangers_words(door: Callable[[], socket.socket], harness: LocalHarness, words: bytes) -> None:
+    """Whatever is no handshake is closed without a word."""
+    with door() as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(words)
+        assert heard(connection) == b""
+    still_works(harness)
+
+
+def test_wrong_secret(door: Callable[[], socket.socket], harness: LocalHarness) -> None:
+    """A handshake with another secret is closed before anything of ours is proved; the right one goes through."""
+    for secret in (bytes(32), secrets.token_bytes(32), harness.secret[:-1] + bytes([harness.secret[-1] ^ 1])):
+        with door() as connection:
+            assert not shake(connection, secret)
+            assert heard(connection) == b""
+    with door() as connection:
+        assert shake(connection, harness.secret)
+    still_works(harness)
+
+
+def test_silence_and_half_a_handshake(door: Callable[[], socket.socket], harness: LocalHarness) -> None:
+    """Connections that say nothing, or stop in the middle, keep nobody else out."""
+    silent = [door() for _ in range(20)]
+    half = [door() for _ in range(20)]
+    for connection in half:
+        connection.sendall(Handshake(Role.CLIENT, harness.secret, "slow", "test").outgoing()[:10])
+    with door() as connection:
+        assert shake(connection, harness.secret)
+    still_works(harness)
+    for connection in [*silent, *half]:
+        connection.close()
+    still_works(harness)
+
+
+def test_replayed_proof(door: Callable[[], socket.socket], harness: LocalHarness) -> None:
+    """A recorded handshake is worth nothing on a second connection."""
+    hands = Handshake(Role.CLIENT, harness.secret, "honest", "test")
+    hello = hands.outgoing()
+    with door() as connection:
+        connection.sendall(hello)
+        hands.receive(receive_exactly(connection, hands.needed))
+        proof = hands.outgoing()
+        connection.sendall(proof)
+        hands.receive(receive_exactly(connection, hands.needed))
+        assert hands.is_done
+    with door() as connection:
+        connection.sendall(hello)
+        assert receive_exactly(connection, len(hello))
+        connection.sendall(proof)
+        assert heard(connection) == b""
+    still_works(harness)
+
+
+def test_task_with_another_secret(harness: LocalHarness) -> None:
+    """A task of another secret is told so; the environment is not started anew for it."""
+    pid = harness.pid(HOST)
+    launch = EnvironmentLaunch(harness.application, bytes(32), "", harness.conf, HOST)
+    with pytest.raises((AuthenticationError, EnvironmentLostError), match=r"secret"):
+        attach(launch)
+    assert harness.pid(HOST) == pid
+    still_works(harness)
+
+
+def test_secret_is_not_shown(harness: LocalHarness) -> None:
+    """Neither in the process's arguments nor in its environment block, nor in its log."""
+    folder = Path(f"/proc/{harness.pid(HOST)}")
+    for text in (folder / "cmdline", folder / "environ", Path(harness.commander(HOST).rendezvous, "log")):
+        data = text.read_bytes()
+        assert harness.secret not in data
+        assert harness.secret.hex().encode() not in data
+    assert oct(Path(harness.commander(HOST).rendezvous).stat().st_mode)[-3:] == "700"
+    assert oct(Path(harness.commander(HOST).rendezvous, "s").stat().st_mode)[-3:] == "600"
