@@ -117,9 +117,7 @@ def _bench(options: argparse.Namespace) -> int:
     from penstock.bench import command
 
     if options.bench == "all":
-        return command.bench_all(
-            command.AllOptions(options.scale, options.repeat, options.readme, options.json)
-        )
+        return command.bench_all(command.AllOptions(options.scale, options.repeat, options.readme, options.json))
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
     return command.bench_exchange(chosen)
 

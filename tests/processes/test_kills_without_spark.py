@@ -191,9 +191,7 @@ def test_folder_of_a_killed_process_is_swept() -> None:
     (mine.path / "secret").write_text("x")
     script = "from penstock.services.local.private_folder import PrivateFolder as F; import sys\n"
     script += "f = F('driver'); (f.path / 'secret').write_text('y'); print(f.path, flush=True); sys.stdin.read()"
-    other = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with other:
         path = Path(line(other))
         sweep()

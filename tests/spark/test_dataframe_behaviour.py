@@ -106,7 +106,7 @@ def test_views_and_writers(spark: Any, counting: Counting, tmp_path: Path) -> No
 
 
 def test_plans_run_nothing(spark: Any) -> None:
-    """explain (all forms), schema, dtypes, columns, a view, a join's plan: no job."""
+    """Explain (all forms), schema, dtypes, columns, a view, a join's plan: no job."""
     jobs = new_jobs(spark)
     left = penstock.repartition(spark.range(ROWS), 2, "id")
     right = penstock.groupBy(spark.range(ROWS), "id", numPartitions=2).agg(n=("id", "count"))
@@ -266,7 +266,7 @@ def test_every_exchange_keeps_every_row(mixed: Any, kind: str, mode: str) -> Non
         "partitionCustom": lambda: stream.partitionCustom(by_number, 2, mode=mode),
     }[kind]()
     copies = 3 if kind == "broadcast" else 1
-    expected = Counter({row: copies for row in rows_of(mixed.select("id", "k", "s"))})
+    expected = Counter(dict.fromkeys(rows_of(mixed.select("id", "k", "s")), copies))
     frame = exchanged.toDF()
     assert rows_of(frame) == expected
     if kind == "partitionCustom":
@@ -352,9 +352,7 @@ def whole(table: pa.Table) -> pa.Table:
 
 def keyed(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
     """One row per group, from its key."""
-    return pa.table(
-        {"n": pa.array([table.num_rows], pa.int64()), "t": pa.array([key[0].as_py() or -1], pa.int64())}
-    )
+    return pa.table({"n": pa.array([table.num_rows], pa.int64()), "t": pa.array([key[0].as_py() or -1], pa.int64())})
 
 
 def iterated(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ import session_probe
 from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
-from penstock.shuffle.errors import JobCancelledError, JobError
+from penstock.shuffle.errors import JobCancelledError
 
 pytestmark = pytest.mark.spark
 
@@ -151,11 +151,11 @@ def all_slots_work(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("victim", ["producers", "consumers"])
-@pytest.mark.parametrize(
-    ("how", "forks"), [("run", ""), ("run", "fork"), ("run", "multiprocessing"), ("action", "")]
-)
+@pytest.mark.parametrize(("how", "forks"), [("run", ""), ("run", "fork"), ("run", "multiprocessing"), ("action", "")])
 def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: str) -> None:
     """SIGKILL of one task's worker: the job fails and names it; nobody sees a clean end; the slots come back."""
+    probe = SessionProbe(spark)
+    before = probe.holdings()
     source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2))
     producer = endless(str(folder), forks if victim == "producers" else "")
     consumer = watching(str(folder), forks if victim == "consumers" else "")
@@ -169,7 +169,8 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
     assert action.ended - began < LIMIT_SECONDS
     assert "was lost" in str(error)
     assert not (folder / "ended").exists()
-    assert SessionProbe(spark).slots_in_use() == 0
+    assert probe.slots_in_use() == 0
+    probe.wait_as_before(before)
     all_slots_work(spark)
     print(f"killed one of {victim} ({forks or 'no'} child, {how}): {action.ended - began:.2f} s")
 
@@ -268,17 +269,18 @@ def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
 
     stream = penstock.fromDataFrame(spark.range(0, 2000, 1, 2).mapInArrow(slowly, "id long"))
     frame = stream.toDF()
-    before = SessionProbe(spark).files()
+    probe = SessionProbe(spark)
+    before = probe.holdings()
     action = Action(frame.count)
     wait_until("the source runs", lambda: len(marks(folder / "producers")) >= 2, 30)
     spark.sparkContext.cancelAllJobs()
     assert isinstance(action.wait(), Exception)
-    wait_until("the partitions are gone", lambda: SessionProbe(spark).files() == before)
-    with contextlib.suppress(JobError):
-        action = Action(stream.run)
-        wait_until("the second run is there", lambda: SessionProbe(spark).slots_in_use() == 2, 30)
-        spark.sparkContext.cancelAllJobs()
-        assert isinstance(action.wait(), JobCancelledError)
+    probe.wait_as_before(before)
+    action = Action(stream.run)
+    wait_until("the second run is there", lambda: probe.statistics()["tasks"] == 2, 30)
+    spark.sparkContext.cancelAllJobs()
+    assert isinstance(action.wait(), JobCancelledError)
+    probe.wait_as_before(before)
     go.touch()
     assert frame.count() == 2000
 

@@ -31,10 +31,11 @@ KEYS = {
         WHEN 4 THEN CAST('Infinity' AS DOUBLE) ELSE id / -7 END""",
     "string": """CASE id % 6 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN CONCAT('käse-', id)
         ELSE REPEAT(CAST(id AS STRING), CAST(id % 9 AS INT)) END""",
-    "binary": "CASE id % 6 WHEN 0 THEN NULL WHEN 1 THEN X'' WHEN 2 THEN X'FF00' ELSE CAST(CAST(id AS STRING) AS BINARY) END",
+    "binary": """CASE id % 6 WHEN 0 THEN NULL WHEN 1 THEN X'' WHEN 2 THEN X'FF00'
+        ELSE CAST(CAST(id AS STRING) AS BINARY) END""",
     "date": "IF(id % 7 = 0, NULL, DATE_ADD(DATE'1969-06-01', CAST(id AS INT)))",
     "timestamp": "IF(id % 7 = 0, NULL, TIMESTAMP_MICROS(id * 1234567891 - 617283945500000))",
-    "timestamp_ntz": "IF(id % 7 = 0, NULL, CAST(TIMESTAMP_MICROS(id * 1234567891 - 617283945500000) AS TIMESTAMP_NTZ))",
+    "timestamp_ntz": "IF(id % 7 = 0, NULL, TIMESTAMP_NTZ'1969-06-01 12:00:00' + id * INTERVAL '7' HOUR)",
     "decimal_small": "IF(id % 7 = 0, NULL, CAST((id - 500) / 3 AS DECIMAL(9, 2)))",
     "decimal_18": "IF(id % 7 = 0, NULL, CAST(id * 12345678901 - 99999 AS DECIMAL(18, 3)))",
     "decimal_large": """CASE id % 7 WHEN 0 THEN NULL WHEN 1 THEN CAST(id - 500 AS DECIMAL(38, 6))

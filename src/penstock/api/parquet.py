@@ -27,6 +27,8 @@ PathLike = str | Path
 Filter = Any
 """A `pyarrow.compute.Expression`, or the list of tuples that `pyarrow.parquet` takes."""
 
+_READ_BUFFER = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
@@ -85,7 +87,9 @@ class ParquetSource:
         # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
         # 2 ns a row and kill the worker where a file is truncated meanwhile.
         remote = not isinstance(self.files.filesystem, pafs.LocalFileSystem)
-        with pq.ParquetFile(path, filesystem=self.files.filesystem, pre_buffer=remote) as file:
+        # Column chunks are read through a buffer: read whole, each lands in fresh pages (measured: twice the time).
+        buffer = 0 if remote else _READ_BUFFER
+        with pq.ParquetFile(path, filesystem=self.files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
             for batch in file.iter_batches(
                 self.batch_rows, row_groups=numbers, columns=list(self.columns), use_threads=False
             ):

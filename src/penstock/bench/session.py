@@ -30,14 +30,14 @@ def bench_session(slots: int = SLOTS) -> contextlib.AbstractContextManager[Any]:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
-    import pyarrow
+    import pyarrow as pa
     import pyspark
 
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "pyspark": pyspark.__version__,
-        "pyarrow": pyarrow.__version__,
+        "pyarrow": pa.__version__,
     }
 
 

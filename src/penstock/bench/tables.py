@@ -14,6 +14,10 @@ from penstock.bench.measure import MEGABYTES, SECONDS, Outcome
 from penstock.shuffle.errors import SettingError
 
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
+_HOW = (
+    "Medians of whole actions in a warm session, both sides in turns. Spark has the settings that suit it best here,",
+    "and of 2, 4 and 8 shuffle partitions the number with which it was fastest (in brackets).",
+)
 _HEADINGS = ("what", "rows", "data", "Penstock", "Spark", "times")
 
 
@@ -33,8 +37,7 @@ def markdown(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
     """Two tables and what they were measured on."""
     compared = [outcome for outcome in outcomes if outcome.spark]
     own = [outcome for outcome in outcomes if not outcome.spark]
-    text = ["Medians of whole actions in a warm session, both in turns. Spark has the settings that suit it best, and",
-            "of 2, 4 and 8 shuffle partitions the number with which it was fastest (in brackets).", ""]  # fmt: skip
+    text = [*_HOW, ""]
     text += _rows(_HEADINGS, [_cells(outcome) for outcome in compared])
     if own:
         text += ["", *_rows(_HEADINGS[:4], [_cells(outcome)[:4] for outcome in own])]

@@ -34,6 +34,8 @@ class MasterLink:
     """The line to one JobMaster."""
 
     def __init__(self, host: Host) -> None:
+        self.dismissed = False
+        """Whether the JobMaster said that this is the end."""
         self._host = host
         self._channel = grpc.aio.insecure_channel(host.config.master, options=_OPTIONS)
         self._session: tuple[tuple[str, str], ...] = ()
@@ -150,6 +152,7 @@ class MasterLink:
             case "release_job":
                 host.release_job(str(instruction["job"]))
             case "shutdown":
+                self.dismissed = True
                 host.stopping.set()
             case other:
                 log.warning("unknown instruction %r", other)

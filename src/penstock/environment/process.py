@@ -15,6 +15,9 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
 
 import msgpack
 
@@ -30,6 +33,8 @@ log = logging.getLogger("penstock.environment")
 
 _BACKLOG = 512
 _IDLE_LOOK_SECONDS = 0.2
+_SWEEPS = 10
+_SWEEP_SECONDS = 0.1
 
 
 def main() -> None:
@@ -51,26 +56,36 @@ def main() -> None:
     )
     lock = int(raw["lock"])
     os.set_inheritable(lock, False)
+    dismissed = True
     try:
-        _run(_serve(config, null))
+        dismissed = _run(_serve(config, null))
     except PenstockError as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
         sys.exit(1)
     finally:
         config.place.remove()
-        sweep()  # a killed driver can't remove its own folder
+        if not dismissed:
+            _sweep_after_driver()
 
 
-def _run(main_task: object) -> None:
+def _sweep_after_driver() -> None:
+    """A killed driver can't remove its own folder, and holds the lock for some instants longer than its sockets."""
+    for _ in range(_SWEEPS):
+        if sweep():
+            return
+        time.sleep(_SWEEP_SECONDS)
+
+
+def _run(main_task: Coroutine[Any, Any, bool]) -> bool:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(main_task)  # type: ignore[arg-type]
-    else:
-        uvloop.run(main_task)
+        return asyncio.run(main_task)
+    return bool(uvloop.run(main_task))
 
 
-async def _serve(config: HostConfig, null: int) -> None:
+async def _serve(config: HostConfig, null: int) -> bool:
+    """Serve to the end; False where nobody said that this is the end."""
     host = Host(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -96,6 +111,7 @@ async def _serve(config: HostConfig, null: int) -> None:
         if link is not None:
             await link.close()
         await host.close()
+    return link is None or link.dismissed
 
 
 def _listen(host: Host) -> socket.socket:

@@ -9,7 +9,7 @@ the two closing events, so the reader's gate checks them like any other data.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import glob
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -167,8 +167,10 @@ class ResultPartition:
         self._registry.bury(self.partition_id)
         # Unlinking does not wait for readers: their maps stay whole.
         for path in self.paths:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+            path.unlink(missing_ok=True)
+            if unread:  # a killed writer leaves what it had begun
+                for begun in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+                    begun.unlink(missing_ok=True)
 
 
 class LocalFileView:

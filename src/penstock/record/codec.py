@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record batch to bytes and back, in Arrow's IPC format.
+"""Record batch to bytes and back: the payload format of `buffer.arrow`, with every check around it.
 
 Rules:
 - Without a dictionary in the schema a batch is one bare IPC message (no schema, a few hundred bytes of metadata);
@@ -25,6 +25,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.buffer import batch_payload, has_dictionaries, read_payload
 from penstock.record.layout import compact, contains, is_view
 from penstock.shuffle.errors import ProtocolError, SchemaError
 
@@ -51,7 +52,7 @@ class BatchCodec:
     def __init__(self, schema: pa.Schema, validation: Validation = "cheap") -> None:
         self.schema = schema
         self._full = validation == "full"
-        self._streams = any(contains(field.type, pt.is_dictionary) for field in schema)
+        self._streams = has_dictionaries(schema)
         self._loose = [i for i, field in enumerate(schema) if contains(field.type, _is_loose)]
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
@@ -61,17 +62,14 @@ class BatchCodec:
         if self._loose:
             columns = [compact(c) if i in self._loose else c for i, c in enumerate(batch.columns)]
             batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        if not self._streams:
-            return batch.serialize()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.schema) as writer:
-            writer.write_batch(batch)
-        return sink.getvalue()
+        return batch_payload(batch, self_contained=self._streams)
 
     def decode(self, buffer: pa.Buffer) -> pa.RecordBatch:
         """The batch in this buffer, over the buffer's own memory; raises ProtocolError for anything else."""
         try:
-            batch = self._read_stream(buffer) if self._streams else pa.ipc.read_record_batch(buffer, self.schema)
+            batch = read_payload(self.schema, buffer, self_contained=self._streams)
+            if self._streams and not batch.schema.equals(self.schema):
+                raise ProtocolError(self._difference(batch.schema))
             batch.validate(full=self._full)
         except ProtocolError:
             raise
@@ -80,12 +78,6 @@ class BatchCodec:
                 f"{buffer.size} bytes are no record batch of the schema ({', '.join(self.schema.names)}): {error}"
             ) from error
         return batch
-
-    def _read_stream(self, buffer: pa.Buffer) -> pa.RecordBatch:
-        with pa.ipc.open_stream(buffer) as reader:
-            if not reader.schema.equals(self.schema):
-                raise ProtocolError(self._difference(reader.schema))
-            return reader.read_next_batch()
 
     def _difference(self, other: pa.Schema) -> str:
         if len(other) != len(self.schema):

@@ -116,7 +116,7 @@ def read_result(partition: ResultPartition) -> Iterator[pa.RecordBatch]:
                 yield received.batch
     except PartitionError as error:
         raise type(error)(
-            f"{error}. Spark keeps the plan of this DataFrame, so it can't be read any more: make it again with toDF()"
+            f"{error}. Spark keeps the plan of this DataFrame, so make it again with toDF()"
         ) from None
     finally:
         if gate is not None:

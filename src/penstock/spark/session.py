@@ -30,8 +30,10 @@ def build_session(app_name: str, slots: int | None = None, conf: dict[str, str] 
 
 
 @contextlib.contextmanager
-def open_session(app_name: str, slots: int | None = None, conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session for the length of a `with` block; at its end everything of Penstock's and Spark's on it is stopped."""
+def open_session(
+    app_name: str, slots: int | None = None, conf: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for a `with` block; at its end everything of Penstock's and Spark's on it is stopped."""
     from penstock.spark.runtime import SparkRuntime
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

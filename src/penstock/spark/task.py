@@ -28,6 +28,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.task.allocation import warm_memory
 
 STATUS_DDL = "vertex int, subtask int, state string, error string"
 _STATUS_SCHEMA = pa.schema(
@@ -117,7 +118,8 @@ def _run_deployed(
     state, error, kind = "FINISHED", "", ""
     metrics: dict[str, float] = {}
     try:
-        metrics = _run_subtask(plan, attachment, deployment, rows)
+        with warm_memory():
+            metrics = _run_subtask(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
         state, error, kind = "CANCELED", str(cancelled), type(cancelled).__name__
     except EnvironmentLostError:

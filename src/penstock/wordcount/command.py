@@ -140,11 +140,11 @@ def _show(report: dict[str, Any]) -> None:
         console.print(table)
     exchange, seconds = report["exchange"], report["seconds"]
     extra = f", {report['skipped']:,} that are not text left out" if report["skipped"] else ""
+    size = f"{report['files']:,} files of {report['bytes'] / 1e6:,.1f} MB{extra}"
+    moved = f"{exchange['rows']:,} rows, {exchange['bytes'] / 1e6:,.1f} MB to {report['partitions']} partitions"
     lines = [
-        f"{report['words']:,} words, {report['distinct']:,} different, "
-        f"in {report['files']:,} files of {report['bytes'] / 1e6:,.1f} MB{extra}",
-        f"exchange: {exchange['rows']:,} rows, {exchange['bytes'] / 1e6:,.1f} MB to {report['partitions']} partitions "
-        f"in {exchange['seconds']:.2f} s, {exchange['back_pressured']:.0%} of it back-pressured",
+        f"{report['words']:,} words, {report['distinct']:,} different, in {size}",
+        f"exchange: {moved} in {exchange['seconds']:.2f} s, {exchange['back_pressured']:.0%} of it back-pressured",
         f"time: {seconds['session']:.1f} s to start Spark, {seconds['count']:.1f} s to count",
     ]
     if report["demo"]:

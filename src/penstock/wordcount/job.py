@@ -46,9 +46,7 @@ def count_files(
         source = TextSource(files.files)
         stream = Stream((SourceStep(source.name, SCHEMA, source, limit=producers),), spark)
         counts = stream.groupBy("word", numPartitions=partitions).agg(n=("n", "sum"))
-        plan = counts.mapInArrow(CountsSink(folder), SINK_SCHEMA).plan(
-            settings, producers + partitions, keep=False
-        )
+        plan = counts.mapInArrow(CountsSink(folder), SINK_SCHEMA).plan(settings, producers + partitions, keep=False)
         names = zip(plan.graph.vertices, ("read and count", "sum"), strict=True)
         vertices = tuple(replace(vertex, name=name) for vertex, name in names)
         graph = replace(plan.graph, name="wordcount", vertices=vertices)
@@ -69,9 +67,7 @@ def differences(counts: pa.Table, expected: Counter[str]) -> list[str]:
     found = dict(zip(counts.column(0).to_pylist(), counts.column(1).to_pylist(), strict=True))
     wrong = [] if len(found) == counts.num_rows else ["a word has more than one count"]
     words = sorted(word for word in found.keys() | expected.keys() if found.get(word, 0) != expected.get(word, 0))
-    wrong += [
-        f"{word}: {found.get(word, 0)}, not {expected.get(word, 0)}" for word in words[:_SHOWN_DIFFERENCES]
-    ]
+    wrong += [f"{word}: {found.get(word, 0)}, not {expected.get(word, 0)}" for word in words[:_SHOWN_DIFFERENCES]]
     if len(words) > _SHOWN_DIFFERENCES:
         wrong.append(f"and {len(words) - _SHOWN_DIFFERENCES} more")
     return wrong
