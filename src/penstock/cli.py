@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     options = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end also cleans up
     try:
         return run(options)
     except KeyboardInterrupt:

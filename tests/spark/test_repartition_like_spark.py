@@ -69,7 +69,7 @@ def places(frame: Any) -> list[tuple[int, int]]:
 
 def compared(source: Any, *keys: str) -> None:
     """The same places, and the same rows, on both sides."""
-    narrow = source.select("id", *keys)
+    narrow = source.select(*dict.fromkeys(("id", *keys)))
     ours = penstock.repartition(narrow, PARTITIONS, *keys)
     theirs = narrow.repartition(PARTITIONS, *keys)
     found = places(ours)

@@ -15,7 +15,7 @@ from penstock.bench.measure import Outcome, compare
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
-from penstock.bench.tables import markdown, print_table, write_readme
+from penstock.bench.tables import check_readme, markdown, print_table, write_readme
 from penstock.shuffle.errors import SettingError
 from penstock.wordcount.files import find_demo_files
 
@@ -61,6 +61,7 @@ def bench_all(options: AllOptions) -> int:
     write_readme(readme, "") if not readme.is_file() else None
     if not options.scale > 0:
         raise SettingError(f"--scale must be above 0, not {options.scale}")
+    check_readme(readme)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
     write_readme(readme, markdown(outcomes, machine()))

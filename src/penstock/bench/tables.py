@@ -44,11 +44,17 @@ def markdown(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
     return "\n".join([*text, "", machine_line(machine)])
 
 
+def check_readme(path: Path) -> str:
+    """The file's text; raises SettingError where its marks are missing."""
+    text = path.read_text() if path.is_file() else ""
+    if START not in text or END not in text:
+        raise SettingError(f"{path}: there are no lines {START} and {END} to write between")
+    return text
+
+
 def write_readme(path: Path, text: str) -> None:
     """Replace what is between the marks; raises SettingError where they are missing."""
-    old = path.read_text() if path.is_file() else ""
-    if START not in old or END not in old:
-        raise SettingError(f"{path}: there are no lines {START} and {END} to write between")
+    old = check_readme(path)
     before, _, rest = old.partition(START)
     path.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}")
 

@@ -123,12 +123,12 @@ class Host:
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """The real producer of a gate's unknown channels; kept for a gate that is not open yet (False)."""
         gates = [g for session in self.sessions for g in session.gates.values() if g.attempt == consumer]
-        gates += self._left_gates.get(consumer, ())
         # Every gate is asked: two inputs of one task may read the same dataset.
-        updated = [gate.update(descriptor) for gate in gates]
-        if not any(updated):
+        updated = sum(gate.update(descriptor) for gate in gates) > 0
+        left = sum(gate.update(descriptor) for gate in self._left_gates.get(consumer, ())) > 0
+        if not (updated or left):
             self._early_updates.append((consumer, descriptor))
-        return any(updated)
+        return updated
 
     def remember(self, gate: GatePort) -> None:
         """A gate has closed before all its producers came: they are told when they come."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.buffer import BufferSlice, Holdings
@@ -69,6 +69,7 @@ class Channel:
     source: ChannelSource | None = None
     polled: int = 0
     out: int = 0
+    early_events: list[bytes] = field(default_factory=list)
     is_queued: bool = False
     is_ended: bool = False
 
@@ -165,9 +166,11 @@ class GatePort:
 
     def task_event(self, channel: int, payload: bytes) -> None:
         """Pass an event back to the channel's producer."""
-        source = self._channel(channel).source
-        if source is not None:
-            source.on_task_event(payload)
+        target = self._channel(channel)
+        if target.source is not None:
+            target.source.on_task_event(payload)
+        elif not target.is_ended:
+            target.early_events.append(payload)  # for when its producer is there
 
     def close(self) -> None:
         """Give everything back; idempotent.
@@ -210,6 +213,9 @@ class GatePort:
             source.release()
             return
         channel.source = source
+        for payload in channel.early_events:
+            source.on_task_event(payload)
+        channel.early_events.clear()
         if source.is_available:
             self.available(channel)
 

@@ -165,6 +165,10 @@ class JobMaster:
             raise ControlError("the JobMaster is closed: its SparkSession was stopped")
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSE_SECONDS)
+        except TimeoutError as error:
+            raise ControlError(
+                f"the JobMaster did not answer within {_CLOSE_SECONDS:g} s: the driver is too busy"
+            ) from error
         except (RuntimeError, concurrent.futures.CancelledError) as error:
             raise ControlError("the JobMaster is closing") from error
 

@@ -7,10 +7,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.spark.java import find_java
+
+_LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 
 MIN_SLOTS = 4
 """Pipelined stages need slots at the same time, also on a machine with few cores."""
@@ -37,7 +40,8 @@ def open_session(
     from penstock.spark.runtime import SparkRuntime
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = build_session(app_name, slots, conf)
+    quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
+    spark = build_session(app_name, slots, {**quiet, **(conf or {})})
     try:
         yield spark
     finally:

@@ -142,8 +142,9 @@ class Attachment:
 
     def look(self) -> None:
         """Take what has arrived, without waiting."""
-        with contextlib.suppress(TimeoutError, TaskCancelledError):
-            self.wait(lambda: False, 0)
+        with self._changed:
+            if not self._receiving and self._broken is None:
+                self._receive(0)
 
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bench without Spark: rows, checks, medians, tables."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.bench import rows, tables
+from penstock.bench.cases import SmallAndAll
+from penstock.bench.environment import PeakMemory, environment_pids, private_bytes
+from penstock.bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
+from penstock.shuffle.errors import SettingError
+
+MACHINE = {"cores": 2, "python": "3.11", "pyspark": "4.3", "pyarrow": "26"}
+
+
+def test_number_files_know_their_answers(tmp_path: Path) -> None:
+    """The means are those of the files' rows, and the sizes are right."""
+    data = rows.write_numbers(tmp_path, 5000)
+    table = pq.read_table(list(data.paths))
+    means = table.group_by("k").aggregate([("x", "mean")]).to_pylist()
+    assert table.num_rows == data.rows == 5000
+    assert data.bytes == 32 * 5000
+    assert all(math.isclose(row["x_mean"], data.means[row["k"]]) for row in means)
+
+
+def test_text_files(tmp_path: Path) -> None:
+    """Keys and texts have the lengths that are written down."""
+    data = rows.write_texts(tmp_path, 100)
+    table = pq.read_table(list(data.paths))
+    assert set(map(len, table["key"].to_pylist())) == {rows.KEY_LENGTH}
+    assert set(map(len, table["text"].to_pylist())) == {rows.TEXT_LENGTH}
+
+
+@pytest.mark.parametrize("count", [0, 1, 70_000, 600_001])
+def test_generated_rows_are_as_many_as_asked_for(count: int) -> None:
+    """Over all subtasks."""
+    source = rows.GeneratedSource(count, distinct=2)
+    assert sum(batch.num_rows for subtask in range(3) for batch in source.read(subtask, 3)) == count
+
+
+def test_wrong_answers_are_noticed(tmp_path: Path) -> None:
+    """A row too few, a group twice, a mean that is off."""
+    both = SmallAndAll(rows.write_numbers(tmp_path, 5000))
+    groups = [SimpleNamespace(k=k, mean=mean) for k, mean in enumerate(both.data.means) if not math.isnan(mean)]
+    both.check_means(groups, False)
+    both.check_count([SimpleNamespace(rows=5000)], False)
+    with pytest.raises(WrongAnswerError, match="4999 rows"):
+        both.check_count([SimpleNamespace(rows=4999)], False)
+    with pytest.raises(WrongAnswerError, match="groups"):
+        both.check_means([*groups, groups[0]], False)
+    with pytest.raises(WrongAnswerError, match="the mean of group"):
+        both.check_means([SimpleNamespace(k=groups[0].k, mean=9.0), *groups[1:]], False)
+
+
+def test_sides_take_turns_and_are_checked() -> None:
+    """Ours, theirs, ours, theirs, after a warm-up on few rows that chooses Spark's partitions."""
+    calls: list[str] = []
+    case = Case(
+        "c",
+        lambda small: calls.append(f"p{small:d}"),
+        lambda small, partitions: calls.append(f"s{small:d}"),
+        lambda answer, small: None,
+        1,
+        1,
+    )
+    outcome = compare(case, 2, lambda line: None)
+    assert calls == ["p1", "s1", "s1", "s1", "s1", "p0", "s0", "p0", "s0"]
+    assert len(outcome.penstock) == len(outcome.spark) == 2
+    assert outcome.spark_partitions in (2, 4, 8)
+
+
+def test_ratios() -> None:
+    """Above one is better for Penstock, in seconds as in bytes a second."""
+    assert Outcome("a", penstock=(1.0, 3.0, 2.0), spark=(8.0,)).ratio == 4
+    assert Outcome("a", penstock=(8.0,), spark=(2.0,), unit=RATE).ratio == 4
+    assert Outcome("a", penstock=(8.0,)).ratio is None
+
+
+def test_readme_is_written_between_its_marks(tmp_path: Path) -> None:
+    """Twice gives the same; the rest stays; a file without marks is refused."""
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{tables.START}\nold\n{tables.END}\nafter\n")
+    text = tables.markdown([Outcome("case", 10, 320, (0.5,), (2.0,), 4), Outcome("own", penstock=(3.0,))], MACHINE)
+    tables.write_readme(readme, text)
+    once = readme.read_text()
+    tables.write_readme(readme, text)
+    assert readme.read_text() == once
+    assert once.startswith("before\n")
+    assert once.endswith(f"{tables.END}\nafter\n")
+    assert "| case | 10 | 0 kB | 500 ms | 2.00 s (4) | 4.0 |" in once
+    assert "2 cores" in once
+    with pytest.raises(SettingError):
+        tables.write_readme(tmp_path / "none", text)
+
+
+def test_memory_of_processes() -> None:
+    """Our own is seen; an application without environments has none."""
+    assert private_bytes(os.getpid()) > 10 << 20
+    assert environment_pids("no-such-application") == []
+    with PeakMemory("no-such-application") as peak:
+        pass
+    assert peak.bytes == 0

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user runs them, each in a process and a Spark session of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, env=dict(os.environ))
+
+
+def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
+    """Counts, totals and the top, in one JSON object that is all of standard output; nothing is left."""
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("The cat\nthe HAT é\n" * 500)
+    (text / "b.txt").write_text("a cat " * 100)
+    (text / "c.bin").write_bytes(b"\0\1")
+    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("penstock-wordcount-*"))
+    ran = _run("wordcount", str(text), "--json", "--verify", "--compare", "--top", "2", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    report: dict[str, Any] = json.loads(ran.stdout)
+    assert report["top"] == [["the", 1000], ["cat", 600]]
+    assert (report["words"], report["distinct"], report["files"], report["skipped"]) == (2700, 5, 2, 1)
+    assert report["verified"]
+    assert report["differences"] == []
+    assert report["exchange"]["rows"] >= 5
+    assert report["seconds"]["spark_jvm"] > 0
+    assert "penstock wordcount" in ran.stderr
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("penstock-wordcount-*")) == before
+
+
+def test_bench_on_few_rows(tmp_path: Path) -> None:
+    """The first three cases, each with both sides' times."""
+    ran = _run("bench", "exchange", "--rows", "20000", "--repeat", "1", "--json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert [case["rows"] for case in report["cases"]] == [20000, 20000, 10000]
+    for case in report["cases"]:
+        assert case["unit"] == "s"
+        assert case["ratio"] == pytest.approx(case["spark_median"] / case["penstock_median"], rel=0.1)
+        assert len(case["spark"]) == len(case["penstock"]) == 1
+        assert case["spark_partitions"] in (2, 4, 8)
+    assert report["machine"]["cores"] >= 1
+
+
+def test_torture_for_some_seconds(tmp_path: Path) -> None:
+    """A line for each case, no failures, nothing left."""
+    ran = _run("torture", "--seed", "3", "--duration", "6", cwd=tmp_path)
+    lines = ran.stdout.splitlines()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert lines[0] == "seed 3, 6 s"
+    assert len(lines) >= 6
+    assert lines[-1].endswith("0 failures, 0 left behind")
