@@ -30,7 +30,7 @@ def test_local_cases_end_well(number: int) -> None:
 def test_wrong_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that lacks a row is a failure."""
     run = command.run_local
-    monkeypatch.setattr(command, "run_local", lambda *arguments: run(*arguments).slice(1))
+    monkeypatch.setattr(command, "run_local", lambda *given, **named: run(*given, **named).slice(1))
     is_well, text = command.run_case(PLAIN)
     assert not is_well
     assert "differ" in text
@@ -46,7 +46,7 @@ def test_an_error_without_harm_is_a_failure() -> None:
 def test_an_error_that_is_not_ours_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where harm was done."""
 
-    def fail(*arguments: object) -> pa.Table:
+    def fail(*given: object, **named: object) -> pa.Table:
         raise KeyError("inside")
 
     monkeypatch.setattr(command, "run_local", fail)
@@ -59,7 +59,7 @@ def test_a_case_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) 
 
     gate = threading.Event()
     monkeypatch.setattr(command, "_CASE_SECONDS", 0.05)
-    monkeypatch.setattr(command, "run_local", lambda *arguments: gate.wait(30) and PLAIN.table())
+    monkeypatch.setattr(command, "run_local", lambda *given, **named: gate.wait(30) and PLAIN.table())
     is_well, text = command.run_case(PLAIN)
     gate.set()
     assert not is_well

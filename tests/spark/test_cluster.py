@@ -270,6 +270,8 @@ def test_two_executors(tmp_path: Path) -> None:
 SCHEDULING = """
 import json, sys, threading, time
 from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
 import penstock
 import session_probe, test_kills
 from session_probe import wait_until
@@ -284,6 +286,9 @@ out = {}
 spark = build_session("scheduling", 6, {"spark.scheduler.mode": mode})
 probe = session_probe.SessionProbe(spark)
 spark.range(1).count()
+# One row group is one task, so a job needs one slot more than its numPartitions.
+rows = str(Path(folder, "rows.parquet"))
+pq.write_table(pa.table({"id": pa.array(range(1000), pa.int64())}), rows)
 
 def held(name):
     go = Path(folder, "go-" + name)
@@ -301,7 +306,7 @@ def held(name):
 def job(name, pool, n):
     def act():
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
-        stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 1)).mapInArrow(held(name), "id long")
+        stream = penstock.readParquet(spark, rows).mapInArrow(held(name), "id long")
         return stream.keyBy("id", numPartitions=n).mapInArrow(lambda batches: batches, "id long").toDF().count()
     return Action(act)
 

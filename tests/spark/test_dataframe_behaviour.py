@@ -266,7 +266,7 @@ def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
         "rebalance": lambda: stream.rebalance(3),
         "rescale": lambda: stream.rescale(4),
         "random": lambda: stream.random(3),
-        "toOne": lambda: stream.toOne(),
+        "toOne": stream.toOne,
         "broadcast": lambda: stream.broadcast(3),
         "partitionCustom": lambda: stream.partitionCustom(by_number, 2),
     }[kind]()
@@ -282,7 +282,7 @@ def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
 
 
 def test_union_and_two_edges(spark: Any, counting: Counting) -> None:
-    """One stage feeds two exchanges and runs once; their union has every row of both, or is refused if it can hang."""
+    """One stage feeds two exchanges and runs once; their union has all rows, or is refused if it can hang."""
     stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(counting.stage(), "id long")
 
     def plus(number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

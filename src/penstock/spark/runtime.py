@@ -56,11 +56,6 @@ class SparkRuntime:
         refuse_connect(spark)
         return cls(spark)
 
-    @property
-    def application_name(self) -> str:
-        """What environments and the JobMaster call this application; no two runs share it."""
-        return self._application.name
-
     def settings(self) -> Settings:
         """The settings in the session's conf; unknown keys are refused, and what Penstock can't run under."""
         conf = session_conf(self._spark)

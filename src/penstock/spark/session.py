@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def open_session(
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a JVM killed along with us is no news
     spark = build_session(app_name, slots, {**quiet, **(conf or {})})
     try:
         yield spark

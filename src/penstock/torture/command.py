@@ -10,10 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
 from penstock.testing.local_runner import run_local
-from penstock.torture.harm import Harm, leftovers
+from penstock.torture.harm import Harm, leftovers, own_temporary_folder
 from penstock.torture.recipe import Recipe, in_order, random_recipe
 
 SLOTS = 12
@@ -23,27 +22,28 @@ _CASE_SECONDS = 90.0
 
 def torture(seed: int, duration: float) -> int:
     """Torture for that many seconds; 0 where all went well, else 1. Prints a line per case."""
-    from penstock.spark.runtime import SparkRuntime
     from penstock.spark.session import open_session
 
     say(f"seed {seed}, {duration} s")
-    failures = []
-    with open_session("penstock-torture", SLOTS) as spark:
-        application = spark.sparkContext.applicationId
-        runtime = SparkRuntime.of(spark)
-        name = runtime.application_name
-        end = time.monotonic() + duration
-        number = 0
-        while time.monotonic() < end:
-            is_spark = number % (LOCAL_PER_SPARK + 1) == LOCAL_PER_SPARK
-            recipe = random_recipe(seed, number, spark=is_spark)
-            failures += _shown(recipe, spark if is_spark else None)
-            number += 1
-    left = leftovers(application, name)
+    with own_temporary_folder():
+        with open_session("penstock-torture", SLOTS) as spark:
+            application = spark.sparkContext.applicationId
+            number, failures = _run_cases(seed, time.monotonic() + duration, spark)
+        left = leftovers(application)
     for item in left:
         say(f"left behind: {item}")
     say(f"seed {seed}: {number} cases, {len(failures)} failures, {len(left)} left behind")
     return 1 if failures or left else 0
+
+
+def _run_cases(seed: int, end: float, spark: Any) -> tuple[int, list[str]]:
+    failures: list[str] = []
+    number = 0
+    while time.monotonic() < end:
+        is_spark = number % (LOCAL_PER_SPARK + 1) == LOCAL_PER_SPARK
+        failures += _shown(random_recipe(seed, number, spark=is_spark), spark if is_spark else None)
+        number += 1
+    return number, failures
 
 
 def run_case(recipe: Recipe, spark: Any = None) -> tuple[bool, str]:
@@ -73,7 +73,9 @@ def _outcome(recipe: Recipe, spark: Any) -> tuple[bool, str]:
     harm = Harm(spark, recipe.harm, recipe.harm_after)
     try:
         with harm:
-            table = run_local(recipe.stream(), Settings()) if spark is None else recipe.stream(spark).toDF().toArrow()
+            table = (
+                run_local(recipe.stream(), slots=SLOTS) if spark is None else recipe.stream(spark).toDF().toArrow()
+            )
     except Exception as error:  # noqa: BLE001 - which errors are right is what is being asked
         return _error_outcome(error, harm.struck or recipe.harm == "raise")
     expected = recipe.expected()
@@ -85,6 +87,7 @@ def _outcome(recipe: Recipe, spark: Any) -> tuple[bool, str]:
 
 def _error_outcome(error: Exception, is_expected: bool) -> tuple[bool, str]:
     is_clear = isinstance(error, PenstockError) or type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
-    lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
-    text = f"{type(error).__name__}: {lines[-1] if isinstance(error, PenstockError) else lines[0]}"
-    return is_expected and is_clear and str(error).strip() != "", text[:160]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    telling = [line for line in lines if "Error: " in line and not line.startswith("pyspark.")] or lines
+    text = f"{type(error).__name__}: {telling[-1]}"
+    return is_expected and is_clear and str(error).strip() != "", text[:200]

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import environment_pids
-from penstock.network.rendezvous import rendezvous
+from penstock.network.rendezvous import base_folder
 
 _GRACE_SECONDS = 15.0
 
@@ -57,19 +60,34 @@ def worker_pids() -> list[int]:
     return sorted(pid for pid in workers if parents[pid] in workers)
 
 
-def leftovers(application: str, name: str) -> list[str]:
-    """What there is still of a stopped application after some grace; `name` is the JobMaster's name of it."""
+@contextlib.contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """For a `with` block, this process and those it starts have a temporary folder that nobody else writes to."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
+            tempfile.tempdir = None
+
+
+def leftovers(application: str) -> list[str]:
+    """What there is still of a stopped application after some grace; in a temporary folder of its own."""
     deadline = time.monotonic() + _GRACE_SECONDS
-    while (left := _left(application, name)) and time.monotonic() < deadline:
+    while (left := _left(application)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
 
 
-def _left(application: str, name: str) -> list[str]:
+def _left(application: str) -> list[str]:
     left = [f"environment process {pid}" for pid in environment_pids(application)]
     left += [f"worker process {pid}" for pid in worker_pids()]
-    folder = rendezvous(name).folder
-    return left + ([f"folder {folder}"] if folder.exists() else [])
+    base = base_folder()
+    return left + [f"folder {path}" for path in (base.iterdir() if base.exists() else ())]
 
 
 def _parents() -> dict[int, int]:

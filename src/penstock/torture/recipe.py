@@ -152,7 +152,7 @@ def random_recipe(seed: int, number: int, *, spark: bool) -> Recipe:
         steps=tuple(steps),
         aggregate=chance.choice(("", "", chance.choice(keys))) if steps[-1] != Step("raise") else "",
         harm=harm,
-        harm_after=chance.random(),
+        harm_after=chance.random() * 0.6,
     )
 
 
