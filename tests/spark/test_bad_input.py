@@ -281,6 +281,24 @@ def test_error_that_cannot_travel(stream: penstock.Stream) -> None:
         stream.keyBy("id", numPartitions=2).mapInArrow(awkward, "id long").run()
 
 
+def test_source_that_fails_in_spark(spark: Any) -> None:
+    """What Spark's own stages raise is the error the user sees, not that our task's input broke off."""
+
+    def broken_in_pyspark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ValueError("boom in PySpark's stage")
+
+    in_sql = spark.range(0, ROWS, 1, 2).selectExpr("IF(id = 150, raise_error('boom in the JVM'), id) AS id")
+    in_python = spark.range(0, ROWS, 1, 2).mapInArrow(broken_in_pyspark, "id long")
+    for source, message in ((in_sql, "boom in the JVM"), (in_python, "boom in PySpark's stage")):
+        stream = penstock.fromDataFrame(source).keyBy("id", numPartitions=2)
+        with pytest.raises(JobError, match=message):
+            stream.run()
+        frame = stream.toDF()
+        with pytest.raises(Exception, match=message):
+            frame.count()
+
+
 def test_exit_in_the_function(stream: penstock.Stream) -> None:
     """`sys.exit` and a hard exit of the worker fail the job; they do not end it well or let it hang."""
 

@@ -31,10 +31,13 @@ def _spark_home() -> Iterator[Path]:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    before = home.joinpath("work").exists()
+    work = home / "work"
+    before = set(work.iterdir()) if work.exists() else set()
     yield home
-    if not before:
-        shutil.rmtree(home / "work", ignore_errors=True)
+    for path in set(work.iterdir()) - before if work.exists() else ():
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        work.rmdir()
 
 
 def _run(script: str, *arguments: str, seconds: float = _SECONDS, **environ: str) -> tuple[dict[str, Any], Path]:

@@ -33,8 +33,12 @@ class _Report:
     kind: type[PenstockError]
 
 
-CAUSE, CONSEQUENCE, ECHO = 0, 1, 2
-"""How much a report explains: itself the cause; a follow-up in another task; Spark's word on its own job."""
+CAUSE, CONSEQUENCE, ECHO, CUT_OFF = 0, 1, 2, 3
+"""How much a report explains: itself the cause; a follow-up in another task; Spark's word on its own job; a task
+whose DataFrame ended in mid-data, of which Spark knows more."""
+
+INPUT_CUT_OFF = "DataFrameInputError"
+"""The error type of such a task."""
 
 
 class FailureCause:
@@ -63,4 +67,6 @@ class FailureCause:
 
 def rank_of(error_type: str) -> int:
     """The rank of a task's own report."""
+    if error_type == INPUT_CUT_OFF:
+        return CUT_OFF
     return CONSEQUENCE if error_type in CONSEQUENCES else CAUSE

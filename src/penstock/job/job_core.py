@@ -208,7 +208,8 @@ class JobCore:
         if event.cancelled and self.lifecycle.is_active:
             self.cancel(event.error or "its Spark job was cancelled")
         elif event.error is not None:
-            self.fail(f"the Spark job of {self._part_name(event.part)} failed: {event.error}", ECHO)
+            kind = JobCancelledError if event.cancelled else JobError
+            self.fail(f"the Spark job of {self._part_name(event.part)} failed: {event.error}", ECHO, kind)
         elif self.lifecycle.is_active:
             self._confirm_part(event.part)
         self._settle_if_quiet()

@@ -115,9 +115,7 @@ def read_result(partition: ResultPartition) -> Iterator[pa.RecordBatch]:
             if received.batch is not None:
                 yield received.batch
     except PartitionError as error:
-        raise type(error)(
-            f"{error}. Spark keeps the plan of this DataFrame, so make it again with toDF()"
-        ) from None
+        raise type(error)(f"{error}. Spark keeps the plan of this DataFrame, so make it again with toDF()") from None
     finally:
         if gate is not None:
             gate.close()

@@ -222,7 +222,19 @@ def error_text(failure: BaseException) -> str:
     return failure_text(failure).strip()[-_TEXT_LIMIT:]
 
 
+class DataFrameInputError(PenstockError):
+    """Spark broke the task's input off: the cause is in Spark's own error. The JobMaster knows it by its name."""
+
+
+def _unbroken(batches: Batches) -> Batches:
+    try:
+        yield from batches
+    except Exception as error:
+        raise DataFrameInputError(f"the DataFrame's rows broke off: {type(error).__name__}: {error}") from error
+
+
 def _conformed(batches: Batches, schema: pa.Schema | None) -> Batches:
+    batches = _unbroken(batches)
     if schema is None:
         return batches
     from penstock.spark.types import spark_batches
