@@ -25,7 +25,7 @@ from penstock.spark.result_files import ResultFolder
 
 _WATCH_SECONDS = 0.5
 
-_applications: dict[str, Application] = {}
+_applications: dict[int, Application] = {}
 _lock = threading.Lock()
 
 
@@ -47,10 +47,11 @@ class Application:
     @classmethod
     def of(cls, context: SparkContext) -> Application:
         """The application of a running SparkContext."""
-        key = f"{context.applicationId}/{id(context)}"
+        # The entry keeps the context alive, so no other one can have its id until the entry is dropped.
+        key = id(context)
         with _lock:
-            for name in [name for name, known in _applications.items() if known.is_closed]:
-                del _applications[name]
+            for stopped in [name for name, known in _applications.items() if known.is_closed]:
+                del _applications[stopped]
             if key not in _applications:
                 _applications[key] = cls(context)
             return _applications[key]

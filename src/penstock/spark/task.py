@@ -9,6 +9,7 @@ host whose environment or JobMaster can't be reached raises.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
 
 Batches = Iterator[pa.RecordBatch]
 
+_frozen = False
+
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
@@ -67,6 +70,7 @@ def run_task(plan: TaskPlan, batches: Batches) -> pa.RecordBatch:
     """Run the subtask that this Spark task stands for; its status row."""
     from pyspark import TaskContext
 
+    _freeze_modules()
     context = TaskContext.get()
     if context is None:
         raise PenstockError("a Penstock task was run outside a Spark task")
@@ -81,6 +85,18 @@ def run_task(plan: TaskPlan, batches: Batches) -> pa.RecordBatch:
     state, error = _run_attempt(plan, attempt, rows)
     row: list[list[Any]] = [[vertex], [subtask], [state], [error]]
     return pa.RecordBatch.from_pydict(dict(zip(_STATUS_SCHEMA.names, row, strict=True)), schema=_STATUS_SCHEMA)
+
+
+def _freeze_modules() -> None:
+    """Leave what the imports made out of garbage collection, once in a worker's life.
+
+    PySpark collects after every task; with PyArrow and PySpark loaded that is 15 ms of each, 1 ms with this.
+    """
+    global _frozen
+    if not _frozen:
+        _frozen = True
+        gc.collect()
+        gc.freeze()
 
 
 def launch_here(launch: EnvironmentLaunch) -> EnvironmentLaunch:
