@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import select
 import signal
 from collections.abc import Iterable
 
-import psutil
 import pytest
 
 from penstock.network.rendezvous import sweep
@@ -81,19 +81,28 @@ class LocalHarness:
 
     def lose_environment(self, name: str) -> None:
         """Kill a host's environment process."""
-        process = psutil.Process(self.pid(name))
-        os.kill(process.pid, signal.SIGKILL)
-        psutil.wait_procs([process], timeout=10)
+        ended = os.pidfd_open(self.pid(name))
+        os.kill(self.pid(name), signal.SIGKILL)
+        wait_for_end(ended)
         self._commanders.pop(name).close()
         sweep()  # what the next environment of this host would do
 
     def close(self) -> None:
         """End the environments and wait for their processes."""
-        processes = []
+        ended = []
         for name, commander in self._commanders.items():
-            processes.append(psutil.Process(self.pid(name)))
+            ended.append(os.pidfd_open(self.pid(name)))
             commander.call("local.shut_down", {}, timeout=10)
             commander.close()
-        _, alive = psutil.wait_procs(processes, timeout=10)
+        for descriptor in ended:
+            wait_for_end(descriptor)
         asyncio.run(self.master.close())
-        assert not alive, f"environment processes did not end: {alive}"
+
+
+def wait_for_end(descriptor: int) -> None:
+    """Wait for a process by its pidfd; whether its parent, which is not us, has reaped it does not matter."""
+    try:
+        readable, _, _ = select.select([descriptor], [], [], 10)
+        assert readable, "an environment process did not end"
+    finally:
+        os.close(descriptor)
