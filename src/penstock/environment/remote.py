@@ -17,7 +17,7 @@ from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool
 from penstock.network.client import ConnectionManager
 from penstock.network.ledger import ReceiverCredit
-from penstock.network.receiver import RemoteInputChannel
+from penstock.network.receiver import ChannelSink, RemoteInputChannel
 from penstock.network.server import DataServer
 from penstock.network.sockets import TcpTransport
 from penstock.network.transport import split_host
@@ -25,6 +25,7 @@ from penstock.network.views import BufferOrEvent as OutgoingItem
 from penstock.partition.view import BufferOrEvent, SubpartitionView
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import (
+    AuthenticationError,
     EnvironmentLostError,
     PartitionLostError,
     PartitionNotProducedError,
@@ -74,17 +75,13 @@ class RemoteExchange:
         await self._server.close()
 
     async def _open(self, gate: GatePort, channel: Channel) -> None:
-        descriptor = channel.descriptor
         source = None
         try:
             if gate.is_closed:
                 await self._decline(channel)
                 return
             source = RemoteSource(self._host, gate, channel, self._buffers(gate, channel))
-            sub = channel.subpartition
-            source.remote = await self._client.request_partition(
-                descriptor.address, descriptor.partition, sub, sub, source, source.credit
-            )
+            source.remote = await self._request(channel, source, source.credit)
         except PenstockError as error:
             if source is not None:
                 source.credit.release()
@@ -94,13 +91,18 @@ class RemoteExchange:
 
     async def _decline(self, channel: Channel) -> None:
         """Tell a producer that came late that its reader has left."""
-        descriptor, sub = channel.descriptor, channel.subpartition
         sink = DecliningSink()
-        credit = ReceiverCredit((), sink)
-        remote = await self._client.request_partition(
-            descriptor.address, descriptor.partition, sub, sub, sink, credit
-        )
+        remote = await self._request(channel, sink, ReceiverCredit((), sink))
         remote.release()
+
+    async def _request(self, channel: Channel, sink: ChannelSink, credit: ReceiverCredit) -> RemoteInputChannel:
+        descriptor, sub = channel.descriptor, channel.subpartition
+        request = (descriptor.address, descriptor.partition, sub, sub, sink, credit)
+        try:
+            return await self._client.request_partition(*request)
+        except AuthenticationError:
+            # A process that is just being killed closes in mid-handshake too: only the second try is believed.
+            return await self._client.request_partition(*request)
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
         network = self._host.settings.network

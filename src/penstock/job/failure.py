@@ -33,9 +33,9 @@ class _Report:
     kind: type[PenstockError]
 
 
-CAUSE, CONSEQUENCE, ECHO, CUT_OFF = 0, 1, 2, 3
+CAUSE, CONSEQUENCE, ECHO, CUT_OFF, OWN_CANCEL = 0, 1, 2, 3, 4
 """How much a report explains: itself the cause; a follow-up in another task; Spark's word on its own job; a task
-whose DataFrame ended in mid-data, of which Spark knows more."""
+whose DataFrame ended in mid-data, of which Spark knows more; Spark's word on a job that we told it to cancel."""
 
 INPUT_CUT_OFF = "DataFrameInputError"
 """The error type of such a task."""
@@ -53,6 +53,11 @@ class FailureCause:
         """Take a report; `kind` is what the user is to see raised."""
         if self._best is None or rank < self._best.rank:
             self._best = _Report(rank, text, kind)
+
+    @property
+    def awaits_spark(self) -> bool:
+        """Whether all that is known is that a DataFrame broke off: Spark will soon say why."""
+        return self._best is not None and self._best.rank == CUT_OFF
 
     @property
     def kind(self) -> type[PenstockError]:

@@ -19,7 +19,7 @@ from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.job_graph import RESULT_EDGE
 from penstock.job import events
 from penstock.job import instructions as do
-from penstock.job.failure import CAUSE, CONSEQUENCE, ECHO, FailureCause, rank_of
+from penstock.job.failure import CAUSE, CONSEQUENCE, ECHO, OWN_CANCEL, FailureCause, rank_of
 from penstock.job.job_tasks import JobTasks, Live
 from penstock.job.result import JobProgress, JobResult, TraceEntry
 from penstock.job.states import JobEvent, JobLifecycle, JobState
@@ -209,7 +209,8 @@ class JobCore:
             self.cancel(event.error or "its Spark job was cancelled")
         elif event.error is not None:
             kind = JobCancelledError if event.cancelled else JobError
-            self.fail(f"the Spark job of {self._part_name(event.part)} failed: {event.error}", ECHO, kind)
+            rank = OWN_CANCEL if event.cancelled and self._spark_cancelled else ECHO
+            self.fail(f"the Spark job of {self._part_name(event.part)} failed: {event.error}", rank, kind)
         elif self.lifecycle.is_active:
             self._confirm_part(event.part)
         self._settle_if_quiet()
@@ -410,6 +411,8 @@ class JobCore:
             return
         if all(self._parts.values()):
             self._end()
+        elif self._failure.awaits_spark:
+            return  # its Spark job fails by itself, and must not be cancelled before it has said why
         elif any(s.attempt is None and not self._parts[self.tasks.part_of(s)] for s in self.tasks):
             # What is left has not begun, so there is nothing in it to stop politely.
             self._cancel_spark_jobs()
