@@ -12,8 +12,8 @@ import os
 import platform
 from typing import Any
 
-SLOTS = 6
-"""Two producers and four consumers."""
+SLOTS = 8
+"""Four consumers, and as many for the source: with two sources on two cores the consumers starve at the end."""
 
 
 def bench_session(slots: int = SLOTS) -> contextlib.AbstractContextManager[Any]:
