@@ -193,8 +193,7 @@ def scatter(batch: pa.RecordBatch, ids: npt.NDArray[Any], n: int) -> Parts:
     filled = [channel for channel, count in enumerate(counts) if count]
     if len(filled) == 1:
         return [(filled[0], batch)]
-    order = np.argsort(ids, kind="stable").astype(np.int64, copy=False)
-    gathered = layout.take_batch(batch, layout.int64_array(order))
+    gathered = layout.take_batch(batch, layout.stable_order(ids))
     parts, position = [], 0
     for channel in filled:
         parts.append((channel, gathered.slice(position, counts[channel])))
