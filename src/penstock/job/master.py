@@ -173,14 +173,17 @@ class JobMaster:
             raise ControlError("the JobMaster is closing") from error
 
     def _run(self) -> None:
+        # Not asyncio's own runner: it ends its executor in a new thread, and there are none at the interpreter's end.
+        loop = asyncio.new_event_loop()
         try:
-            with asyncio.Runner() as runner:
-                runner.run(self._serve())
+            loop.run_until_complete(self._serve())
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the start
             if not self._started.done():
                 self._started.set_exception(error)
             else:
                 _LOG.exception("the JobMaster ended")
+        finally:
+            _end_loop(loop)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -263,6 +266,16 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
 def _copy_outcome(source: asyncio.Future[FinishedJob], target: concurrent.futures.Future[FinishedJob]) -> None:
