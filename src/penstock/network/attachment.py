@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.shuffle.errors import ProtocolError
@@ -54,18 +53,6 @@ class FrameType(IntEnum):
     CHANNEL_EVENT = 24
     CHANNEL_ERROR = 25
     CANCEL = 26
-
-
-@dataclass(frozen=True, slots=True)
-class SliceRecord:
-    """A slice of a segment, going to or coming from one subpartition or channel."""
-
-    port: int
-    flags: int
-    target: int
-    segment: int
-    offset: int
-    length: int
 
 
 def frame(kind: FrameType, body: bytes = b"") -> bytes:

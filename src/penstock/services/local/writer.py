@@ -139,10 +139,8 @@ class SegmentPartitionWriter:
             self._check_writing()
             self._commit_open(finished=True)
             self._send_event(ALL, EndOfData())
-            shared = self._broadcast_counter
             for subpartition, counter in enumerate(self._counters):
-                counter.add(shared.rows, shared.nbytes, shared.checksum)
-                self._send_event(subpartition, counter.end_of_partition())
+                self._send_event(subpartition, counter.merged(self._broadcast_counter).end_of_partition())
             self._state = "finished"
             self._attachment.call("local.finish_writer", {"port": self._port})
 
