@@ -60,7 +60,7 @@ def test_wrong_answers_are_noticed(tmp_path: Path) -> None:
 
 
 def test_sides_take_turns_and_are_checked() -> None:
-    """Ours, theirs, ours, theirs, after a warm-up on few rows that chooses Spark's partitions."""
+    """Ours, theirs, settled before each, after few rows that choose Spark's partitions; the first turn is dropped."""
     calls: list[str] = []
     case = Case(
         "c",
@@ -70,8 +70,8 @@ def test_sides_take_turns_and_are_checked() -> None:
         1,
         1,
     )
-    outcome = compare(case, 2, lambda line: None)
-    assert calls == ["p1", "s1", "s1", "s1", "s1", "p0", "s0", "p0", "s0"]
+    outcome = compare(case, 2, lambda line: None, lambda: calls.append("-"))
+    assert calls == ["p1", "s1", "s1", "s1", "s1", *["-", "p0", "-", "s0"] * 3]
     assert len(outcome.penstock) == len(outcome.spark) == 2
     assert outcome.spark_partitions in (2, 4, 8)
 

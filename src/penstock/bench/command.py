@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.cases import CONSUMERS, PRODUCERS, dataframe_case, exchange_case, group_case, words_case
-from penstock.bench.measure import Outcome, compare
+from penstock.bench.measure import Case, Outcome, compare
 from penstock.bench.rows import write_numbers, write_texts
-from penstock.bench.session import bench_session, machine
+from penstock.bench.session import bench_session, collect_garbage, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
 from penstock.bench.tables import check_readme, markdown, print_table, write_readme
 from penstock.shuffle.errors import SettingError
@@ -71,31 +72,37 @@ def bench_all(options: AllOptions) -> int:
 
 def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:
     outcomes = []
+    run = _comparison(spark)
     if options.keys in ("int", "both"):
         numbers = write_numbers(folder / "numbers", options.rows)
         case = exchange_case(spark, "exchange by an integer", numbers, "id", options.partitions)
-        outcomes.append(compare(case, options.repeat, say))
-        outcomes.append(compare(group_case(spark, "groupBy().applyInArrow", numbers), options.repeat, say))
+        outcomes.append(run(case, options.repeat))
+        outcomes.append(run(group_case(spark, "groupBy().applyInArrow", numbers), options.repeat))
     if options.keys in ("string", "both"):
         texts = write_texts(folder / "texts", max(1, options.rows // 2))
         case = exchange_case(spark, "exchange by a string", texts, "key", options.partitions)
-        outcomes.append(compare(case, options.repeat, say))
+        outcomes.append(run(case, options.repeat))
     return outcomes
 
 
 def _everything(spark: Any, options: AllOptions, folder: Path) -> list[Outcome]:
     rows = max(1, int(NUMBER_ROWS * options.scale))
+    run = _comparison(spark)
     outcomes = _exchanges(spark, BenchOptions(rows, repeat=options.repeat), folder)
     numbers = write_numbers(folder / "numbers", rows)
     case = dataframe_case(spark, "groupBy().applyInArrow of a DataFrame", numbers)
-    outcomes.append(compare(case, options.repeat, say))
+    outcomes.append(run(case, options.repeat))
     outcomes.append(rate_outcome(spark, options.scale, options.repeat, say))
     few = write_numbers(folder / "few", FEW_ROWS)
     case = exchange_case(spark, "a whole action on few rows", few, "id")
-    outcomes.append(compare(case, 3 * options.repeat, say))
+    outcomes.append(run(case, 3 * options.repeat))
     case = words_case(spark, "word count, Spark's in the JVM", find_demo_files(), folder)
-    outcomes.append(compare(case, options.repeat, say))
+    outcomes.append(run(case, options.repeat))
     return outcomes + memory_outcomes(spark, options.scale, say)
+
+
+def _comparison(spark: Any) -> Callable[[Case, int], Outcome]:
+    return lambda case, repeat: compare(case, repeat, say, lambda: collect_garbage(spark))
 
 
 def _show(outcomes: list[Outcome], as_json: bool) -> None:

@@ -79,18 +79,24 @@ class Outcome:
         }
 
 
-def compare(case: Case, repeat: int, say: Say) -> Outcome:
-    """Warm both sides on few rows, choose Spark's number of partitions there, then run in turns."""
+def compare(case: Case, repeat: int, say: Say, settle: Callable[[], None]) -> Outcome:
+    """Warm both sides on few rows, choose Spark's number of partitions there, then run in turns.
+
+    The first turn of each side is not counted: with it the processes and the machine take the memory that the case
+    needs. `settle` is called before each turn, so that neither side runs beside what the other left behind.
+    """
     say(f"{case.name}: {case.rows:,} rows, {case.bytes / 1e6:,.0f} MB")
     timed(lambda: case.penstock(True), lambda answer: case.check(answer, True))
     partitions = _best_partitions(case, say)
     ours: list[float] = []
     theirs: list[float] = []
-    for _ in range(repeat):
+    for turn in range(repeat + 1):
+        settle()
         ours.append(timed(lambda: case.penstock(False), lambda answer: case.check(answer, False)))
+        settle()
         theirs.append(timed(lambda: case.spark(False, partitions), lambda answer: case.check(answer, False)))
-        say(f"  Penstock {ours[-1]:.2f} s, Spark {theirs[-1]:.2f} s")
-    return Outcome(case.name, case.rows, case.bytes, tuple(ours), tuple(theirs), partitions)
+        say(f"  Penstock {ours[-1]:.2f} s, Spark {theirs[-1]:.2f} s" + ("" if turn else " (not counted)"))
+    return Outcome(case.name, case.rows, case.bytes, tuple(ours[1:]), tuple(theirs[1:]), partitions)
 
 
 def timed(run: Callable[[], Any], check: Callable[[Any], None]) -> float:

@@ -41,6 +41,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def collect_garbage(spark: Any) -> None:
+    """Let the JVM collect now what a run left, and not in the middle of the next one."""
+    spark.sparkContext._jvm.System.gc()  # noqa: SLF001 - PySpark has no public way
+
+
 def _heap_gigabytes() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     return max(1, min(4, total // 4))

