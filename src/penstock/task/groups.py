@@ -2,8 +2,8 @@
 """Collects a task's whole input by key, for functions that want one group at a time.
 
 The input is gathered into chunks of about half a million rows; each chunk is sorted by group with one gather, and
-each group keeps zero-copy slices of the sorted chunks. So the cost is per chunk and group, never per row, and all rows
-of the task are in memory once. Groups come out in first-seen order, rows of a group in the order they came.
+each group keeps zero-copy slices of the sorted chunks. So the cost is per chunk and group, never per row, and all
+rows of the task are in memory once. Groups come out in first-seen order, rows of a group in the order they came.
 """
 
 from __future__ import annotations
