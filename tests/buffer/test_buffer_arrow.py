@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from penstock.buffer import batch_payload, has_dictionaries, read_payload
+from penstock.buffer import COMPRESSIONS, PayloadFormat, batch_payload, has_dictionaries, read_payload
 
 WORDS = pa.dictionary(pa.int8(), pa.string())
 
@@ -106,3 +106,27 @@ def test_reading_makes_no_copy() -> None:
     payload = batch_payload(batch)
     values = read_payload(batch.schema, payload).column(0).buffers()[1]
     assert payload.address <= values.address < payload.address + payload.size
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("words", [False, True])
+def test_a_payload_format_agrees_with_the_plain_functions(compression: str, words: bool) -> None:
+    """Whatever the compression, both ways of reading give the batch; a slice is not charged for its parent."""
+    texts = pa.array([f"word {n % 7}" for n in range(5000)])
+    batch = pa.RecordBatch.from_arrays([texts.dictionary_encode() if words else texts, texts], names=["a", "b"])
+    batch = batch.replace_schema_metadata({"who": "me"})
+    payloads = PayloadFormat(batch.schema, compression)
+    assert payloads.self_contained == words
+    for part in (batch, batch.slice(17, 3), batch.slice(0, 0)):
+        payload = payloads.encode(part)
+        assert payloads.decode(payload).equals(part, check_metadata=True)
+        assert read_payload(batch.schema, payload) == part
+        assert compression != "none" or words or payloads.size(part) == payload.size
+    assert (payloads.encode(batch).size < batch_payload(batch).size / 2) == (compression != "none")
+    assert payloads.size(batch.slice(5, 1)) < 2000
+
+
+def test_unknown_compression_is_refused() -> None:
+    """The message names what there is."""
+    with pytest.raises(ValueError, match="none, lz4, zstd"):
+        PayloadFormat(pa.schema([]), "gzip")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 import pytest
@@ -15,11 +17,13 @@ from penstock.graph import (
     JobEdge,
     JobGraph,
     JobVertex,
+    Region,
     explain_graph,
     refuse_deadlocks,
     regions,
     slots_needed,
 )
+from penstock.graph.shares import Share
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 
@@ -31,6 +35,16 @@ class Kind:
     """An exchange of which only the kind matters here."""
 
     kind: str
+
+
+class Both:
+    """A combining step of which only its presence matters here."""
+
+    name = "both"
+
+    def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """One side after the other."""
+        return chain(*inputs)
 
 
 def graph(
@@ -57,7 +71,8 @@ def test_every_subpartition_has_exactly_one_reader(producers: int, consumers: in
     execution = ExecutionGraph(graph([producers, consumers], [(0, 1)], kind))
     written = [(p, s) for p in range(producers) for s in range(execution.subpartitions_of(0, p))]
     read = [channel for consumer in range(consumers) for channel in execution.channels_of(0, consumer)]
-    assert sorted(read) == written
+    assert sorted((p, s) for p, s, _ in read) == written
+    assert all(count == 1 for _, _, count in read)
 
 
 @given(counts, counts)
@@ -68,7 +83,7 @@ def test_pointwise_edges_are_balanced_and_local(producers: int, consumers: int) 
     assert all(shares)
     if producers >= consumers:
         assert {len(share) for share in shares} <= {producers // consumers, -(-producers // consumers)}
-        assert [p for share in shares for p, _ in share] == list(range(producers))
+        assert [p for share in shares for p, _, _ in share] == list(range(producers))
     else:
         fans = [execution.subpartitions_of(0, p) for p in range(producers)]
         assert set(fans) <= {consumers // producers, -(-consumers // producers)}
@@ -77,7 +92,7 @@ def test_pointwise_edges_are_balanced_and_local(producers: int, consumers: int) 
 def test_all_to_all_channels() -> None:
     """Consumer i reads subpartition i of every producer."""
     execution = ExecutionGraph(graph([3, 2], [(0, 1)]))
-    assert execution.channels_of(0, 1) == [(0, 1), (1, 1), (2, 1)]
+    assert execution.channels_of(0, 1) == [(0, 1, 1), (1, 1, 1), (2, 1, 1)]
     assert execution.subpartitions_of(0, 2) == 2
 
 
@@ -106,10 +121,44 @@ def test_subtasks_are_listed_by_vertex() -> None:
 
 
 def test_regions_are_cut_by_blocking_edges() -> None:
-    """Pipelined edges join vertices, blocking ones do not; slots are those of one region."""
+    """Pipelined edges join vertices, blocking ones do not; what nothing joins runs on any number of slots."""
     job = graph([2, 3, 4, 5], [(0, 1), (1, 2)], blocking=frozenset({1}))
-    assert regions(job) == [frozenset({0, 1}), frozenset({2}), frozenset({3})]
-    assert [slots_needed(job, region) for region in regions(job)] == [5, 4, 5]
+    assert regions(job) == (Region(0, (3,), False), Region(1, (0, 1), True), Region(2, (2,), False))
+    assert [slots_needed(job, region) for region in regions(job)] == [1, 5, 1]
+
+
+def test_what_is_ready_at_the_same_time_shares_the_slots() -> None:
+    """Stages without pipelined edges and with nothing to wait for are one region; joined ones stay their own."""
+    job = graph([1] * 6, [(0, 4), (1, 4), (2, 3), (4, 5)], blocking=frozenset({0, 1, 3}))
+    assert [region.vertices for region in regions(job)] == [(0, 1), (2, 3), (4,), (5,)]
+
+
+def test_regions_come_behind_what_they_read() -> None:
+    """The order is that of the blocking edges, whatever the order of the vertices."""
+    job = graph([1, 1, 1], [(2, 1), (1, 0)], blocking=frozenset({0, 1}))
+    assert [region.vertices for region in regions(job)] == [(2,), (1,), (0,)]
+
+
+def test_regions_that_wait_for_each_other_are_refused() -> None:
+    """A pipelined edge around a blocking detour has no order; so has a combining stage that is fed both ways."""
+    with pytest.raises(PlanError, match="only gives later"):
+        regions(graph([1, 1, 1], [(0, 1), (0, 2), (2, 1)], blocking=frozenset({1, 2})))
+    job = graph([1, 1, 1, 1], [(0, 1), (0, 2), (1, 3), (2, 3)], blocking=frozenset({3}))
+    both = replace(job.vertex(3), combine=Both())
+    with pytest.raises(PlanError, match="over a blocking exchange"):
+        regions(job.with_vertex(both))
+
+
+def test_channels_of_a_chosen_parallelism() -> None:
+    """Producers write all subpartitions; consumers read ranges, evenly before the choice and by share after it."""
+    job = graph([2, 3], [(0, 1)], blocking=frozenset({0}))
+    open_job = job.with_vertex(replace(job.vertex(1), subpartitions=10))
+    assert ExecutionGraph(open_job).subpartitions_of(0, 1) == 10
+    assert ExecutionGraph(open_job).channels_of(0, 1) == [(0, 3, 3), (1, 3, 3)]
+    shares = (Share(0, 9), Share(9, 1, 0, 2), Share(9, 1, 1, 2))
+    chosen = ExecutionGraph(open_job.with_vertex(replace(open_job.vertex(1), parallelism=3, shares=shares)))
+    assert chosen.channels_of(0, 0) == [(0, 0, 9), (1, 0, 9)]
+    assert [chosen.channels_of(0, i) for i in (1, 2)] == [[(0, 9, 1)], [(1, 9, 1)]]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +171,7 @@ def test_regions_are_cut_by_blocking_edges() -> None:
 )
 def test_second_pipelined_path_is_refused(edges: list[tuple[int, int]], names: list[str]) -> None:
     """A diamond, a triangle and a double edge are refused by the names of both paths, with what to do."""
-    with pytest.raises(PlanError, match="toDF") as caught:
+    with pytest.raises(PlanError, match="blocking") as caught:
         refuse_deadlocks(graph([1, 1, 1, 1], edges))
     assert all(name in str(caught.value) for name in names)
 

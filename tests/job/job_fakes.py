@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.client import MasterClient
-from penstock.job.events import RANGE_PART
 from penstock.job.launcher import LaunchRequest
 from penstock.job.sessions import ENVIRONMENT
 from penstock.shuffle import (
@@ -161,7 +160,7 @@ Task = Callable[[FakeEnvironment, AttemptId], None]
 
 
 class ThreadLauncher:
-    """Runs every subtask of a job as a thread; a part returns when its threads have."""
+    """Runs every subtask of a region as a thread; a part returns when its threads have."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -174,17 +173,12 @@ class ThreadLauncher:
 
     def launch(self, request: LaunchRequest) -> None:
         """Start the threads."""
-        graph, job = request.submission.graph, request.submission.job
+        job = request.submission.job
         self.launched.append(job)
-        parts: dict[int, list[AttemptId]] = {}
-        for vertex in graph.vertices:
-            part = vertex.id if vertex.reads_dataframe else RANGE_PART
-            for subtask in range(vertex.parallelism):
-                attempt = AttemptId(job, vertex.id, subtask, next(self._numbers))
-                if (vertex.id, subtask) not in self.absent:
-                    parts.setdefault(part, []).append(attempt)
-        for part, attempts in parts.items():
-            threading.Thread(target=self._run_part, args=(request, part, attempts), daemon=True).start()
+        for part in request.parts:
+            there = [place for place in part.subtasks if place not in self.absent]
+            attempts = [AttemptId(job, vertex, subtask, next(self._numbers)) for vertex, subtask in there]
+            threading.Thread(target=self._run_part, args=(request, part.part, attempts), daemon=True).start()
 
     def cancel(self, job: str) -> None:
         """Note it; threads can't be cancelled."""

@@ -13,10 +13,11 @@ SCHEMA = pa.schema([("k", pa.int64())])
 SERVICE = "job_fakes:service"
 
 
-def edge(number: int, producer: int, consumer: int, kind: str = "hash") -> JobEdge:
-    """A pipelined edge."""
+def edge(number: int, producer: int, consumer: int, kind: str = "hash", *, blocking: bool = False) -> JobEdge:
+    """An edge, pipelined or blocking."""
     spec = PartitionerSpec(kind, ("k",)) if kind == "hash" else PartitionerSpec(kind)
-    return JobEdge(number, producer, consumer, spec, SCHEMA, PartitionKind.PIPELINED_BOUNDED, SERVICE)
+    how = PartitionKind.BLOCKING_SORT_MERGE if blocking else PartitionKind.PIPELINED_BOUNDED
+    return JobEdge(number, producer, consumer, spec, SCHEMA, how, SERVICE)
 
 
 def pipeline(sources: int = 2, sinks: int = 2, *, dataframe: bool = False, result: bool = False) -> JobGraph:
@@ -36,3 +37,21 @@ def diamondless(*, result: bool = True) -> JobGraph:
     )
     edges = (edge(0, 0, 2), edge(1, 1, 2), edge(2, 2, 3, "rescale"))
     return JobGraph("diamondless", vertices, edges, (3,) if result else ())
+
+
+def two_stages(sources: int = 3, sinks: int = 20, *, result: bool = True) -> JobGraph:
+    """Source and sink, joined by a blocking edge; more tasks than anybody has slots."""
+    vertices = (JobVertex(0, "source", sources, SCHEMA), JobVertex(1, "sink", sinks, SCHEMA))
+    return JobGraph("two stages", vertices, (edge(0, 0, 1, blocking=True),), (1,) if result else ())
+
+
+def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
+    """A sink whose parallelism is chosen from what the source wrote, and a pipelined pair behind a blocking edge."""
+    vertices = (
+        JobVertex(0, "source", 2, SCHEMA, reads_dataframe=dataframe),
+        JobVertex(1, "open", 4, SCHEMA, subpartitions=subpartitions),
+        JobVertex(2, "middle", 2, SCHEMA),
+        JobVertex(3, "sink", 2, SCHEMA),
+    )
+    edges = (edge(0, 0, 1, blocking=True), edge(1, 1, 2, blocking=True), edge(2, 2, 3))
+    return JobGraph("open sink", vertices, edges, (3,))

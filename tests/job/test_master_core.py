@@ -125,7 +125,7 @@ def test_dataframe_task_may_come_later() -> None:
     driver.register(1, 0)
     driver.register(1, 1)
     assert {item.attempt for item in driver.of(do.AnswerRegistration)} >= {early}
-    driver.send(events.DeadlinePassed("j1", do.DEPLOY))
+    driver.send(events.DeadlinePassed("j1", do.deploy_deadline(0)))
     late = driver.register(0, 1)
     assert driver.deployment(late).attempt == late
 
@@ -135,7 +135,7 @@ def test_consumer_gets_placeholders_and_then_the_producer() -> None:
     driver = Driver()
     driver.submit(pipeline())
     attempts = run_all(driver, pipeline())
-    sources = [source for source, _ in driver.deployment(attempts[2]).inputs[0].channels]
+    sources = [source for source, _, _ in driver.deployment(attempts[2]).inputs[0].channels]
     assert all(source.is_unknown for source in sources)
     assert not driver.of(do.UpdatePartitionInfo)
     out = driver.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 1)))
@@ -270,7 +270,7 @@ def test_missing_tasks_end_the_job_at_the_deadline() -> None:
     driver.submit(pipeline())
     for vertex, subtask in ((0, 0), (0, 1), (1, 0)):
         driver.register(vertex, subtask)
-    driver.send(events.DeadlinePassed("j1", do.DEPLOY))
+    driver.send(events.DeadlinePassed("j1", do.deploy_deadline(0)))
     assert all(isinstance(item.answer, JobCancelledError) for item in driver.of(do.AnswerRegistration))
     assert len(driver.of(do.AnswerRegistration)) == 3
     assert driver.of(do.CancelSparkJobs)

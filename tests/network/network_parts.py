@@ -76,6 +76,7 @@ class QueueView:
         self.failure: BaseException | None = None
         self.is_blocked = self.is_released = False
         self.polled = self.recycled = self.resumed = 0
+        self.granted = 0
         self.task_events: list[bytes] = []
         self.sizes: list[int] = []
         self.acknowledged: list[int] = []
@@ -135,6 +136,10 @@ class QueueView:
     def _recycle(self) -> None:
         self.recycled += 1
         assert self.recycled <= self.polled
+
+    def on_credit(self, buffers: int) -> None:
+        """Count what was granted."""
+        self.granted += buffers
 
     def resume(self) -> None:
         """Go on after a barrier."""

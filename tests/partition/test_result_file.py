@@ -18,8 +18,8 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.buffer import read_payload
-from penstock.partition import FileOrigin, ResultFileReader, ResultFileSummary, ResultFileWriter, result_file
+from penstock.buffer import PayloadFormat, read_payload
+from penstock.partition import FileOptions, FileOrigin, ResultFileReader, ResultFileSummary, ResultFileWriter
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 
@@ -189,7 +189,7 @@ def test_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     writer.write(batch(0, 10))
     with file_size_limit(4096), pytest.raises(PenstockError) as caught:
         writer.write(batch(0, 10_000))
-    for part in ("disk is full", str(tmp_path), str(ID), "spark.penstock.environment.directory"):
+    for part in ("disk is full", str(tmp_path), str(ID), "spark.penstock.blocking.directories"):
         assert part in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert not writer.is_open
@@ -269,9 +269,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path, dictionary: bool) -> None:
 
 def test_padding_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Payloads of any length are padded with zeroes, and anything else in their place is refused."""
-    monkeypatch.setattr(
-        result_file, "batch_payload", lambda each, **_: pa.py_buffer(each.serialize().to_pybytes() + b"xyz")
-    )
+    monkeypatch.setattr(PayloadFormat, "encode", lambda _, each: pa.py_buffer(each.serialize().to_pybytes() + b"xyz"))
     write(tmp_path / "r", [batch(0, 2)])
     data = bytearray((tmp_path / "r").read_bytes())
     assert len(data) % 8 == 0
@@ -280,7 +278,7 @@ def test_padding_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         data[position] = 1
         message = damaged(tmp_path, bytes(data))
         assert message is not None
-        assert "behind batch 0" in message
+        assert "behind the block" in message
         data[position] = 0
 
 
@@ -290,14 +288,49 @@ def test_row_counts_are_those_of_their_own_batch(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "r").read_bytes())
     with ResultFileReader(tmp_path / "r", ORIGIN) as reader:
         first = reader._first
-    second = first + 24 + int.from_bytes(data[first : first + 8], "little")
-    counts = [slice(at + 16, at + 24) for at in (first, second)]
-    assert [data[count][0] for count in counts] == [3, 5]
-    data[counts[0]], data[counts[1]] = data[counts[1]], data[counts[0]]
+    second = first + 32 + int.from_bytes(data[first + 16 : first + 24], "little")
+    assert [data[at] for at in (first, second)] == [3, 5]
+    data[first], data[second] = data[second], data[first]
     path = tmp_path / "exchanged"
     path.write_bytes(data)
-    with pytest.raises(IncompleteDataError, match="batch 0 has 3 rows instead of 5"):
+    with pytest.raises(IncompleteDataError, match="has 3 rows instead of 5"):
         read(path)
+
+
+def test_exchanged_batches_are_found(tmp_path: Path) -> None:
+    """Two sound blocks of one length in each other's place: rows in the wrong order would be wrong rows."""
+    write(tmp_path / "r", [batch(0, 3), batch(3, 3)])
+    data = (tmp_path / "r").read_bytes()
+    with ResultFileReader(tmp_path / "r", ORIGIN) as reader:
+        first, last = reader._first, reader._last
+    middle = (first + last) // 2
+    message = damaged(tmp_path, data[:first] + data[middle:last] + data[first:middle] + data[last:])
+    assert message is not None
+    assert "stands block 0x1 instead of 0x0" in message
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_batches(tmp_path: Path, compression: str) -> None:
+    """Compressed payloads are smaller, counted as stored, and read back equal: as batches and as messages."""
+    batches = [batch(0, 3000), batch(3000, 1)]
+    with ResultFileWriter(tmp_path / "r", SCHEMA, ID, FileOptions(compression)) as writer:
+        for each in batches:
+            writer.write(each)
+        summary = writer.finish()
+    assert summary.bytes < write(tmp_path / "plain", batches).bytes * 3 / 4
+    assert read(tmp_path / "r") == batches
+    with ResultFileReader(tmp_path / "r", ORIGIN) as reader:
+        messages = list(reader.messages())
+    assert [read_payload(SCHEMA, pa.py_buffer(message).slice(16)) for message in messages] == batches
+
+
+def test_a_reserve_is_kept_free(tmp_path: Path) -> None:
+    """Less than the reserve free: refused before anything is written, by name of file and setting; nothing stays."""
+    with pytest.raises(PenstockError) as caught:
+        ResultFileWriter(tmp_path / "r", SCHEMA, ID, FileOptions(reserve=1 << 62))
+    for part in (str(tmp_path), str(ID), "spark.penstock.blocking.reserve", "free"):
+        assert part in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_cut_is_found(tmp_path: Path) -> None:

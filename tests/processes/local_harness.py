@@ -19,7 +19,11 @@ from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, Setting
 from penstock.shuffle import ShuffleEnvironmentContext as Context
 from penstock.testing.conformance import JOB
 
-CONF = {"spark.penstock.environment.leaseTimeout": "20s", "spark.penstock.network.memory": "64m"}
+CONF = {
+    "spark.penstock.environment.leaseTimeout": "20s",
+    "spark.penstock.network.memory": "64m",
+    "spark.penstock.blocking.hashMaxSubpartitions": "0",  # so that every sort-merge partition is one
+}
 
 
 class Job:

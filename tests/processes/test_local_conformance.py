@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 class TestLocalService(ShuffleServiceConformance):
     """Every kind the local service has in this version."""
 
-    kinds = (PartitionKind.PIPELINED_BOUNDED, PartitionKind.BLOCKING_HASH)
+    kinds = (PartitionKind.PIPELINED_BOUNDED, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
     clog_limit = 16 << 20
     request_timeout = 10.0
 

@@ -313,3 +313,56 @@ def test_batches_arrow_cannot_join_pass_one_by_one() -> None:
         writer.write(batch)
     writer.finish()
     assert [row for b in target.batches for row in b.to_pylist()] == [row for b in batches for row in b.to_pylist()]
+
+
+class StoringTarget(Target):
+    """A target that keeps what it gets."""
+
+    gather_bytes = 1 << 20
+
+
+def test_a_storing_target_gets_its_bytes_at_once() -> None:
+    """However many rows: gathered until they are as many bytes as it asks for; what is larger passes as it is."""
+    target = StoringTarget()
+    writer = _writer(target)
+    rows = pa.RecordBatch.from_arrays([pa.array(["x" * 100] * 1000)], ["c"])
+    for _ in range(10):
+        writer.write(rows)
+    assert target.calls == []
+    writer.write(rows)
+    assert [b.num_rows for b in target.batches] == [11_000]
+    large = pa.RecordBatch.from_arrays([pa.array(["x" * 100] * 20_000)], ["c"])
+    writer.write(large)
+    assert target.batches[1] is large
+    writer.finish()
+
+
+def test_a_storing_target_has_no_flusher() -> None:
+    """Nobody reads it before it is finished, so nothing is written early; `flush` still does what it says."""
+    for timeout in (0, 3600):
+        target = StoringTarget()
+        writer = _writer(target, timeout=timeout)
+        writer.write(batch_of(["string"], 10))
+        assert target.calls == []
+        assert not [t for t in threading.enumerate() if t.name == "penstock-output-flusher"]
+        writer.flush()
+        assert target.names == ["write", "flush"]
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_storing_target_is_not_given_others_rows(kind: pa.DataType) -> None:
+    """Parts of views and dictionaries hold their own values only, as the target keeps many of them."""
+    texts = pa.array([f"a text that is longer than a view's inline part, number {n}" for n in range(20_000)])
+    whole = pa.RecordBatch.from_arrays(
+        [pa.array(range(20_000), pa.int64()), texts.cast(kind)],
+        ["row", "text"],
+    )
+    target = StoringTarget()
+    writer = _writer(target, "hash", 100)
+    writer.write(whole)
+    writer.finish()
+    assert len(target.calls) == 101
+    assert sum(b.nbytes for b in target.batches) < whole.nbytes * 2
+    rows = {row["row"]: row["text"] for b in target.batches for row in b.to_pylist()}
+    assert rows == dict(enumerate(texts.to_pylist()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.shuffle.errors import SchemaError
-from penstock.task.groups import GroupCollector
+from penstock.task.groups import GroupCollector, Side
 from penstock.task.keys import KeyIndex, group_rows, normalised, refuse_ungroupable, stable_order
+from penstock.task.memory import TaskMemory
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]
 
@@ -39,6 +41,12 @@ def grouped(rows: list[dict[str, Any]], keys: list[str]) -> dict[tuple[Any, ...]
     return result
 
 
+def collecting(schema: pa.Schema, keys: list[str], chunk_rows: int = 1 << 19) -> GroupCollector:
+    """A collector of one input, in memory."""
+    memory = TaskMemory(1 << 30, tempfile.gettempdir())
+    return GroupCollector((Side(schema, tuple(keys)),), memory, chunk_rows=chunk_rows)
+
+
 SCHEMA = pa.schema([("f", pa.float64()), ("s", pa.string()), ("n", pa.int32()), ("row", pa.int64())])
 rows_of_all = st.lists(st.fixed_dictionaries({"f": floats, "s": words, "n": numbers}), max_size=60)
 
@@ -55,14 +63,14 @@ def test_groups_are_those_of_a_dictionary(rows: list[dict[str, Any]], keys: list
     for number, row in enumerate(rows):
         row["row"] = number
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
-    collector = GroupCollector(SCHEMA, keys, chunk_rows=chunk)
+    collector = collecting(SCHEMA, keys, chunk)
     for start in range(0, len(rows), cut):
         collector.add(batch.slice(start, cut))
     found = {
         tuple(canonical(scalar.as_py()) for scalar in key): [
             n for part in slices for n in part.column("row").to_pylist()
         ]
-        for key, slices in collector.groups()
+        for key, (slices,) in collector.groups()
     }
     expected = {key: [row["row"] for row in group] for key, group in grouped(rows, keys).items()}
     assert list(found.items()) == list(expected.items())
@@ -94,9 +102,9 @@ def test_every_plain_type_can_be_a_key(column: pa.Array) -> None:
     assert first.codes.tolist() == [0, 1, 0, 2]
     assert index.numbers(first) == [0, 1, 2]
     assert index.numbers(group_rows([column.slice(1)], 3)) == [1, 0, 2]
-    collector = GroupCollector(pa.schema([("k", column.type)]), ["k"])
+    collector = collecting(pa.schema([("k", column.type)]), ["k"])
     collector.add(pa.record_batch([column], ["k"]))
-    assert [sum(part.num_rows for part in parts) for _, parts in collector.groups()] == [2, 1, 1]
+    assert [sum(part.num_rows for part in parts) for _, (parts,) in collector.groups()] == [2, 1, 1]
 
 
 def test_a_key_of_nulls_only() -> None:
@@ -135,6 +143,6 @@ def test_the_order_is_stable_for_any_number_of_groups(count: int) -> None:
 def test_no_input_has_no_groups() -> None:
     """No rows, no groups: with and without keys."""
     for keys in ([], ["n"]):
-        collector = GroupCollector(SCHEMA, keys)
+        collector = collecting(SCHEMA, keys)
         collector.add(pa.RecordBatch.from_pylist([], SCHEMA))
         assert list(collector.groups()) == []

@@ -80,6 +80,10 @@ class Writer:
         """Remember."""
         self._do("finish")
 
+    def subpartition_bytes(self) -> tuple[int, ...]:
+        """As of a pipelined partition."""
+        return ()
+
     def fail(self, cause: BaseException) -> None:
         """Remember why."""
         self.cause = cause
@@ -183,7 +187,7 @@ def plan(
 
     deployment = TaskDeployment(
         AttemptId("job", me, 0, 7),
-        tuple(InputDeployment(i, ((descriptor(f"e{i}"), 0),), confirm) for i in range(inputs)),
+        tuple(InputDeployment(i, ((descriptor(f"e{i}"), 0, 1),), confirm) for i in range(inputs)),
         (
             *(OutputDeployment(50 + i, descriptor(f"e{50 + i}"), n) for i, n in enumerate(outputs)),
             OutputDeployment(RESULT_EDGE, descriptor("result"), 1),
@@ -196,7 +200,7 @@ def run(
     what: SubtaskPlan, environment: Environment, control: Control | None = None, rows: Any = None
 ) -> dict[str, float]:
     """Run it with these parts."""
-    return run_subtask(what, lambda _: environment, control or Control(), rows, Settings())  # type: ignore[arg-type, return-value]
+    return run_subtask(what, lambda _: environment, control or Control(), rows, Settings()).metrics  # type: ignore[arg-type, return-value]
 
 
 def all_values(writer: Writer) -> list[int]:

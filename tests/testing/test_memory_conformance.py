@@ -19,6 +19,7 @@ class TestMemoryService(ShuffleServiceConformance):
     kinds = (
         PartitionKind.PIPELINED_BOUNDED,
         PartitionKind.BLOCKING_HASH,
+        PartitionKind.BLOCKING_SORT_MERGE,
         PartitionKind.BLOCKING_PERSISTENT,
         PartitionKind.HYBRID_FULL,
     )

@@ -2,6 +2,16 @@
 """What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames."""
 
 from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, readParquet, repartition
+from penstock.api.persisted import datasets
 from penstock.api.stream import KeyedStream, Stream
 
-__all__ = ["GroupedDataFrame", "KeyedStream", "Stream", "fromDataFrame", "groupBy", "readParquet", "repartition"]
+__all__ = [
+    "GroupedDataFrame",
+    "KeyedStream",
+    "Stream",
+    "datasets",
+    "fromDataFrame",
+    "groupBy",
+    "readParquet",
+    "repartition",
+]

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.lineage import ExchangeChoice, SourceStep
+from penstock.api.pairs import CoGroupedStream
 from penstock.api.parquet import Filter, PathLike, parquet_source
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument
 from penstock.api.stream import KeyedStream, Stream
@@ -85,3 +86,26 @@ class GroupedDataFrame:
     def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Any:
         """See `KeyedStream.applyInPandas`."""
         return self._stream.applyInPandas(func, schema).toDF()
+
+    def cogroup(self, other: GroupedDataFrame) -> CoGroupedDataFrame:
+        """See `KeyedStream.cogroup`."""
+        if not isinstance(other, GroupedDataFrame):
+            raise TypeError(f"cogroup takes what penstock.groupBy gives, not {type(other).__name__}")
+        return CoGroupedDataFrame(self._stream.cogroup(other._stream))
+
+
+class CoGroupedDataFrame:
+    """What `GroupedDataFrame.cogroup` gives: functions over the groups of both sides, each giving a DataFrame."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: CoGroupedStream) -> None:
+        self._groups = groups
+
+    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Any:
+        """See `CoGroupedStream.applyInArrow`."""
+        return self._groups.applyInArrow(func, schema).toDF()
+
+    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Any:
+        """See `CoGroupedStream.applyInPandas`."""
+        return self._groups.applyInPandas(func, schema).toDF()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream remembers of how it came to be: sources, operators and exchanges, compared by identity.
+"""What a stream remembers of how it came to be: sources, operators, exchanges, combinations, compared by identity.
 
 Two streams made from one share its steps; that is how a plan sees that a stage is used twice and must run once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.graph import Operator, Source
+from penstock.graph import Combine, Operator, Source, Summary
 from penstock.task.exchanges import PartitionerSpec
 
 
@@ -49,16 +49,17 @@ class ExchangeChoice:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExchangeStep:
-    """One exchange over all branches of a stream."""
+    """One exchange over all branches of a stream, or over a summary of each."""
 
     parents: tuple[Step, ...]
     spec: PartitionerSpec
     choice: ExchangeChoice
+    summary: Summary | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """An exchange does not change rows."""
-        return self.parents[0].schema
+        """An exchange does not change rows; a summary replaces them."""
+        return self.parents[0].schema if self.summary is None else self.summary.schema
 
     @property
     def name(self) -> str:
@@ -67,18 +68,41 @@ class ExchangeStep:
         return f"{self.spec.kind}({keys})" if keys else self.spec.kind
 
 
-Step = SourceStep | OperatorStep | ExchangeStep
+@dataclass(frozen=True, slots=True)
+class CombineInput:
+    """One side of a combination: the branches it reads, and how their rows come to it."""
+
+    parents: tuple[Step, ...]
+    spec: PartitionerSpec
+    choice: ExchangeChoice
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CombineStep:
+    """Several streams into one, each over an exchange of its own to the same subtasks."""
+
+    inputs: tuple[CombineInput, ...]
+    combine: Combine
+    schema: pa.Schema
+    partitions: int | None = None
+
+
+Step = SourceStep | OperatorStep | ExchangeStep | CombineStep
 
 
 def parents_of(step: Step) -> tuple[Step, ...]:
     """The steps a step reads."""
     if isinstance(step, SourceStep):
         return ()
-    return (step.parent,) if isinstance(step, OperatorStep) else step.parents
+    if isinstance(step, OperatorStep):
+        return (step.parent,)
+    if isinstance(step, CombineStep):
+        return tuple(parent for side in step.inputs for parent in side.parents)
+    return step.parents
 
 
-def in_order(results: tuple[Step, ...]) -> Iterator[Step]:
-    """All steps that the results need, each once, parents first."""
+def in_order(results: tuple[Step, ...], until: Callable[[Step], bool] = lambda _: False) -> Iterator[Step]:
+    """All steps that the results need, each once, parents first; not beyond those for which `until` holds."""
     done: set[int] = set()
     waiting: list[tuple[Step, bool]] = [(step, False) for step in reversed(results)]
     while waiting:
@@ -90,4 +114,19 @@ def in_order(results: tuple[Step, ...]) -> Iterator[Step]:
             yield step
             continue
         waiting.append((step, True))
-        waiting.extend((parent, False) for parent in reversed(parents_of(step)))
+        if not until(step):
+            waiting.extend((parent, False) for parent in reversed(parents_of(step)))
+
+
+def with_parents(step: Step, parent_of: Callable[[Step], Step]) -> Step:
+    """The step over other parents: what `parent_of` gives for each of its own; itself where that changes nothing."""
+    found = [(parent, parent_of(parent)) for parent in parents_of(step)]
+    if all(new is old for old, new in found):
+        return step
+    news = iter([new for _, new in found])
+    if isinstance(step, OperatorStep):
+        return replace(step, parent=next(news))
+    if isinstance(step, CombineStep):
+        sides = tuple(replace(side, parents=tuple(next(news) for _ in side.parents)) for side in step.inputs)
+        return replace(step, inputs=sides)
+    return replace(step, parents=tuple(news)) if isinstance(step, ExchangeStep) else step

@@ -2,12 +2,13 @@
 """Streams to job graphs: chains, edges, parallelism.
 
 Chaining: an operator joins the vertex of the step it reads unless that step has other readers in this job; then it
-gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex.
+gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex, and so
+does a combination of streams, whose exchanges end in its one vertex, each on a side of its own.
 
-Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that ask for
-nothing, at least one each (all vertices of a job run at the same time, also those that no edge joins). A source is
-not split finer than its parts, and a vertex behind a forward edge has its producer's parallelism. Whether it all fits
-is the JobMaster's to say.
+Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that run at the same
+time and ask for nothing, at least one each. Vertices that a blocking edge keeps apart do not run at the same time;
+where no edge is blocking all do, also those that no edge joins. A source is not split finer than its parts, and a
+vertex behind a forward edge has its producer's parallelism. Whether it all fits is the JobMaster's to say.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from penstock.api.lineage import ExchangeStep, OperatorStep, SourceStep, Step, in_order, parents_of
-from penstock.graph import JobEdge, JobGraph, JobVertex, Operator, refuse_deadlocks
+from penstock.api.lineage import (
+    CombineStep,
+    ExchangeChoice,
+    OperatorStep,
+    SourceStep,
+    Step,
+    in_order,
+    parents_of,
+)
+from penstock.graph import Combine, JobEdge, JobGraph, JobVertex, Operator, refuse_deadlocks, regions
 from penstock.shuffle import Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
-from penstock.task.exchanges import exchange
+from penstock.task.exchanges import PartitionerSpec, exchange
 
 _NAME_LENGTH = 60
+_FIXED = ("to_one", "custom", "range")
+"""Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class _Vertex:
     operators: list[Operator] = field(default_factory=list)
     asked: int | None = None
     limit: int | None = None
+    combine: Combine | None = None
 
 
 def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: bool = True) -> Plan:
@@ -64,11 +76,12 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
         tuple(vertices) if keep else (),
     )
     refuse_deadlocks(graph)
-    shares = _parallelism(builder.vertices, slots)
+    shares = _parallelism(builder.vertices, _side_by_side(graph), slots)
     graph = replace(
         graph,
         vertices=tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in graph.vertices),
     )
+    graph = _with_open_parallelism(graph, builder.vertices, settings.blocking.max_subpartitions)
     dataframes = {
         vertex.id: vertex.source.dataframe
         for vertex in builder.vertices
@@ -104,9 +117,21 @@ class _Builder:
             return self._new([step.name], step.schema, source=step, limit=step.limit)
         if isinstance(step, OperatorStep):
             return self._add_operator(step)
+        if isinstance(step, CombineStep):
+            return self._add_combine(step)
         vertex = self._new([step.name], step.schema, asked=step.choice.partitions)
         for parent in step.parents:
-            self._connect(self._vertex_of[id(parent)], vertex, step)
+            edge = self._connect(self._vertex_of[id(parent)], vertex, step.spec, step.choice)
+            if step.summary is not None:
+                self.edges[edge] = replace(self.edges[edge], schema=step.schema, summary=step.summary)
+        return vertex
+
+    def _add_combine(self, step: CombineStep) -> int:
+        vertex = self._new([step.combine.name.partition(":")[0]], step.schema, asked=step.partitions)
+        self.vertices[vertex].combine = step.combine
+        for side, read in enumerate(step.inputs):
+            for parent in read.parents:
+                self._connect(self._vertex_of[id(parent)], vertex, read.spec, read.choice, side)
         return vertex
 
     def _add_operator(self, step: OperatorStep) -> int:
@@ -114,7 +139,7 @@ class _Builder:
         if self._readers[id(step.parent)] > 1:
             producer = self.vertices[number]
             number = self._new([], step.parent.schema, leader=producer.leader)
-            self._connect(producer.id, number, None)
+            self._connect(producer.id, number, exchange("forward"), ExchangeChoice())
         vertex = self.vertices[number]
         vertex.operators.append(step.operator)
         vertex.names.append(step.operator.name.partition(":")[0])
@@ -136,13 +161,15 @@ class _Builder:
         self.vertices.append(_Vertex(number, own, names, schema, source, [], asked, limit))
         return number
 
-    def _connect(self, producer: int, consumer: int, step: ExchangeStep | None) -> None:
-        shuffle = self._settings.shuffle
-        mode = (step.choice.mode if step is not None else None) or shuffle.mode
-        service = (step.choice.service if step is not None else None) or shuffle.service
-        spec = exchange("forward") if step is None else step.spec
+    def _connect(
+        self, producer: int, consumer: int, spec: PartitionerSpec, choice: ExchangeChoice, side: int = 0
+    ) -> int:
+        kind = mode_to_kind(choice.mode or self._settings.shuffle.mode)
+        service = choice.service or self._settings.shuffle.service
         schema = self.vertices[producer].schema
-        self.edges.append(JobEdge(len(self.edges), producer, consumer, spec, schema, mode_to_kind(mode), service))
+        number = len(self.edges)
+        self.edges.append(JobEdge(number, producer, consumer, spec, schema, kind, service, side))
+        return number
 
 
 def _shown(vertex: _Vertex) -> str:
@@ -159,12 +186,41 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
         source=None if source is None else source.source,
         reads_dataframe=source is not None and source.dataframe is not None,
         operators=tuple(vertex.operators),
+        combine=vertex.combine,
     )
 
 
-def _parallelism(vertices: list[_Vertex], slots: int) -> dict[int, int]:
+def _with_open_parallelism(graph: JobGraph, vertices: list[_Vertex], subpartitions: int) -> JobGraph:
+    """Vertices whose parallelism is chosen from the bytes they will read: nobody asked for one, all inputs wait."""
+    bound = {number for region in regions(graph) if region.at_once for number in region.vertices}
+    bound |= {edge.consumer for edge in graph.edges if edge.is_pointwise or edge.exchange.kind in _FIXED}
+    bound |= {edge.producer for edge in graph.edges if edge.exchange.kind == "forward"}
+    for vertex in graph.vertices:
+        spread = [edge for edge in graph.inputs_of(vertex.id) if not edge.is_broadcast]
+        if spread and vertex.id not in bound and vertices[vertex.id].asked is None:
+            graph = graph.with_vertex(replace(vertex, subpartitions=subpartitions))
+    return graph
+
+
+def _side_by_side(graph: JobGraph) -> list[tuple[int, ...]]:
+    """The vertices that run at the same time: each region, or all where no edge is blocking."""
+    if all(edge.kind.pipelined for edge in graph.edges):
+        return [tuple(vertex.id for vertex in graph.vertices)]
+    return [region.vertices for region in regions(graph)]
+
+
+def _parallelism(vertices: list[_Vertex], groups: list[tuple[int, ...]], slots: int) -> dict[int, int]:
+    """Each vertex with its leader's share, which is the least of what the groups with that leader can give."""
+    least: dict[int, int] = {}
+    for group in groups:
+        for leader, share in _shares(vertices, group, slots).items():
+            least[leader] = min(share, least.get(leader, share))
+    return {vertex.id: least[vertex.leader] for vertex in vertices}
+
+
+def _shares(vertices: list[_Vertex], group: tuple[int, ...], slots: int) -> dict[int, int]:
     """Leaders with what they asked for; the others share what is left, those with a limit below it first."""
-    weight = Counter(vertex.leader for vertex in vertices)
+    weight = Counter(vertices[number].leader for number in group)
     fixed = {leader: asked for leader in weight if (asked := vertices[leader].asked) is not None}
     share = 1
     while open_leaders := [leader for leader in weight if leader not in fixed]:
@@ -178,4 +234,4 @@ def _parallelism(vertices: list[_Vertex], slots: int) -> dict[int, int]:
         if not small:
             fixed.update(dict.fromkeys(open_leaders, share))
         fixed.update(small)
-    return {vertex.id: fixed[vertex.leader] for vertex in vertices}
+    return fixed

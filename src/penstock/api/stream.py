@@ -8,12 +8,16 @@ an exchange joins all branches. Nothing runs before an action on what `toDF` giv
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
+from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, OperatorStep, Step
+from penstock.api.pairs import CoGroupedStream, joined
+from penstock.api.parquet_sink import ParquetWritten, write_parquet
+from penstock.api.persisted import PersistedReading, persist_steps, unpersist_steps
 from penstock.api.plan import Plan, plan_job
 from penstock.api.schemas import (
     check_mode,
@@ -22,6 +26,7 @@ from penstock.api.schemas import (
     partitions_argument,
     schema_argument,
 )
+from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.graph import Operator, explain_graph
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError, SchemaError
@@ -38,6 +43,9 @@ from penstock.task.operators import (
     MapInPandas,
     group_form,
 )
+
+if TYPE_CHECKING:
+    from penstock.spark.runtime import SparkRuntime
 
 _PLANNING_SLOTS = 8
 """Slots that `explain` assumes where there is no session to ask."""
@@ -75,7 +83,7 @@ class Stream:
         require_pandas()
         declared = schema_argument(schema, "mapInPandas")
         function = function_argument(func, "mapInPandas")
-        return self.applied(MapInPandas(function, declared, self._timezone()), declared)
+        return self.applied(MapInPandas(function, declared, self.timezone()), declared)
 
     def keyBy(
         self, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
@@ -127,6 +135,24 @@ class Stream:
             raise PlanError("partitionCustom needs numPartitions, because the function gives partition numbers")
         return self.exchanged(custom_exchange(func), _choice("partitionCustom", numPartitions, mode, service))
 
+    def sortBy(
+        self,
+        *cols: str,
+        ascending: bool | Sequence[bool] = True,
+        nulls: str | None = None,
+        numPartitions: int | None = None,
+        mode: str | None = None,
+        service: str | None = None,
+    ) -> Stream:
+        """A global order, by sampled ranges: no row of a partition comes behind one of the next.
+
+        `ascending` is for all columns, or a list with one for each. `nulls` is `first` or `last`; left out, nulls are
+        first where it ascends and last where it descends, as in Spark. Equal keys are never in two partitions.
+        """
+        columns = column_arguments(cols, self.schema, "sortBy")
+        keys = sort_keys(columns, self.schema, ascending, nulls)
+        return sorted_stream(self, keys, _choice("sortBy", numPartitions, mode, service))
+
     def union(self, *others: Stream) -> Stream:
         """The rows of all; the columns' names and types must be the same."""
         branches = list(self.branches)
@@ -152,11 +178,12 @@ class Stream:
 
         runtime = SparkRuntime.of(session)
         settings = runtime.settings()
-        refuse_what_cannot_travel(self.plan(settings, _PLANNING_SLOTS).graph)
+        outline = PersistedReading(runtime, settings).outline(self.branches)
+        refuse_what_cannot_travel(plan_job(outline, settings, _PLANNING_SLOTS).graph)
 
-        def build() -> tuple[Any, Any]:
-            plan = self.plan(settings, runtime.total_slots())
-            return plan.graph, plan.dataframes
+        def build(user: Any) -> Any:
+            made = PersistedReading(runtime, settings, user).plan_or_made(self.branches)
+            return (made.graph, made.dataframes) if isinstance(made, Plan) else made
 
         return runtime.dataframe(build, self.schema, settings)
 
@@ -167,18 +194,37 @@ class Stream:
 
         runtime = SparkRuntime.of(session)
         settings = runtime.settings()
-        plan = self.plan(settings, runtime.total_slots(), keep=False)
+        plan = PersistedReading(runtime, settings).plan(self.branches, keep=False)
         return runtime.run(plan.graph, cast("Any", plan.dataframes), settings)
+
+    def persist(self) -> Self:
+        """Keep the rows once an action has made them, for all later ones until `unpersist`; gives this stream.
+
+        Nothing runs here. See `penstock.datasets` for what is kept.
+        """
+        persist_steps(self.branches, self._runtime("persist"))
+        return self
+
+    def unpersist(self) -> Self:
+        """Release what `persist` keeps; gives this stream. Nothing happens where it is not persisted."""
+        unpersist_steps(self.branches, self._runtime("unpersist"))
+        return self
+
+    def writeParquet(self, path: str | Path, compression: str = "zstd", overwrite: bool = False) -> ParquetWritten:
+        """Run the job now and write its rows as Parquet files into a folder: all of them or none.
+
+        `path` is a folder of this file system or any URI that `pyarrow.fs` knows. What is there already is refused,
+        or with `overwrite` replaced once the job has succeeded.
+        """
+        return write_parquet(self, path, compression, overwrite)
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""
-        settings, slots = Settings(), _PLANNING_SLOTS
         if self.session is not None:
-            from penstock.spark.runtime import SparkRuntime
-
-            runtime = SparkRuntime.of(self.session)
-            settings, slots = runtime.settings(), runtime.total_slots()
-        sys.stdout.write(explain_graph(self.plan(settings, slots).graph))
+            runtime = self._runtime("explain")
+            sys.stdout.write(PersistedReading(runtime, runtime.settings()).explain(self.branches))
+        else:
+            sys.stdout.write(explain_graph(self.plan(Settings(), _PLANNING_SLOTS).graph))
 
     def plan(self, settings: Settings, slots: int, *, keep: bool = True) -> Plan:
         """The job graph of this stream; raises PlanError for what cannot run."""
@@ -190,12 +236,22 @@ class Stream:
 
     def exchanged(self, spec: PartitionerSpec, choice: ExchangeChoice) -> Stream:
         """This stream behind any exchange; the verbs above are its named forms."""
-        return Stream((ExchangeStep(self.branches, spec, choice),), self.session)
+        return self.over(ExchangeStep(self.branches, spec, choice))
 
-    def _timezone(self) -> str:
+    def over(self, step: Step) -> Stream:
+        """A stream that ends in this step, with the session of this one."""
+        return Stream((step,), self.session)
+
+    def timezone(self) -> str:
+        """The session's time zone, in which frames show zoned timestamps; UTC without a session."""
         if self.session is None:
             return "UTC"
         return str(self.session.conf.get("spark.sql.session.timeZone"))
+
+    def _runtime(self, verb: str) -> SparkRuntime:
+        from penstock.spark.runtime import SparkRuntime
+
+        return SparkRuntime.of(self._require_session(verb))
 
     def _require_session(self, verb: str) -> Any:
         if self.session is None:
@@ -220,6 +276,30 @@ class KeyedStream(Stream):
         self._spec = spec
         self._choice = choice
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns; none where all rows are one group."""
+        return self._keys
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of partitions that was asked for."""
+        return self._choice.partitions
+
+    def input(self) -> CombineInput:
+        """This stream as one side of a combination: what is ahead of its exchange, and the exchange."""
+        return CombineInput(self._upstream.branches, self._spec, self._choice)
+
+    def persist(self) -> Self:
+        """As `Stream.persist`, of the rows ahead of the exchange, which each verb behind it sends in its own way."""
+        self._upstream.persist()
+        return self
+
+    def unpersist(self) -> Self:
+        """Undo `persist`."""
+        self._upstream.unpersist()
+        return self
+
     def agg(self, **aggregations: tuple[str, str]) -> Stream:
         """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
 
@@ -241,7 +321,22 @@ class KeyedStream(Stream):
         """Apply `func([key,] frame) -> frame`, or its iterator form, to each group."""
         require_pandas()
         group, declared = self._group(func, schema, "applyInPandas")
-        return self.applied(GroupApplyInPandas(group, self._timezone()), declared)
+        return self.applied(GroupApplyInPandas(group, self.timezone()), declared)
+
+    def cogroup(self, other: KeyedStream) -> CoGroupedStream:
+        """Both streams' groups of the same key side by side: `.applyInArrow` and `.applyInPandas` take both."""
+        return CoGroupedStream(self, other)
+
+    def join(
+        self, other: KeyedStream, how: str = "inner", on: Sequence[str | tuple[str, str]] | None = None
+    ) -> Stream:
+        """The equi-join on the keys: inner, left, right, full, left_semi or left_anti; null matches nothing.
+
+        The result has the keys once, then this stream's other columns, then the other's. Where the key columns have
+        different names, `on` must give the pairs, `[("mine", "theirs")]`, and the result has the names of this
+        stream. The right side is collected, of a right join the left: let that be the smaller one.
+        """
+        return joined(self, other, how, on)
 
     def _group(self, func: object, schema: object, verb: str) -> tuple[GroupApply, pa.Schema]:
         refuse_ungroupable(self.schema, self._keys)

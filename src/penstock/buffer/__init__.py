@@ -5,7 +5,7 @@ Everything but the segment memory and the builder lives in the environment proce
 only.
 """
 
-from penstock.buffer.arrow import batch_payload, has_dictionaries, read_payload
+from penstock.buffer.arrow import COMPRESSIONS, PayloadFormat, batch_payload, has_dictionaries, read_payload
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.buffer.local_pool import Listener, LocalBufferPool, LocalPoolStatistics, PoolLimits
@@ -14,6 +14,7 @@ from penstock.buffer.segments import SegmentMemory
 from penstock.buffer.slices import Held, Holdings, SegmentOwner, SegmentReferences
 
 __all__ = [
+    "COMPRESSIONS",
     "BufferBuilder",
     "BufferSlice",
     "DataType",
@@ -24,6 +25,7 @@ __all__ = [
     "LocalPoolStatistics",
     "NetworkBufferPool",
     "NetworkPoolStatistics",
+    "PayloadFormat",
     "PoolLimits",
     "SegmentMemory",
     "SegmentOwner",

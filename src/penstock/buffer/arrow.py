@@ -7,11 +7,20 @@ Rules:
 - Where it does, nested ones included, the payload is a whole IPC stream of its own, dictionaries and all: a bare
   message would refer to dictionaries that only the writer has.
 - `read_payload` trusts its bytes: verify a checksum before. It makes no copy, so the batch keeps the buffer alive.
+- Compressed is each of a batch's buffers for itself, by Arrow's own means, so whoever reads Arrow reads it:
+  `read_payload` too. `PayloadFormat`, which knows what to expect, is several times as fast with small batches.
+- A payload is compressed and expanded on the caller's thread: a pool's threads cost more than they save here.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
+
+COMPRESSIONS = ("none", "lz4", "zstd")
+"""How payloads of files may be compressed."""
+
+_END_OF_STREAM = 8
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
@@ -53,3 +62,49 @@ def read_payload(schema: pa.Schema, buffer: pa.Buffer, *, self_contained: bool |
         return pa.ipc.read_record_batch(buffer, schema)
     with pa.ipc.open_stream(buffer) as reader:
         return reader.read_next_batch()
+
+
+class PayloadFormat:
+    """The payloads of one file: one schema, one compression."""
+
+    __slots__ = ("_is_plain", "_options", "_start", "compression", "schema", "self_contained")
+
+    def __init__(self, schema: pa.Schema, compression: str = "none") -> None:
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"compression {compression!r}: it must be one of {', '.join(COMPRESSIONS)}")
+        self.schema = schema
+        self.compression = compression
+        self.self_contained = has_dictionaries(schema)
+        self._is_plain = compression == "none" and not self.self_contained
+        codec = None if compression == "none" else compression
+        self._options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+        sink = pa.BufferOutputStream()
+        pa.ipc.new_stream(sink, schema, options=self._options).close()
+        empty = sink.getvalue()
+        self._start = empty.slice(0, empty.size - _END_OF_STREAM)
+
+    def size(self, batch: pa.RecordBatch) -> int:
+        """About the bytes of the batch's payload before compression; for its rows alone, not for its parent's."""
+        if self.self_contained:
+            return int(batch.nbytes)
+        return int(pa.ipc.get_record_batch_size(batch))
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """The batch's payload."""
+        if self._is_plain:
+            return batch.serialize()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema, options=self._options) as writer:
+            writer.write_batch(batch)
+        whole = sink.getvalue()
+        if self.self_contained:
+            return whole
+        return whole.slice(self._start.size, whole.size - self._start.size - _END_OF_STREAM)
+
+    def decode(self, payload: pa.Buffer) -> pa.RecordBatch:
+        """The batch; over the payload's memory where that is not compressed. Errors as of `read_payload`."""
+        if self._is_plain:
+            return pa.ipc.read_record_batch(payload, self.schema)
+        stream = payload if self.self_contained else pa.py_buffer(b"".join((self._start, payload)))
+        with pa.ipc.open_stream(stream, options=_READ_OPTIONS) as reader:
+            return reader.read_next_batch()

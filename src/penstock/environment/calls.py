@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.environment.inputs import GatePort, GateRequest
 from penstock.environment.outputs import WriterPort, WriterRequest
+from penstock.environment.results import FileRequest
+from penstock.partition.stored import Layout
 from penstock.shuffle import AttemptId, EndOfPartition, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import ProtocolError
 
@@ -48,7 +50,10 @@ def open_gate(host: Host, session: TaskSession, message: Message) -> Message:
     port = int(message["port"])
     attempt = AttemptId.from_wire(tuple(message["attempt"]))
     session.owners.add(attempt)
-    channels = tuple((ShuffleDescriptor.from_wire(tuple(wire)), int(sub)) for wire, sub in message["channels"])
+    channels = tuple(
+        (ShuffleDescriptor.from_wire(tuple(wire)), int(first), int(count))
+        for wire, first, count in message["channels"]
+    )
     gate = session.gates[port] = GatePort(host, session, session.holdings, GateRequest(port, attempt, channels))
     gate.open()
     for descriptor in host.take_updates(attempt):
@@ -64,12 +69,13 @@ def close_gate(host: Host, session: TaskSession, message: Message) -> Message:  
     return {}
 
 
-def open_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """Register a blocking partition; the answer says where to write its files."""
-    partition = _partition(message)
-    paths = host.results.register(partition, int(message["subpartitions"]))
-    session.results.add(partition)
-    return {"paths": [str(path) for path in paths]}
+async def open_result(host: Host, session: TaskSession, message: Message) -> Message:
+    """Register a blocking partition; the answer says where to write its files, and what to collect in memory."""
+    layout = Layout(message["layout"])
+    request = FileRequest(_partition(message), int(message["subpartitions"]), layout, int(message["buffer"]))
+    session.owners.add(AttemptId.from_wire(tuple(message["attempt"])))
+    files, granted = await host.results.open(session, request)
+    return {"paths": [str(path) for path in files.paths], "buffer": granted}
 
 
 def finish_result(host: Host, session: TaskSession, message: Message) -> Message:
@@ -88,6 +94,11 @@ def fail_result(host: Host, session: TaskSession, message: Message) -> Message:
     session.results.discard(partition)
     host.results.fail(partition, str(message["cause"]))
     return {}
+
+
+def missing_file(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
+    raise host.results.missing(_partition(message), str(message["cause"]))
 
 
 def release(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
@@ -121,6 +132,13 @@ def cancel_task(host: Host, session: TaskSession, message: Message) -> Message: 
     return {}
 
 
+def expire(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
+    """Let the leases of partitions run out, where no JobMaster does."""
+    _refuse_if_owned(host)
+    host.registry.expire([PartitionId.from_wire(tuple(wire)) for wire in message["partitions"]])
+    return {}
+
+
 def shut_down(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
     """End this environment, where no JobMaster owns it."""
     _refuse_if_owned(host)
@@ -133,7 +151,7 @@ def _refuse_if_owned(host: Host) -> None:
         raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
 
 
-LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
+LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message | Awaitable[Message]]] = {
     "local.open_writer": open_writer,
     "local.finish_writer": finish_writer,
     "local.fail_writer": fail_writer,
@@ -142,11 +160,13 @@ LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message]] = {
     "local.open_result": open_result,
     "local.finish_result": finish_result,
     "local.fail_result": fail_result,
+    "local.missing_file": missing_file,
     "local.release": release,
     "local.occupying": occupying,
     "local.update_partition_info": update_partition_info,
     "local.statistics": statistics,
     "local.cancel_task": cancel_task,
+    "local.expire": expire,
     "local.shut_down": shut_down,
 }
-"""Every call, by name."""
+"""Every call, by name. One that waits is a coroutine; its answer comes when it is there."""

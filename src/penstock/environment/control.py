@@ -149,6 +149,8 @@ class MasterLink:
                 host.update_partition_info(consumer, ShuffleDescriptor.from_wire(tuple(instruction["descriptor"])))
             case "release_partitions":
                 host.registry.release(PartitionId.from_wire(tuple(wire)) for wire in instruction["partitions"])
+            case "expire_partitions":
+                host.registry.expire(PartitionId.from_wire(tuple(wire)) for wire in instruction["partitions"])
             case "release_job":
                 host.release_job(str(instruction["job"]))
             case "shutdown":

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.buffer import NetworkBufferPool, SegmentMemory, SegmentReferences
-from penstock.environment.results import ResultFiles, ResultPartition
+from penstock.environment.blocking import BlockingPartition
+from penstock.environment.results import ResultFiles
 from penstock.network.rendezvous import Rendezvous
 from penstock.partition.registry import PartitionRegistry
 from penstock.partition.view import DataListener, SubpartitionView
@@ -73,7 +74,7 @@ class Host:
         self.pool = NetworkBufferPool(count)
         self.references = SegmentReferences(count, network.segment_size)
         self.registry = PartitionRegistry(self.environment, timeout=NOT_PRODUCED_SECONDS)
-        self.results = ResultFiles(config.place.results, self.registry, self.environment)
+        self.results = ResultFiles(self)
         self.sessions: set[TaskSession] = set()
         self.control: Control | None = None
         self.remote: RemoteExchange | None = None
@@ -144,12 +145,12 @@ class Host:
         """What came for a consumer before its gate was open."""
         return [descriptor for attempt, descriptor in self._early_updates if attempt == consumer]
 
-    def local_view(self, partition: PartitionId, subpartition: int, listener: DataListener) -> SubpartitionView:
+    def local_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> SubpartitionView:
         """A view for a reader on this host; raises the answer that fits where there is none."""
         found = self.registry.get(partition)
-        if isinstance(found, ResultPartition):
-            return found.create_local_view(subpartition, listener)
-        return self.registry.request(partition, subpartition, listener)
+        if isinstance(found, BlockingPartition):
+            return found.create_local_view(first, count, listener)
+        return self.registry.request(partition, first, listener, count)
 
     def cancel_task(self, attempt: AttemptId, cause: str) -> None:
         """Tell a task to stop, if it is here."""
@@ -169,6 +170,7 @@ class Host:
             "segments_in_use": pool.in_use,
             "segments_guaranteed": pool.guaranteed,
             "partitions": len(self.registry),
+            "read_bytes_held": self.results.reads.bytes_held,
             "tasks": len(self.sessions),
         }
         if self.remote is not None:
@@ -184,6 +186,7 @@ class Host:
         for task in list(self._background):
             task.cancel()
         self.registry.close()
+        await self.results.close()
         self.pool.close()
         self.memory.close()
 

@@ -66,6 +66,7 @@ class Channel:
     index: int
     descriptor: ShuffleDescriptor
     subpartition: int
+    count: int
     source: ChannelSource | None = None
     polled: int = 0
     out: int = 0
@@ -76,11 +77,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class GateRequest:
-    """What a task asks for when it opens a gate."""
+    """What a task asks for when it opens a gate: per channel the partition, first subpartition and their number."""
 
     port: int
     attempt: AttemptId
-    channels: tuple[tuple[ShuffleDescriptor, int], ...]
+    channels: tuple[tuple[ShuffleDescriptor, int, int], ...]
 
 
 class GatePort:
@@ -97,7 +98,7 @@ class GatePort:
         self._share = max(2, WINDOW // max(1, len(request.channels)))
         self._closed = False
         self._releases: list[Callable[[], None]] = []
-        self.channels = [Channel(i, source, sub) for i, (source, sub) in enumerate(request.channels)]
+        self.channels = [Channel(index, *channel) for index, channel in enumerate(request.channels)]
 
     @property
     def is_closed(self) -> bool:
@@ -249,7 +250,9 @@ class GatePort:
     def _request_local(self, channel: Channel, partition: PartitionId) -> None:
         registry = self._host.registry
         try:
-            view = self._host.local_view(partition, channel.subpartition, lambda: self.available(channel))
+            view = self._host.local_view(
+                partition, channel.subpartition, channel.count, lambda: self.available(channel)
+            )
         except PartitionNotProducedError:
             registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
             return

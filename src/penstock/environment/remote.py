@@ -30,7 +30,6 @@ from penstock.shuffle.errors import (
     PartitionLostError,
     PartitionNotProducedError,
     PenstockError,
-    SettingError,
 )
 
 if TYPE_CHECKING:
@@ -96,8 +95,9 @@ class RemoteExchange:
         remote.release()
 
     async def _request(self, channel: Channel, sink: ChannelSink, credit: ReceiverCredit) -> RemoteInputChannel:
-        descriptor, sub = channel.descriptor, channel.subpartition
-        request = (descriptor.address, descriptor.partition, sub, sub, sink, credit)
+        descriptor, first = channel.descriptor, channel.subpartition
+        last = first + channel.count - 1
+        request = (descriptor.address, descriptor.partition, first, last, sink, credit)
         try:
             return await self._client.request_partition(*request)
         except AuthenticationError:
@@ -298,23 +298,22 @@ class HostPartitions:
         self._host = host
 
     def request_view(self, partition: PartitionId, first: int, last: int, listener: Callable[[], None]) -> ServedView:
-        """A view of one subpartition; see the protocol."""
-        if first != last:
-            raise SettingError(f"partition {partition}: one subpartition per channel, not {first} to {last}")
+        """A view of a subpartition, or of a range where the partition allows; see the protocol."""
         registry = self._host.registry
         try:
-            return ServedView(self._host, registry.request(partition, first, listener))
+            return ServedView(self._host, registry.request(partition, first, listener, last - first + 1))
         except PartitionNotProducedError:
             registry.wait(partition, lambda _: listener(), self._host.now())
             raise
 
 
 class ServedView:
-    """A partition's view, with slices turned into memory that the server can send."""
+    """A partition's view, with slices turned into memory that the server can send. Data out of files is bytes."""
 
     def __init__(self, host: Host, view: SubpartitionView) -> None:
         self._host = host
         self._view = view
+        self.on_credit = view.on_credit
         self.resume = view.resume
         self.on_task_event = view.on_task_event
         self.new_buffer_size = view.new_buffer_size
@@ -348,7 +347,7 @@ class ServedView:
             return None
         payload = item.payload
         if not isinstance(payload, BufferSlice):
-            return OutgoingItem(item.data_type, payload, None, item.subpartition)
+            return OutgoingItem(item.data_type, payload, item.recycle, item.subpartition)
         segment = payload.segment
         memory = self._host.memory.view(segment, payload.offset, payload.length)
         return OutgoingItem(item.data_type, memory, lambda: self._recycle(segment), item.subpartition)

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.environment.calls import LOCAL_CALLS
@@ -73,8 +73,14 @@ class TaskSession:
         self._unsent = memoryview(b"")
         self._closed = False
         self._reported = False
+        self.is_cancelled = False
         self._said_bye = False
         self._pidfd = -1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the task is gone."""
+        return self._closed
 
     def start(self) -> None:
         """Begin to listen to the task."""
@@ -104,6 +110,7 @@ class TaskSession:
 
     def cancel(self, cause: str) -> None:
         """Tell the task to stop."""
+        self.is_cancelled = True
         self._put(FrameType.CANCEL, cause.encode())
 
     def flush(self) -> None:
@@ -136,7 +143,7 @@ class TaskSession:
         for writer in list(self.writers.values()):
             writer.fail(cause)
         self.holdings.drop_all()
-        for partition in self.results:
+        for partition in list(self.results):
             self._host.results.fail(partition, cause)
         if self.attempt is not None and not self._reported and self._host.control is not None:
             self._host.control.tell(TASK_LOST, {"attempt": self.attempt.to_wire(), "cause": cause})
@@ -289,9 +296,24 @@ class TaskSession:
         try:
             if handler is None:
                 raise ProtocolError(f"there is no call {method}")
-            self._reply(request, handler(self._host, self, message))
+            answer = handler(self._host, self, message)
         except PenstockError as error:
             self._reply(request, error_message(error))
+            return
+        if isinstance(answer, dict):
+            self._reply(request, answer)
+        else:
+            self._host.in_background(lambda: self._answer_later(request, answer))
+
+    async def _answer_later(self, request: int, waited_for: Awaitable[dict[str, Any]]) -> None:
+        try:
+            answer = await waited_for
+        except PenstockError as error:
+            answer = error_message(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self.close(f"it broke the protocol: {error!r}")
+            return
+        self._reply(request, answer)
 
     async def _relay(self, request: int, method: str, message: dict[str, Any]) -> None:
         control = self._host.control

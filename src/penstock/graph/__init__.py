@@ -3,13 +3,26 @@
 
 from penstock.graph.ddl import parse_ddl
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
-from penstock.graph.execution_graph import ExecutionGraph, refuse_deadlocks, regions, slots_needed
+from penstock.graph.execution_graph import ExecutionGraph
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState, IllegalTransitionError
 from penstock.graph.explanation import explain_graph
-from penstock.graph.job_graph import RESULT_EDGE, Exchange, JobEdge, JobGraph, JobVertex, Operator, Source
+from penstock.graph.job_graph import (
+    RESULT_EDGE,
+    Combine,
+    Exchange,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    RowSummary,
+    Source,
+    Summary,
+)
+from penstock.graph.regions import Region, refuse_deadlocks, regions, slots_needed
 
 __all__ = [
     "RESULT_EDGE",
+    "Combine",
     "Exchange",
     "ExecutionEvent",
     "ExecutionGraph",
@@ -22,7 +35,10 @@ __all__ = [
     "JobVertex",
     "Operator",
     "OutputDeployment",
+    "Region",
+    "RowSummary",
     "Source",
+    "Summary",
     "TaskDeployment",
     "explain_graph",
     "parse_ddl",

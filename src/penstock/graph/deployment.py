@@ -14,23 +14,23 @@ from penstock.shuffle.ids import Wire
 
 @dataclass(frozen=True, slots=True)
 class InputDeployment:
-    """One gate: the edge, and per channel the partition and the subpartition to read."""
+    """One gate: the edge, and per channel the partition, the first subpartition to read and their number."""
 
     edge: int
-    channels: tuple[tuple[ShuffleDescriptor, int], ...]
+    channels: tuple[tuple[ShuffleDescriptor, int, int], ...]
     await_confirmation: bool
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        channels = tuple((source.to_wire(), sub) for source, sub in self.channels)
+        channels = tuple((source.to_wire(), first, count) for source, first, count in self.channels)
         return (self.edge, channels, self.await_confirmation)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> InputDeployment:
         """Inverse of `to_wire`."""
         edge, channels, await_confirmation = wire
-        pairs = tuple((ShuffleDescriptor.from_wire(tuple(s)), int(sub)) for s, sub in channels)  # type: ignore[attr-defined]
-        return cls(int(edge), pairs, bool(await_confirmation))  # type: ignore[call-overload]
+        ranges = tuple((ShuffleDescriptor.from_wire(tuple(s)), int(i), int(n)) for s, i, n in channels)  # type: ignore[attr-defined]
+        return cls(int(edge), ranges, bool(await_confirmation))  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from penstock.graph.execution_graph import regions, slots_needed
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
+from penstock.graph.regions import Region, regions, slots_needed
 
 
 def explain_graph(graph: JobGraph) -> str:
@@ -12,9 +12,7 @@ def explain_graph(graph: JobGraph) -> str:
     lines = [f"== Penstock job {graph.name} =="]
     for vertex in graph.vertices:
         lines += _vertex_lines(graph, vertex)
-    for number, region in enumerate(regions(graph)):
-        names = ", ".join(str(vertex) for vertex in sorted(region))
-        lines.append(f"Region {number}: stages {names}, needs {slots_needed(graph, region)} task slots at once")
+    lines += [_region_text(graph, region) for region in regions(graph)]
     if graph.result:
         lines.append("Result: stage " + ", ".join(str(vertex) for vertex in graph.result))
     else:
@@ -23,21 +21,36 @@ def explain_graph(graph: JobGraph) -> str:
 
 
 def _vertex_lines(graph: JobGraph, vertex: JobVertex) -> list[str]:
-    lines = [f"Stage {vertex.id}: {vertex.name} [parallelism {vertex.parallelism}]"]
+    chosen = "" if vertex.subpartitions is None else ", or fewer: chosen from the bytes produced"
+    lines = [f"Stage {vertex.id}: {vertex.name} [parallelism {vertex.parallelism}{chosen}]"]
     if vertex.source is not None:
         lines.append(f"  source: {getattr(vertex.source, 'name', type(vertex.source).__name__)}")
     if vertex.reads_dataframe:
         lines.append("  source: a Spark DataFrame")
-    lines += [f"  input: {_edge_text(graph, edge)}" for edge in graph.inputs_of(vertex.id)]
+    for edge in graph.inputs_of(vertex.id):
+        side = "" if vertex.combine is None else f" side {edge.side}"
+        lines.append(f"  input{side}: {_edge_text(graph, edge)}")
+    if vertex.combine is not None:
+        lines.append(f"  combine: {vertex.combine.name}")
     lines += [f"  operator: {operator.name}" for operator in vertex.operators]
     columns = ", ".join(f"{field.name}: {field.type}" for field in vertex.schema)
     lines.append(f"  output: ({columns})")
     return lines
 
 
+def _region_text(graph: JobGraph, region: Region) -> str:
+    names = ", ".join(str(vertex) for vertex in region.vertices)
+    if region.at_once:
+        return f"Region {region.number}: stages {names}, needs {slots_needed(graph, region)} task slots at once"
+    tasks = sum(graph.vertex(vertex).parallelism for vertex in region.vertices)
+    return f"Region {region.number}: stages {names}, {tasks} tasks on any number of slots"
+
+
 def _edge_text(graph: JobGraph, edge: JobEdge) -> str:
     keys = ", ".join(getattr(edge.exchange, "keys", ()))
     partitioner = f"{edge.exchange.kind}({keys})" if keys else edge.exchange.kind
+    if edge.summary is not None:
+        partitioner = f"{edge.summary.name}, {partitioner}"
     producer = graph.vertex(edge.producer)
     consumer = graph.vertex(edge.consumer)
     return (

@@ -7,12 +7,13 @@ closure; DataFrames are not, so a vertex only says that it reads one and the cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.graph.shares import Share
 from penstock.shuffle import PartitionKind
 
 RESULT_EDGE = -1
@@ -37,17 +38,61 @@ class Operator(Protocol):
         """Turn the input of one subtask into its output; drains its input unless it says otherwise."""
 
 
+class Combine(Protocol):
+    """What makes one stream of several: the first step of a vertex whose inputs have sides; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """Turn the inputs of one subtask, one iterator for each side, into one output.
+
+        A side is read only when its iterator is asked; until then its pipelined producers wait.
+        """
+
+
 class Exchange(Protocol):
     """How an edge's rows find their consumer: built by the record room from this picklable description."""
 
     @property
     def kind(self) -> str:
-        """`hash`, `rebalance`, `rescale`, `forward`, `broadcast`, `random`, `to_one` or `custom`."""
+        """`hash`, `rebalance`, `rescale`, `forward`, `broadcast`, `random`, `to_one`, `range` or `custom`."""
+
+
+class RowSummary(Protocol):
+    """What one subtask makes of its rows for an edge that carries no more than that."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch into account."""
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """What to send, once all rows were added; batches of the summary's schema."""
+
+
+class Summary(Protocol):
+    """Sends over an edge, in place of a vertex's rows, what it makes of them at their end; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What the edge carries."""
+
+    def start(self) -> RowSummary:
+        """The summary of one subtask."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobVertex:
-    """A chain of operators, run as `parallelism` subtasks; its input is a source or its input edges."""
+    """A chain of operators, run as `parallelism` subtasks; its input is a source or its input edges.
+
+    With `subpartitions` the all-to-all inputs are cut into that many, and how many subtasks read them is chosen from
+    the bytes when the region starts: `shares` then says which of them each subtask reads.
+    With `combine` the input edges have sides, and `combine` makes one stream of them ahead of the operators.
+    """
 
     id: int
     name: str
@@ -56,11 +101,17 @@ class JobVertex:
     source: Source | None = None
     reads_dataframe: bool = False
     operators: tuple[Operator, ...] = ()
+    subpartitions: int | None = None
+    shares: tuple[Share, ...] = ()
+    combine: Combine | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobEdge:
-    """An exchange from one vertex to another; the rows have the producer's `schema`."""
+    """An exchange from one vertex to another; the rows have the producer's `schema`, or that of the `summary`.
+
+    `side` says which input of the consumer's `combine` they belong to; edges of one side are read as one.
+    """
 
     id: int
     producer: int
@@ -69,6 +120,8 @@ class JobEdge:
     schema: pa.Schema
     kind: PartitionKind
     service: str
+    side: int = 0
+    summary: Summary | None = None
 
     @property
     def is_pointwise(self) -> bool:
@@ -106,6 +159,11 @@ class JobGraph:
             if candidate.id == edge:
                 return candidate
         raise KeyError(f"job {self.name} has no edge {edge}")
+
+    def with_vertex(self, vertex: JobVertex) -> JobGraph:
+        """This graph with another vertex in the place of the one with the same id."""
+        vertices = tuple(vertex if known.id == vertex.id else known for known in self.vertices)
+        return replace(self, vertices=vertices)
 
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """The edges a vertex reads, in order of their id."""

@@ -88,8 +88,8 @@ class JobDriver:
         finished: asyncio.Future[FinishedJob] = self._loop.create_future()
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
-        timeout = submission.settings.job.slots_timeout
-        self.handle(events.JobSubmitted(job, submission.graph, submission.slots_total, timeout))
+        timeout, target = submission.settings.job.slots_timeout, submission.settings.blocking.target_bytes
+        self.handle(events.JobSubmitted(job, submission.graph, submission.slots_total, timeout, target))
         return finished
 
     def progress(self, job: str) -> JobProgress | None:
@@ -147,12 +147,11 @@ class JobDriver:
                 _LOG.debug("Spark job %s of %s returned after the JobMaster closed", part, job)
 
         try:
-            self._launcher.launch(LaunchRequest(running.submission, returned))
+            self._launcher.launch(LaunchRequest(running.submission, instruction.graph, instruction.parts, returned))
         except Exception as error:  # noqa: BLE001 - whatever the launcher raises fails the job
             _LOG.exception("job %s could not be launched", job)
-            parts = {events.RANGE_PART} | {v.id for v in running.submission.graph.vertices if v.reads_dataframe}
-            for part in parts:
-                self._loop.call_soon(self.handle, events.SparkJobReturned(job, part, f"not launched: {error}"))
+            for part in instruction.parts:
+                self._loop.call_soon(self.handle, events.SparkJobReturned(job, part.part, f"not launched: {error}"))
 
     def _cancel_spark_jobs(self, instruction: do.CancelSparkJobs) -> None:
         # A thread of its own: at the interpreter's end the loop's executor takes no more work.

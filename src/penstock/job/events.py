@@ -6,24 +6,33 @@ A `call` is the number of an answer somebody waits for; the core gives exactly o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 
 RANGE_PART = -1
-"""The Spark job that carries every subtask that reads no DataFrame; other parts are vertex ids."""
+"""The Spark job that carries every subtask of the first region that reads no DataFrame; see `range_part`."""
+
+
+def range_part(region: int) -> int:
+    """The Spark job that carries the subtasks of a region which read no DataFrame; other parts are vertex ids."""
+    return RANGE_PART - region
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A new job: its graph, the task slots of the application and how long it may wait for them."""
+    """A new job: its graph, the task slots of the application and how long it may wait for them.
+
+    `target_bytes` is what one consumer of a blocking result should read, where their number is open.
+    """
 
     job: str
     graph: JobGraph
     slots_total: int
     slots_timeout: float
+    target_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +87,17 @@ class ProducersAwaited:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task reports its end: `FINISHED`, `FAILED` or `CANCELED`."""
+    """A task reports its end: `FINISHED`, `FAILED` or `CANCELED`.
+
+    `sizes` holds, per edge it wrote as a blocking partition, the bytes of each subpartition.
+    """
 
     attempt: AttemptId
     state: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     error_type: str = ""
+    sizes: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
+from penstock.job.region_order import LaunchPart
 from penstock.job.result import JobResult
 from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
@@ -14,7 +15,7 @@ from penstock.shuffle.errors import PenstockError
 SLOTS = "slots"
 """The deadline of waiting for slots beside other Penstock jobs."""
 DEPLOY = "deploy"
-"""The deadline for the tasks of an admitted job to be there."""
+"""The deadline for the tasks of a region to be there; see `deploy_deadline`."""
 SETTLE = "settle"
 """The deadline after which Spark is asked to cancel what did not stop by itself."""
 GRACE = "grace"
@@ -23,12 +24,18 @@ ABANDON = "abandon"
 """The deadline after which a job ends although something never reported its end."""
 
 
+def deploy_deadline(region: int) -> str:
+    """The deadline for the tasks of one region to be there."""
+    return f"{DEPLOY} {region}"
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSparkJobs:
-    """Start the Spark jobs whose tasks are this job's subtasks."""
+    """Start the Spark jobs that carry the next region of this job; the graph is as it is now."""
 
     job: str
     graph: JobGraph
+    parts: tuple[LaunchPart, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's view of one job: a pipelined region from its submission to its end.
+"""The JobMaster's view of one job: its regions, one after the other, from its submission to its end.
 
 Events in, instructions out; no await, socket, clock, thread or log. Rules:
-- data starts when every task that reads no DataFrame is there; a task that reads one may come later, because
-  its Spark job may run shuffles of its own first, and is answered at once when it comes;
+- in a region with pipelined edges data starts when every task that reads no DataFrame is there; a task that reads one
+  may come later, because its Spark job may run shuffles of its own first, and is answered at once when it comes; in a
+  region without them every task is answered at once, so it runs with any number of slots;
+- a region starts when all before it are confirmed; what it has read is released when it is confirmed itself;
 - a consumer is deployed with placeholders and told of each producer at its first buffer;
 - whoever consumes a DataFrame's rows ends only after that DataFrame's Spark job has returned;
 - the first attempt of a subtask that registers is the one, any other is refused; there is no failover: the
@@ -12,38 +14,21 @@ Events in, instructions out; no await, socket, clock, thread or log. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from penstock.graph.execution_state import ExecutionEvent
-from penstock.graph.job_graph import RESULT_EDGE
+from penstock.graph.job_graph import RESULT_EDGE, JobGraph
 from penstock.job import events
 from penstock.job import instructions as do
 from penstock.job.failure import CAUSE, CONSEQUENCE, ECHO, OWN_CANCEL, FailureCause, rank_of
+from penstock.job.job_context import ABANDON_SECONDS, GRACE_SECONDS, SETTLE_SECONDS, JobContext
 from penstock.job.job_tasks import JobTasks, Live
+from penstock.job.refusals import slots_missing, slots_queue_timeout, too_few_slots
+from penstock.job.region_order import RegionOrder
 from penstock.job.result import JobProgress, JobResult, TraceEntry
 from penstock.job.states import JobEvent, JobLifecycle, JobState
 from penstock.job.subtask import Subtask
-from penstock.job.topology import JobTopology
-from penstock.job.tracker import PartitionTracker
+from penstock.job.topology import JobTopology, edge_dataset
 from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, SlotsError, StaleError
-
-SETTLE_SECONDS = 5.0
-"""How long tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
-GRACE_SECONDS = 0.5
-"""How long tasks have to stop when Spark has returned already."""
-ABANDON_SECONDS = 30.0
-"""How long Spark has to return after its cancel."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What one job shares with the others."""
-
-    tracker: PartitionTracker
-    emit: Callable[[do.Instruction], None]
-    now: Callable[[], float]
 
 
 class JobCore:
@@ -51,8 +36,8 @@ class JobCore:
 
     def __init__(self, submitted: events.JobSubmitted, result_service: str, context: JobContext) -> None:
         self.job = submitted.job
-        self.graph = submitted.graph
         self.topology = JobTopology(submitted.job, submitted.graph, result_service)
+        self._regions = RegionOrder(self.topology, submitted.slots_total, submitted.target_bytes)
         self.lifecycle = JobLifecycle(submitted.job)
         self._submitted = submitted
         self._context = context
@@ -60,7 +45,6 @@ class JobCore:
         self._start = context.now()
         self._trace: list[TraceEntry] = []
         self.tasks = JobTasks(self.topology)
-        self._parts: dict[int, bool] = {}
         self._awaiting: dict[int, tuple[AttemptId, set[int]]] = {}
         self._failure = FailureCause()
         self._spark_cancelled = False
@@ -68,9 +52,14 @@ class JobCore:
         self._record("job_submitted", submitted.job)
 
     @property
+    def graph(self) -> JobGraph:
+        """The plan as it is now."""
+        return self.topology.graph
+
+    @property
     def slots_needed(self) -> int:
         """Slots this job holds while it is active."""
-        return self.topology.slots_needed
+        return self._regions.slots_needed
 
     @property
     def slots_total(self) -> int:
@@ -82,22 +71,16 @@ class JobCore:
         total = self._submitted.slots_total
         if self.slots_needed > total:
             self.lifecycle.fire(JobEvent.REFUSED)
-            self._refuse(SlotsError(_too_few(self.graph.name, self.slots_needed, total)))
+            self._refuse(SlotsError(too_few_slots(self.graph.name, self.slots_needed, total)))
             return
         self.lifecycle.fire(JobEvent.SUBMITTED)
         self._emit(do.StartDeadline(self.job, do.SLOTS, self._submitted.slots_timeout))
 
     def admit(self) -> None:
-        """Slots are free: start the Spark jobs."""
+        """Slots are free: start the first region."""
         self.lifecycle.fire(JobEvent.ADMITTED)
         self._record("job_admitted", self.job)
-        for subtask in self.tasks:
-            subtask.lifecycle.handle(ExecutionEvent.SCHEDULE)
-            self._parts[self.tasks.part_of(subtask)] = False
-        self._emit(do.StartDeadline(self.job, do.DEPLOY, self._submitted.slots_timeout))
-        self._emit(do.LaunchSparkJobs(self.job, self.graph))
-        self._deploy_if_complete()
-        self._finish_if_complete()
+        self._start_region()
 
     def register_task(self, event: events.TaskRegistered) -> None:
         """A task is there; hold its answer until data may start, or refuse it."""
@@ -152,7 +135,7 @@ class JobCore:
             self._emit(do.AnswerProducers(event.call, event.attempt, error))
             return
         producers = (self.graph.vertex(edge.producer) for edge in self.graph.inputs_of(subtask.vertex.id))
-        open_parts = {v.id for v in producers if v.reads_dataframe and not self._parts.get(v.id, False)}
+        open_parts = {v.id for v in producers if v.reads_dataframe and not self._regions.parts.get(v.id, True)}
         self._awaiting[event.call] = (event.attempt, open_parts)
         self._answer_confirmed()
 
@@ -165,6 +148,7 @@ class JobCore:
         self._record("task_finished", f"{event.attempt} {event.state}")
         if event.state == "FINISHED" and subtask.deployed:
             subtask.lifecycle.handle(ExecutionEvent.FINISH)
+            self._regions.add_sizes(event.sizes)
             if self.lifecycle.is_active:
                 for edge in subtask.outputs:
                     self._make_consumable(subtask, edge)
@@ -201,9 +185,9 @@ class JobCore:
 
     def spark_job_returned(self, event: events.SparkJobReturned) -> None:
         """One of the job's Spark jobs is over."""
-        if event.part not in self._parts or self._parts[event.part]:
+        if self._regions.parts.get(event.part, True):
             return
-        self._parts[event.part] = True
+        self._regions.parts[event.part] = True
         self._record("spark_job_returned", str(event.part))
         if event.cancelled and self.lifecycle.is_active:
             self.cancel(event.error or "its Spark job was cancelled")
@@ -221,8 +205,8 @@ class JobCore:
         if what == do.SLOTS and state is JobState.WAITING_FOR_SLOTS:
             raise_at = self._submitted.slots_timeout
             self.lifecycle.fire(JobEvent.REFUSED)
-            self._refuse(SlotsError(_queue_timeout(self.graph.name, self.slots_needed, raise_at)))
-        elif what == do.DEPLOY and state is JobState.DEPLOYING:
+            self._refuse(SlotsError(slots_queue_timeout(self.graph.name, self.slots_needed, raise_at)))
+        elif state is JobState.DEPLOYING and what == do.deploy_deadline(self._regions.current.number):
             self._no_slots()
         elif what == do.SETTLE and state in (JobState.FAILING, JobState.CANCELLING):
             self._cancel_spark_jobs()
@@ -280,19 +264,39 @@ class JobCore:
             )
         return None
 
+    def _start_region(self) -> None:
+        parts = self._regions.start_next()
+        region = self._regions.current
+        for vertex in region.vertices:
+            self.tasks.add(self.graph.vertex(vertex))
+        for part in parts:
+            for place in part.subtasks:
+                self.tasks.at(*place).lifecycle.handle(ExecutionEvent.SCHEDULE)
+        self._record("region_started", f"{region.number}: {sum(len(part.subtasks) for part in parts)} tasks")
+        self._emit(do.StartDeadline(self.job, do.deploy_deadline(region.number), self._submitted.slots_timeout))
+        self._emit(do.LaunchSparkJobs(self.job, self.graph, parts))
+        self._deploy_if_complete()
+        self._finish_if_complete()
+
     def _deploy_if_complete(self) -> None:
         state = self.lifecycle.state
         if state is JobState.DEPLOYING:
-            ranged = [s for s in self.tasks if not s.vertex.reads_dataframe]
-            if not all(s.is_ready for s in ranged):
+            region = self._regions.current
+            ranged = [s for s in self._current_tasks() if not s.vertex.reads_dataframe]
+            there = [s for s in ranged if s.is_ready]
+            if len(there) < (len(ranged) if region.at_once else min(1, len(ranged))):
                 return
             self.lifecycle.fire(JobEvent.TASKS_COMPLETE)
             self._record("tasks_complete", str(len(ranged)))
         elif state is not JobState.RUNNING:
             return
-        for subtask in self.tasks:
+        for subtask in self._current_tasks():
             if subtask.is_ready:
                 self._deploy(subtask)
+
+    def _current_tasks(self) -> list[Subtask]:
+        vertices = self._regions.current.vertices
+        return [subtask for subtask in self.tasks if subtask.vertex.id in vertices]
 
     def _deploy(self, subtask: Subtask) -> None:
         call, attempt = subtask.call, subtask.attempt
@@ -318,8 +322,8 @@ class JobCore:
         consumer = self.graph.edge(edge).consumer
         told = 0
         for number in self.topology.consumers_of(edge, index):
-            reader = self.tasks.at(consumer, number)
-            if reader.deployed and reader.attempt is not None and not reader.is_ended:
+            reader = self.tasks.find(consumer, number)
+            if reader is not None and reader.deployed and reader.attempt is not None and not reader.is_ended:
                 told += 1
                 self._emit(do.UpdatePartitionInfo(reader.environment, reader.attempt, edge, descriptor))
         if told:
@@ -328,13 +332,13 @@ class JobCore:
     # --- the end
 
     def _part_name(self, part: int) -> str:
-        return "the tasks" if part == events.RANGE_PART else f"DataFrame {self.graph.vertex(part).name}"
+        return "the tasks" if part < 0 else f"DataFrame {self.graph.vertex(part).name}"
 
     def _confirm_part(self, part: int) -> None:
-        for subtask in self.tasks:
-            if self.tasks.part_of(subtask) != part or subtask.is_ended:
+        for subtask in self._current_tasks():
+            if self._regions.part_of(subtask.vertex) != part or subtask.is_ended:
                 continue
-            if subtask.attempt is None and part != events.RANGE_PART:
+            if subtask.attempt is None and subtask.vertex.reads_dataframe:
                 self._make_empty(subtask)
             else:
                 self.fail(f"{subtask.title}: its Spark job returned, but the task never reported its end")
@@ -351,16 +355,28 @@ class JobCore:
 
     def _answer_confirmed(self) -> None:
         for call, (attempt, open_parts) in list(self._awaiting.items()):
-            if all(self._parts.get(part, False) for part in open_parts):
+            if all(self._regions.parts.get(part, True) for part in open_parts):
                 del self._awaiting[call]
                 self._emit(do.AnswerProducers(call, attempt))
 
     def _finish_if_complete(self) -> None:
         if self.lifecycle.state is JobState.RUNNING and all(s.is_ended for s in self.tasks):
             self.lifecycle.fire(JobEvent.TASKS_FINISHED)
-        if self.lifecycle.state is JobState.CONFIRMING and all(self._parts.values()):
-            self.lifecycle.fire(JobEvent.CONFIRMED)
-            self._complete()
+        if self.lifecycle.state is JobState.CONFIRMING and self._regions.all_returned:
+            if self._regions.has_next:
+                self.lifecycle.fire(JobEvent.REGION_CONFIRMED)
+                self._release_consumed()
+                self._start_region()
+            else:
+                self.lifecycle.fire(JobEvent.CONFIRMED)
+                self._complete()
+
+    def _release_consumed(self) -> None:
+        read = {edge_dataset(self.job, edge.id) for edge in self._regions.consumed_edges()}
+        tracker = self._context.tracker
+        done = [partition for partition in tracker.partitions_of(self.job) if partition.dataset in read]
+        for environment, descriptors in tracker.release_some(done).items():
+            self._emit(do.ReleasePartitions(environment, descriptors))
 
     def _complete(self) -> None:
         partitions = tuple(self.tasks.result_partitions())
@@ -404,18 +420,21 @@ class JobCore:
         if self.lifecycle.state not in (JobState.FAILING, JobState.CANCELLING):
             return
         if any(s.is_live for s in self.tasks):
-            if all(self._parts.values()) and not self._in_grace:
+            if self._regions.all_returned and not self._in_grace:
                 # Spark has given these tasks up and kills them in some seconds, which nobody needs to wait for.
                 self._in_grace = True
                 self._emit(do.StartDeadline(self.job, do.GRACE, GRACE_SECONDS))
             return
-        if all(self._parts.values()):
+        if self._regions.all_returned:
             self._end()
         elif self._failure.awaits_spark:
             return  # its Spark job fails by itself, and must not be cancelled before it has said why
-        elif any(s.attempt is None and not self._parts[self.tasks.part_of(s)] for s in self.tasks):
+        elif any(s.attempt is None and not self._returned(s) for s in self._current_tasks()):
             # What is left has not begun, so there is nothing in it to stop politely.
             self._cancel_spark_jobs()
+
+    def _returned(self, subtask: Subtask) -> bool:
+        return self._regions.parts[self._regions.part_of(subtask.vertex)]
 
     def _cancel_spark_jobs(self) -> None:
         if not self._spark_cancelled:
@@ -451,13 +470,8 @@ class JobCore:
         self._emit(do.RefuseJob(self.job, self._result(), error))
 
     def _no_slots(self) -> None:
-        got = sum(1 for s in self.tasks if s.attempt is not None)
-        wait = self._submitted.slots_timeout
-        self.fail(
-            f"{got} of {self.slots_needed} slots obtained within {wait:g} s (spark.penstock.job.slotsTimeout):"
-            " other Spark jobs hold the rest; wait for them, use a smaller numPartitions, or give Spark more cores",
-            kind=SlotsError,
-        )
+        got = sum(1 for s in self._current_tasks() if s.attempt is not None)
+        self.fail(slots_missing(got, self.slots_needed, self._submitted.slots_timeout), kind=SlotsError)
 
     def _over(self, attempt: AttemptId) -> PenstockError:
         return JobCancelledError(
@@ -473,18 +487,3 @@ class JobCore:
         metrics = {vertex.id: self.tasks.sums(vertex.id, None) for vertex in self.graph.vertices}
         seconds = self._context.now() - self._start
         return JobResult(self.job, self.graph.name, self.lifecycle.state, seconds, metrics, tuple(self._trace))
-
-
-def _too_few(name: str, needed: int, total: int) -> str:
-    return (
-        f"job {name} needs {needed} task slots at the same time, but the application has {total}: use a smaller"
-        f" numPartitions, give Spark more cores (local[{needed}] where it is local), or set spark.task.cpus below 1"
-        " so that tasks share cores"
-    )
-
-
-def _queue_timeout(name: str, needed: int, seconds: float) -> str:
-    return (
-        f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) beside other Penstock jobs for its slots:"
-        f" 0 of {needed} slots obtained; run them one after the other, or give Spark more cores"
-    )

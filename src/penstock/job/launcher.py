@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.region_order import LaunchPart
 from penstock.shuffle import Settings
 
 Returned = Callable[[int, str | None, bool], None]
@@ -16,7 +17,10 @@ Returned = Callable[[int, str | None, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job to run. `payload` is the launcher's own business: the DataFrames and the user's thread's properties."""
+    """A job to run; its regions are launched one after the other.
+
+    `payload` is the launcher's own business: the DataFrames and the user's thread's properties.
+    """
 
     job: str
     graph: JobGraph
@@ -27,9 +31,14 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Start the Spark jobs of one job; call `returned` once for each: RANGE_PART, and each DataFrame vertex."""
+    """Start the Spark jobs of one region of a job; call `returned` once for each part.
+
+    `graph` is the job's plan as it is now: the number of a vertex's subtasks may have been chosen since submission.
+    """
 
     submission: Submission
+    graph: JobGraph
+    parts: tuple[LaunchPart, ...]
     returned: Returned = field(repr=False)
 
 

@@ -128,6 +128,22 @@ class JobMaster:
 
         self._call(run())
 
+    def watch_result(self, job: str, lost: Callable[[], None]) -> None:
+        """Before a job is submitted: call `lost` once when partitions of its result are lost. It must not block."""
+
+        async def run() -> None:
+            self._results.watch(job, lost)
+
+        self._call(run())
+
+    def release_result(self, job: str) -> None:
+        """Release what is left of a finished job's result; unknown ones are ignored."""
+
+        async def run() -> None:
+            self._release_result(job)
+
+        self._call(run())
+
     def cancel(self, job: str, cause: str) -> None:
         """Ask a job to stop; unknown ones are ignored."""
 
@@ -191,7 +207,7 @@ class JobMaster:
         core = MasterCore(self.settings.shuffle.service)
         self._driver = JobDriver(core, self._launcher, context)
         self._results = Results(self._run_for_result)
-        self._driver.on_result_lost = self._results.lost
+        self._driver.on_result_lost = self._result_lost
         service = JobMasterService(self._driver, Sessions(self.identity.secret), self._results)
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((service.handler(),))
@@ -248,10 +264,18 @@ class JobMaster:
 
         return asyncio.ensure_future(partitions())
 
+    def _result_lost(self, job: str) -> None:
+        if self._results.lost(job):
+            # Called out of the driver's handling of an event; the next one waits until that is over.
+            self._loop.call_soon(self._release_result, job)
+
+    def _release_result(self, job: str) -> None:
+        self._results.forget(job)
+        self._driver.handle(events.ResultReleased(job))
+
     def _expire(self, job: str) -> None:
         if not self._results.is_opened(job):
-            self._results.lost(job)
-            self._driver.handle(events.ResultReleased(job))
+            self._release_result(job)
 
     @staticmethod
     def _on_fatal_error(error: BaseException) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from penstock.job import events
 from penstock.job import instructions as do
-from penstock.job.job_core import JobContext, JobCore
+from penstock.job.job_context import JobContext
+from penstock.job.job_core import JobCore
 from penstock.job.result import JobProgress
 from penstock.job.tracker import PartitionTracker
 from penstock.shuffle import AttemptId

@@ -5,11 +5,16 @@ A result has a name from the start and a job when somebody opens it. All who ope
 failed, or whose partitions were lost, runs again when it is opened again. One that nobody has opened by the end
 of its lease is released; one that was opened stays until the JobMaster closes, because Spark keeps what it
 planned and may read it at any time.
+
+A result may also be made already: a persisted stream's, whose job whoever persisted it ran. Who keeps such a job's
+partitions watches them here, and hears once that they are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,9 +22,19 @@ from penstock.job.launcher import Submission
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import PartitionExpiredError
 
-Build = Callable[[], Submission]
-"""Plans the job; called on a thread of its own, when the result is opened."""
 Partitions = tuple[ShuffleDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeResult:
+    """Partitions that are there already, and the jobs that made them."""
+
+    jobs: frozenset[str]
+    partitions: Partitions
+
+
+Build = Callable[[], Submission | MadeResult]
+"""Plans the job; called on a thread of its own, when the result is opened."""
 Run = Callable[[Submission], asyncio.Future[Partitions]]
 """Submits a job: its result's partitions, when it is over."""
 
@@ -28,7 +43,7 @@ Run = Callable[[Submission], asyncio.Future[Partitions]]
 class _Result:
     build: Build
     opening: asyncio.Future[Partitions] | None = None
-    job: str | None = None
+    jobs: frozenset[str] = frozenset()
     opened: bool = False
 
 
@@ -38,6 +53,7 @@ class Results:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._results: dict[str, _Result] = {}
+        self._watchers: dict[str, Callable[[], None]] = {}
 
     def add(self, name: str, build: Build) -> None:
         """Make a result known; nothing runs."""
@@ -54,22 +70,57 @@ class Results:
         result.opened = True
         return partitions
 
-    def lost(self, job: str) -> None:
-        """Partitions of a job's result are gone: the next who opens it runs the job again."""
+    def watch(self, job: str, lost: Callable[[], None]) -> None:
+        """Call `lost` on the loop's thread, once, when partitions of this job's result are gone unasked."""
+        self._watchers[job] = lost
+
+    def lost(self, job: str) -> bool:
+        """Partitions of a job's result are gone: the next who opens it runs the job again.
+
+        Whether somebody watched the job's result, who has been told now and gives up what is left of it.
+        """
+        watcher = self._watchers.get(job)
+        self.forget(job)
+        if watcher is not None:
+            watcher()
+        return watcher is not None
+
+    def forget(self, job: str) -> None:
+        """A job's partitions are going to be released: nobody is told, and the next who opens them runs anew."""
+        self._watchers.pop(job, None)
         for result in self._results.values():
-            if result.job == job:
-                result.opening, result.job = None, None
+            if job in result.jobs:
+                result.opening, result.jobs = None, frozenset()
 
     def is_opened(self, job: str) -> bool:
         """Whether somebody has got the partitions that this job made."""
-        return any(result.job == job and result.opened for result in self._results.values())
+        return any(job in result.jobs and result.opened for result in self._results.values())
 
     async def _make(self, result: _Result) -> Partitions:
         try:
-            submission = await asyncio.to_thread(result.build)
-            result.job, result.opened = submission.job, False
-            return await self._run(submission)
+            made = await _on_own_thread(result.build)
+            result.opened = False
+            if isinstance(made, MadeResult):
+                result.jobs = made.jobs
+                return made.partitions
+            result.jobs = frozenset((made.job,))
+            return await self._run(made)
         except BaseException:
             # A kept exception would keep the frames of all who waited for it, and the next opening is to run anew.
             result.opening = None
             raise
+
+
+async def _on_own_thread(build: Build) -> Submission | MadeResult:
+    """What `build` gives. Not on the loop's few threads: a build may wait for another one, of a stream it reads."""
+    built: concurrent.futures.Future[Submission | MadeResult] = concurrent.futures.Future()
+
+    def run() -> None:
+        built.set_running_or_notify_cancel()
+        try:
+            built.set_result(build())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
+            built.set_exception(error)
+
+    threading.Thread(target=run, name="penstock-plan", daemon=True).start()
+    return await asyncio.wrap_future(built)

@@ -162,7 +162,9 @@ class JobMasterService:
         if state not in ("FINISHED", "FAILED", "CANCELED"):
             raise ProtocolError(f"{attempt} ended as {state!r}, which is no end")
         metrics = {str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()}
-        self._driver.handle(events.TaskFinished(attempt, state, metrics, error, kind))
+        counted = dict(message.get("sizes") or {}).items()
+        sizes = {int(edge): tuple(int(size) for size in found) for edge, found in counted}
+        self._driver.handle(events.TaskFinished(attempt, state, metrics, error, kind, sizes))
         return {}
 
     async def _task_lost(self, _: Session, message: Message) -> Message:

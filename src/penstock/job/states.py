@@ -21,7 +21,7 @@ class JobState(Enum):
     DEPLOYING = "DEPLOYING"
     RUNNING = "RUNNING"
     CONFIRMING = "CONFIRMING"
-    """All tasks ended well; the Spark jobs that carried them have not all returned."""
+    """All tasks of a region ended well; the Spark jobs that carried them have not all returned."""
     FINISHED = "FINISHED"
     FAILING = "FAILING"
     FAILED = "FAILED"
@@ -37,6 +37,7 @@ class JobEvent(Enum):
     ADMITTED = "admitted"
     TASKS_COMPLETE = "tasks complete"
     TASKS_FINISHED = "tasks finished"
+    REGION_CONFIRMED = "region confirmed"
     CONFIRMED = "confirmed"
     FAILURE = "failure"
     CANCEL = "cancel"
@@ -53,6 +54,7 @@ JOB_TABLE: Final[Mapping[tuple[JobState, JobEvent], JobState]] = {
     (JobState.WAITING_FOR_SLOTS, JobEvent.CANCEL): JobState.CANCELED,
     (JobState.DEPLOYING, JobEvent.TASKS_COMPLETE): JobState.RUNNING,
     (JobState.RUNNING, JobEvent.TASKS_FINISHED): JobState.CONFIRMING,
+    (JobState.CONFIRMING, JobEvent.REGION_CONFIRMED): JobState.DEPLOYING,
     (JobState.CONFIRMING, JobEvent.CONFIRMED): JobState.FINISHED,
     **{(state, JobEvent.FAILURE): JobState.FAILING for state in (*_ACTIVE, JobState.FAILING)},
     **{(state, JobEvent.CANCEL): JobState.CANCELLING for state in (*_ACTIVE, JobState.CANCELLING)},

@@ -33,19 +33,19 @@ class JobTopology:
 
     def __init__(self, job: str, graph: JobGraph, result_service: str) -> None:
         self.job = job
-        self.graph = graph
         self._result_service = result_service
-        self._execution = ExecutionGraph(graph)
-        self.consumers_of = cache(self._consumers_of)
+        self.graph = graph
 
     @property
-    def slots_needed(self) -> int:
-        """Every subtask of a pipelined region needs a slot of its own."""
-        return sum(vertex.parallelism for vertex in self.graph.vertices)
+    def graph(self) -> JobGraph:
+        """The plan; it changes when the parallelism of a vertex is chosen, before its region starts."""
+        return self._graph
 
-    def subtasks(self) -> Iterator[tuple[JobVertex, int]]:
-        """All subtasks, vertex by vertex."""
-        return self._execution.subtasks()
+    @graph.setter
+    def graph(self, graph: JobGraph) -> None:
+        self._graph = graph
+        self._execution = ExecutionGraph(graph)
+        self.consumers_of = cache(self._consumers_of)
 
     def outputs(self, vertex: JobVertex, subtask: int) -> Iterator[tuple[int, str, PartitionDescriptor]]:
         """What a subtask writes: the edge, the service and the partition."""
@@ -57,8 +57,8 @@ class JobTopology:
             dataset = result_dataset(self.job, vertex.id)
             yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, RESULT_KIND, 1)
 
-    def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int]]]]:
-        """What a subtask reads: the edge, and per channel the producing subtask and the subpartition."""
+    def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int, int]]]]:
+        """What a subtask reads: the edge, and per channel the producing subtask, first subpartition, how many."""
         for edge in self.graph.inputs_of(vertex):
             yield edge, list(self._execution.channels_of(edge.id, subtask))
 
@@ -93,5 +93,5 @@ class JobTopology:
         return tuple(
             subtask
             for subtask in range(count)
-            if any(producer == index for producer, _ in self._execution.channels_of(edge, subtask))
+            if any(producer == index for producer, _, _ in self._execution.channels_of(edge, subtask))
         )

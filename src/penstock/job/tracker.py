@@ -64,9 +64,13 @@ class PartitionTracker:
     def release(self, job: str, keep: Iterable[PartitionId] = ()) -> Released:
         """Stop tracking a job's partitions but those to keep; what to release, by environment (empty: outside)."""
         kept = set(keep)
+        return self.release_some(partition for partition in self.partitions_of(job) if partition not in kept)
+
+    def release_some(self, partitions: Iterable[PartitionId]) -> Released:
+        """Stop tracking these, where they are tracked; what to release, by environment (empty: outside)."""
         groups: dict[str, list[ShuffleDescriptor]] = {}
-        for partition in self.partitions_of(job):
-            if partition not in kept:
+        for partition in partitions:
+            if partition in self._by_id:
                 descriptor = self._forget(partition)
                 groups.setdefault(descriptor.environment, []).append(descriptor)
         return {environment: tuple(items) for environment, items in groups.items()}

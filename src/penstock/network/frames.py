@@ -244,7 +244,7 @@ def _partition_request(_flags: int, body: memoryview) -> PartitionRequest:
 
 def _error_response(flags: int, body: memoryview) -> ErrorResponse:
     receiver, code = _ERROR.unpack_from(body)
-    if code > ErrorCode.PROTOCOL:
+    if code > max(ErrorCode):
         raise ProtocolError(f"ERROR_RESPONSE with unknown code {code}")
     known = receiver if flags & FLAG_RECEIVER else None
     return ErrorResponse(known, ErrorCode(code), _text(body[_ERROR.size :], "error text"))

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from penstock.shuffle.errors import (
+    IncompleteDataError,
     PartitionError,
     PartitionExpiredError,
     PartitionLostError,
@@ -36,6 +37,7 @@ class ErrorCode(IntEnum):
     PRODUCER_FAILED = 5
     STALE = 6
     PROTOCOL = 7
+    INCOMPLETE = 8
 
 
 _ERRORS: Final[dict[ErrorCode, type[PenstockError]]] = {
@@ -46,6 +48,7 @@ _ERRORS: Final[dict[ErrorCode, type[PenstockError]]] = {
     ErrorCode.PRODUCER_FAILED: ProducerFailedError,
     ErrorCode.STALE: StaleError,
     ErrorCode.PROTOCOL: ProtocolError,
+    ErrorCode.INCOMPLETE: IncompleteDataError,
 }
 
 

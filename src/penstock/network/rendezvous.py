@@ -5,6 +5,10 @@ One folder per application (and scope) under `<tmp>/penstock-<uid>/`, mode 0700 
 enough for a Unix socket's path. It holds the socket, the log, the result files and the lock file. *Holding the
 lock is being alive*: the starter takes it, the environment inherits it and keeps it to its end, and whoever
 can take it later knows that the folder belongs to the dead and may be swept.
+
+Large files may lie elsewhere: a folder of the application in each of several directories. The rendezvous folder
+notes each of them *before* it is made, and whoever sweeps the rendezvous folder removes them first. A noted folder
+must have the name that this rendezvous gives it, be ours and be no link; whatever else the note says is left alone.
 """
 
 from __future__ import annotations
@@ -47,8 +51,13 @@ class Rendezvous:
 
     @property
     def results(self) -> Path:
-        """The folder of result files."""
+        """The folder of result files, where no directories are set."""
         return self.folder / "results"
+
+    @property
+    def notes(self) -> Path:
+        """The note of the folders this application has in other directories, one path a line."""
+        return self.folder / "directories"
 
     def make(self) -> None:
         """Make the folder and check that it is ours alone."""
@@ -75,8 +84,39 @@ class Rendezvous:
                 return fd
             os.close(fd)
 
+    def make_folder_in(self, directory: Path) -> Path:
+        """This application's folder in another directory, noted and made; raises SettingError or OSError."""
+        folder = directory.absolute() / self._name_elsewhere
+        with self.notes.open("a") as notes:
+            notes.write(f"{folder}\n")
+        _own_folder(folder, "spark.penstock.blocking.directories")
+        return folder
+
+    @property
+    def _name_elsewhere(self) -> str:
+        digest = hashlib.sha256(os.fsencode(self.folder.absolute())).hexdigest()[:16]
+        return f"penstock-{os.getuid()}-{digest}"
+
+    def _folders_elsewhere(self) -> list[Path]:
+        try:
+            lines = self.notes.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [folder for line in dict.fromkeys(lines) if self._is_our_folder(folder := Path(line))]
+
+    def _is_our_folder(self, folder: Path) -> bool:
+        if folder.name != self._name_elsewhere:
+            return False
+        try:
+            status = folder.lstat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
     def clear(self) -> None:
-        """Remove what a dead environment left; call with the lock held."""
+        """Remove what a dead environment left, in other directories too; call with the lock held."""
+        for folder in self._folders_elsewhere():
+            shutil.rmtree(folder, ignore_errors=True)
         for entry in list(self.folder.iterdir()):
             if entry == self.lock:
                 continue
@@ -139,13 +179,12 @@ def _places(base: Path) -> Iterator[Rendezvous]:
             yield Rendezvous(entry)
 
 
-def _own_folder(folder: Path) -> None:
+def _own_folder(folder: Path, setting: str = "spark.penstock.environment.directory") -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise SettingError(
-            f"{folder} must be a folder of this user alone (mode 0700): remove it or set"
-            " spark.penstock.environment.directory to another folder"
+            f"{folder} must be a folder of this user alone (mode 0700): remove it or set {setting} to another folder"
         )
 
 

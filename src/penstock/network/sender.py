@@ -257,6 +257,7 @@ class PartitionRequestQueue:
             reader.is_opening = False
         reader.view = view
         reader.lifecycle.move("produced")
+        view.on_credit(reader.credit.credit)
         self._enqueue(reader)
 
     def _with_reader(self, receiver: int, action: Callable[[_Reader], None]) -> None:
@@ -273,6 +274,8 @@ class PartitionRequestQueue:
 
     def _add_credit(self, reader: _Reader, credit: int) -> None:
         reader.credit.grant(credit)
+        if reader.view is not None:
+            reader.view.on_credit(credit)
         self._enqueue(reader)
 
     def _resume(self, reader: _Reader) -> None:

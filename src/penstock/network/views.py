@@ -46,6 +46,9 @@ class SubpartitionView(Protocol):
     def poll(self) -> BufferOrEvent | None:
         """Take the next buffer or event."""
 
+    def on_credit(self, buffers: int) -> None:
+        """The consumer has granted so many buffers more (at the view's opening: those it begins with)."""
+
     def resume(self) -> None:
         """The alignment after an aligned barrier is over."""
 

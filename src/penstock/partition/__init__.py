@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result partitions: their life, their queues, who may read them, and the file of the simplest blocking one."""
+"""Result partitions: their life, their queues, who may read them, and the files of the blocking ones."""
 
+from penstock.partition.directories import Directories, DirectorySpace
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
 from penstock.partition.lifecycle import (
     IllegalPartitionEventError,
     PartitionEvent,
@@ -15,8 +18,10 @@ from penstock.partition.registry import (
     WaitingRequest,
     job_of,
 )
-from penstock.partition.result_file import FileOrigin, ResultFileReader, ResultFileSummary, ResultFileWriter
+from penstock.partition.result_file import ResultFileReader, ResultFileSummary, ResultFileWriter
 from penstock.partition.result_partition import PartitionCallbacks, PartitionStatistics, PipelinedPartition
+from penstock.partition.sort_merge_reader import SortMergeReader
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
     PipelinedView,
@@ -28,6 +33,9 @@ from penstock.partition.view import BufferOrEvent, DataListener, SubpartitionVie
 __all__ = [
     "BufferOrEvent",
     "DataListener",
+    "Directories",
+    "DirectorySpace",
+    "FileOptions",
     "FileOrigin",
     "IllegalPartitionEventError",
     "PartitionCallbacks",
@@ -44,6 +52,9 @@ __all__ = [
     "ResultFileReader",
     "ResultFileSummary",
     "ResultFileWriter",
+    "SortMergePaths",
+    "SortMergeReader",
+    "SortMergeWriter",
     "SubpartitionState",
     "SubpartitionStatistics",
     "SubpartitionView",

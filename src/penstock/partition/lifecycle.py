@@ -6,8 +6,10 @@ Rules:
 - All transitions are in this file. A missing pair is illegal and raises with the last events of the partition.
 - The four ends are different answers to a reader (RELEASED, EXPIRED, LOST, FAILED) and the first one stays: what
   comes late, from a writer that does not know yet or a second release, changes nothing.
-- CONSUMED means that all readers have left. The producer may still write, into the void, until it closes; then the
-  partition is released. One reader that leaves early must not break the producer.
+- CONSUMED means that all readers have left. The producer of a pipelined partition may still write, into the void,
+  until it closes; then the partition is released. One reader that leaves early must not break the producer.
+- A blocking partition is read when it is FINISHED, and as often as anybody likes: CONSUMED says that each of its
+  subpartitions was given out at least once, takes nothing away, and is left only by one of the ends.
 
 `docs/partition-lifecycle.md` shows the table; a test keeps it current.
 """
@@ -73,6 +75,7 @@ TABLE: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (PartitionState.FINISHED, PartitionEvent.CONSUME): PartitionState.CONSUMED,
     (PartitionState.CONSUMED, PartitionEvent.WRITE): PartitionState.CONSUMED,
     (PartitionState.CONSUMED, PartitionEvent.FINISH): PartitionState.CONSUMED,
+    (PartitionState.CONSUMED, PartitionEvent.CONSUME): PartitionState.CONSUMED,
     **{
         (state, event): end
         for state in PartitionState

@@ -49,8 +49,8 @@ class ReadablePartition(Protocol):
     def cause(self) -> str:
         """Why it ended."""
 
-    def create_view(self, subpartition: int, listener: DataListener) -> SubpartitionView:
-        """A view, or the PartitionError that says why not."""
+    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> SubpartitionView:
+        """A view of `count` subpartitions, or the PartitionError that says why not."""
 
     def release(self, cause: BaseException | str = "") -> None:
         """End it on purpose."""
@@ -152,12 +152,18 @@ class PartitionRegistry:
         for request in stale:
             request.waiter(self._stale(request.partition, identity.attempt))
 
-    def request(self, partition: PartitionId, subpartition: int, listener: DataListener) -> SubpartitionView:
+    def request(
+        self, partition: PartitionId, subpartition: int, listener: DataListener, count: int = 1
+    ) -> SubpartitionView:
         """A view. PartitionNotProducedError means that `wait` may help; every other error is final."""
         found = self._partitions.get(partition)
         if found is not None:
-            return found.create_view(subpartition, listener)
+            return found.create_view(subpartition, listener, count)
         raise self._answer(partition)
+
+    def answer(self, partition: PartitionId) -> PenstockError | None:
+        """Why a partition can't be read here; None where it is here and alive."""
+        return None if partition in self._partitions else self._answer(partition)
 
     def wait(self, partition: PartitionId, waiter: Waiter, now: float) -> WaitingRequest:
         """Wait for a partition whose request was answered with PartitionNotProducedError."""

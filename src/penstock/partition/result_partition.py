@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from penstock.buffer import BufferSlice
 from penstock.partition.answers import describe, end_error
+from penstock.partition.endings import Endings
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
@@ -56,7 +57,7 @@ class PartitionStatistics:
     subpartitions: tuple[SubpartitionStatistics, ...]
 
 
-class PipelinedPartition:
+class PipelinedPartition(Endings):
     """One result partition. Life: adds, `finish` or `fail`, `close_producer`. Its readers come and go by views."""
 
     __slots__ = (
@@ -183,29 +184,18 @@ class PipelinedPartition:
         elif self._readers == 0:
             self.release()
 
-    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
-        """The one view of a subpartition; a PartitionError says why it can't be read."""
+    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> PipelinedView:
+        """The one view of a subpartition; a PartitionError says why it can't be read, ProtocolError for a range."""
         if self.state.is_end:
             raise end_error(self.name, self.state, self._cause, self.host)
+        if count != 1:
+            raise ProtocolError(
+                f"partition {self.name} is pipelined: a channel reads one subpartition of it, not {count}"
+            )
         return self._target(subpartition).create_view(listener)
 
-    def release(self, cause: BaseException | str = "") -> None:
-        """Give up the data on purpose; idempotent."""
-        self._end(PartitionEvent.RELEASE, cause)
-
-    def fail(self, cause: BaseException | str) -> None:
-        """The producer failed: readers get ProducerFailedError with this cause."""
-        self._end(PartitionEvent.FAIL, cause)
-
-    def expire(self, cause: BaseException | str = "") -> None:
-        """Its lease ran out."""
-        self._end(PartitionEvent.EXPIRE, cause)
-
-    def lose(self, cause: BaseException | str) -> None:
-        """Its data is gone against everybody's will."""
-        self._end(PartitionEvent.LOSE, cause)
-
-    def _end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+    def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        """End it: readers are told why, what is queued is recycled; nothing happens when it has ended before."""
         if self.state.is_end:
             return
         state = self._lifecycle.apply(event)

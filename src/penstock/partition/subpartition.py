@@ -328,6 +328,9 @@ class PipelinedView:
         """The next thing, if there is one."""
         return None if self.is_released else self._subpartition.poll()
 
+    def on_credit(self, buffers: int) -> None:
+        """Ignore: what is queued is in memory already."""
+
     def resume(self) -> None:
         """Go on behind a blocking event."""
         if not self.is_released:

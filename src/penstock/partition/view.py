@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.buffer import BufferSlice, DataType
@@ -15,14 +15,16 @@ DataListener = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class BufferOrEvent:
-    """One thing out of a subpartition: a slice of a segment, or an event's bytes.
+    """One thing out of a subpartition: a slice of a segment, data read from a file, or an event's bytes.
 
-    Whoever polls a slice owns one reference of its segment and must recycle it once.
+    Whoever polls a slice owns one reference of its segment and must recycle it once; data from a file brings its
+    own `recycle`, to be called once when nobody needs the bytes any more.
     """
 
     data_type: int
     payload: BufferSlice | bytes
     subpartition: int
+    recycle: Callable[[], None] | None = field(default=None, compare=False)
 
     @property
     def is_buffer(self) -> bool:
@@ -51,6 +53,9 @@ class SubpartitionView(Protocol):
 
     def poll(self) -> BufferOrEvent | None:
         """The next thing, or None: nothing there now, blocked, failed or released."""
+
+    def on_credit(self, buffers: int) -> None:
+        """The reader can take so many buffers more: a view that must read them first need read no further."""
 
     def resume(self) -> None:
         """Go on after an event that blocks its sender; ProtocolError when nothing blocks."""

@@ -23,10 +23,9 @@ from __future__ import annotations
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.buffer import batch_payload, has_dictionaries, read_payload
-from penstock.record.layout import compact, contains, is_view
+from penstock.record.layout import compact, contains, is_loose
 from penstock.shuffle.errors import ProtocolError, SchemaError
 
 Validation = Literal["cheap", "full"]
@@ -53,7 +52,7 @@ class BatchCodec:
         self.schema = schema
         self._full = validation == "full"
         self._streams = has_dictionaries(schema)
-        self._loose = [i for i, field in enumerate(schema) if contains(field.type, _is_loose)]
+        self._loose = [i for i, field in enumerate(schema) if contains(field.type, is_loose)]
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         """The batch's bytes; raises SchemaError for a batch of another schema."""
@@ -92,8 +91,3 @@ class BatchCodec:
 
 def _described(field: pa.Field) -> str:
     return f"{field.type}{'' if field.nullable else ' not null'}"
-
-
-def _is_loose(kind: pa.DataType) -> bool:
-    """Types whose slices drag the parent's memory along."""
-    return bool(is_view(kind) or pt.is_list_view(kind) or pt.is_large_list_view(kind) or pt.is_dictionary(kind))

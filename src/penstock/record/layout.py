@@ -259,6 +259,11 @@ def take_batch(batch: pa.RecordBatch, indices: pa.Array) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([take(column, indices) for column in batch.columns], schema=batch.schema)
 
 
+def is_loose(kind: pa.DataType) -> bool:
+    """Whether slices of a type drag the parent's memory along when they are encoded."""
+    return bool(is_view(kind) or _is_list_view(kind) or pt.is_dictionary(kind))
+
+
 def compact(array: pa.Array) -> pa.Array:
     """The same values, holding on to little more memory than they need.
 

@@ -7,7 +7,7 @@ one thread. The same spec, subtask and batches always give the same parts, so a 
 
 Parts of one batch are slices of one gathered copy (or of the batch itself), and a consumer may keep them: output
 memory is never reused. A spec is what travels between processes; a partitioner is built where it is used.
-Not here: range partitioning, which needs a sample first.
+Range partitioning needs a sample first, so its rows come with their place in the order, see `task/sorting.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from penstock.shuffle.errors import SchemaError, SettingError
 
 Parts = Iterable[tuple[int, pa.RecordBatch]]
 _FEW_SUBPARTITIONS = 16
+
+RANGE_PLACES = 1 << 13
+"""Places in an order, as the column of a range partitioner numbers them: 0 to one less."""
 
 CustomFunction = Callable[[pa.RecordBatch], Any]
 
@@ -49,7 +52,8 @@ class Partitioner(Protocol):
 class PartitionerSpec:
     """A partitioner before it is built: picklable where `function` is.
 
-    `kind` is one of `KINDS`. `keys` and `spark_compatible` are for "hash", `function` is for "custom".
+    `kind` is one of `KINDS`. `keys` and `spark_compatible` are for "hash", `function` is for "custom"; the one key of
+    "range" is the column of places.
     """
 
     kind: str
@@ -62,6 +66,8 @@ class PartitionerSpec:
             raise SettingError(f"unknown partitioner {self.kind!r}: one of {', '.join(KINDS)}")
         if self.kind == "hash" and not self.keys:
             raise SettingError("a hash partitioner needs at least one key column")
+        if self.kind == "range" and len(self.keys) != 1:
+            raise SettingError("a range partitioner needs the one column that holds the places")
         if self.kind == "custom" and not callable(self.function):
             raise SettingError(f"a custom partitioner needs a function over a batch, not {self.function!r}")
 
@@ -167,6 +173,22 @@ class _Random:
         return scatter(batch, ids, self.subpartitions)
 
 
+class _Range:
+    """Rows by their place: each subpartition has an equal share of the places, in order."""
+
+    broadcasts = False
+
+    def __init__(self, column: str, subpartitions: int) -> None:
+        self.subpartitions = subpartitions
+        self._column = column
+        self._dtype = layout.index_dtype(subpartitions)
+
+    def split(self, batch: pa.RecordBatch) -> Parts:
+        places = layout.fixed_values(batch.column(self._column), np.uint16).astype(np.uint64)
+        ids = places * np.uint64(self.subpartitions) // np.uint64(RANGE_PLACES)
+        return scatter(batch, ids.astype(self._dtype), self.subpartitions)
+
+
 class _Custom:
     """Rows where the user's function says."""
 
@@ -267,6 +289,7 @@ KINDS: dict[str, Callable[[PartitionerSpec, int, int], Partitioner]] = {
     "broadcast": lambda _, n, __: _Broadcast(n),
     "random": lambda _, n, subtask: _Random(n, subtask),
     "to_one": lambda _, n, __: _ToChannel(n),
+    "range": lambda spec, n, _: _Range(spec.keys[0], n),
     "custom": _build_custom,
 }
 """Every kind of partitioner and how it is built from spec, subpartitions and subtask."""

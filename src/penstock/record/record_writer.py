@@ -4,6 +4,9 @@
 Rules:
 - Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
   large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
+- A target that stores the batches it gets says so by an attribute `gather_bytes`: so many bytes are gathered for it,
+  no flusher runs, as nobody can read it yet, and its batches hold on to no more memory than their rows need
+  (`layout.compact`). Others encode a part when it comes.
 - Rows keep their order within a subpartition. What was written becomes visible at the latest `flush_timeout`
   seconds later (0: at once, negative: when a buffer is full or at the end).
 - One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
@@ -16,11 +19,12 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.record.layout import compact, contains, is_loose
 from penstock.record.partitioners import Partitioner
 from penstock.shuffle.service import ResultPartitionWriter
 
@@ -87,15 +91,17 @@ class RecordWriter:
     ) -> None:
         self._partitioner = partitioner
         self._target = target
-        self._flush_always = flush_timeout == 0
+        self._gather_bytes = int(getattr(target, "gather_bytes", 0))
+        self._flush_always = flush_timeout == 0 and not self._gather_bytes
         self._enough_rows = max(_SMALL_ROWS, _ROWS_PER_SUBPARTITION * partitioner.subpartitions)
+        self._loose: list[int] | None = None
         self._lock = threading.Lock()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self._gathered_bytes = 0
         self._written = False
         self._flusher: OutputFlusher | None = None
-        if flush_timeout > 0:
+        if flush_timeout > 0 and not self._gather_bytes:
             self._flusher = OutputFlusher(self._flush_in_time, flush_timeout, clock)
             self._flusher.start()
 
@@ -143,31 +149,51 @@ class RecordWriter:
 
     def _gather(self, batch: pa.RecordBatch) -> None:
         nbytes = batch.nbytes
-        if batch.num_rows >= self._enough_rows or nbytes >= _GATHER_BYTES:
+        if self._is_enough(batch.num_rows, nbytes):
             self._emit_gathered()
             self._emit(batch, nbytes)
             return
         self._gathered.append(batch)
         self._gathered_rows += batch.num_rows
         self._gathered_bytes += nbytes
-        if self._gathered_rows >= self._enough_rows or self._gathered_bytes >= _GATHER_BYTES:
+        if self._is_enough(self._gathered_rows, self._gathered_bytes):
             self._emit_gathered()
+
+    def _is_enough(self, rows: int, nbytes: int) -> bool:
+        if self._gather_bytes:
+            return nbytes >= self._gather_bytes or rows >= _SLICE_ROWS
+        return rows >= self._enough_rows or nbytes >= _GATHER_BYTES
 
     def _emit_gathered(self) -> None:
         if not self._gathered:
             return
-        batches, nbytes = self._gathered, self._gathered_bytes
+        gathered, nbytes = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
-        for batch in _concatenated(batches):
-            self._emit(batch, nbytes)
+        whole = _concatenated(gathered)
+        del gathered  # nothing is kept beside its copy: many subpartitions gather many MiB
+        while whole:
+            self._emit(whole.pop(0), nbytes)
 
     def _emit(self, batch: pa.RecordBatch, nbytes: int) -> None:
-        for part in _bounded(batch, nbytes):
+        rest = _bounded(batch, nbytes)
+        del batch
+        while rest:
             if self._partitioner.broadcasts:
-                self._target.broadcast(part)
+                self._target.broadcast(self._compacted(rest.pop(0)))
                 continue
-            for subpartition, rows in self._partitioner.split(part):
-                self._target.write(rows, subpartition)
+            for subpartition, rows in self._partitioner.split(rest.pop(0)):
+                self._target.write(self._compacted(rows), subpartition)
+
+    def _compacted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch itself, or for a target that keeps it one that does not drag others' rows along."""
+        if not self._gather_bytes:
+            return batch
+        if self._loose is None:
+            self._loose = [at for at, field in enumerate(batch.schema) if contains(field.type, is_loose)]
+        if not self._loose:
+            return batch
+        columns = [compact(column) if at in self._loose else column for at, column in enumerate(batch.columns)]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def _flush_target(self) -> None:
         self._written = False
@@ -197,12 +223,10 @@ def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
 
 
-def _bounded(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+def _bounded(batch: pa.RecordBatch, nbytes: int) -> list[pa.RecordBatch]:
     """The batch in slices that keep to the limits of rows and, on average, of bytes."""
     rows = batch.num_rows
     step = min(_SLICE_ROWS, max(1, rows * _SLICE_BYTES // max(nbytes, 1)))
     if step >= rows:
-        yield batch
-        return
-    for start in range(0, rows, step):
-        yield batch.slice(start, step)
+        return [batch]
+    return [batch.slice(start, step) for start in range(0, rows, step)]

@@ -95,10 +95,15 @@ class ShuffleDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ChannelDescriptor:
-    """One input channel of a gate: which subpartition of which partition it reads."""
+    """One input channel of a gate: which subpartitions of which partition it reads.
+
+    `count` subpartitions from `subpartition` on; more than one only of blocking partitions, whose range is read as
+    if it were one subpartition: one EndOfData, one EndOfPartition with the sums.
+    """
 
     source: ShuffleDescriptor
     subpartition: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,12 @@ class PartitionKind(Enum):
 MODES = {
     "auto": PartitionKind.PIPELINED_BOUNDED,
     "pipelined": PartitionKind.PIPELINED_BOUNDED,
+    "blocking": PartitionKind.BLOCKING_SORT_MERGE,
+    "blocking_hash": PartitionKind.BLOCKING_HASH,
 }
 """Modes this version can run. The others of the vocabulary are refused by name until they are built."""
 
-LATER_MODES = ("blocking", "blocking_hash", "hybrid", "hybrid_selective")
+LATER_MODES = ("hybrid", "hybrid_selective")
 
 
 def mode_to_kind(mode: str) -> PartitionKind:

@@ -89,6 +89,9 @@ class ResultPartitionWriter(Protocol):
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
 
+    def subpartition_bytes(self) -> Sequence[int]:
+        """After `finish` of a blocking partition: the bytes of payload of each subpartition; else empty."""
+
     def close(self) -> None:
         """Give back what the writer holds; idempotent. Finished data stays readable."""
 

@@ -72,6 +72,34 @@ class EnvironmentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockingSettings:
+    """Blocking partitions: their files, and how many consumers they get. Sizes in bytes.
+
+    `compression` is `none`, `lz4` or `zstd`. `sort_buffer` is what one sort-merge writer collects before it appends a
+    region; up to `hash_max_subpartitions` subpartitions a partition gets a file for each instead. `directories` are
+    separated by commas (empty: Spark's local directories), and `reserve` bytes are kept free in each. `read_memory`
+    is what an environment reads ahead for readers on other hosts. Where `numPartitions` is left out, there are
+    `max_subpartitions` subpartitions and one consumer for about `target_bytes` of them.
+    """
+
+    compression: str = "none"
+    sort_buffer: int = 16 << 20
+    hash_max_subpartitions: int = 16
+    directories: str = ""
+    reserve: int = 256 << 20
+    read_memory: int = 32 << 20
+    max_subpartitions: int = 64
+    target_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """One task. `group_memory` is what it collects for groups, joins and sorts before it spills. Sizes in bytes."""
+
+    group_memory: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class JobSettings:
     """How a job waits. Times in seconds."""
 
@@ -85,8 +113,10 @@ class Settings:
 
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    blocking: BlockingSettings = field(default_factory=BlockingSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     job: JobSettings = field(default_factory=JobSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, str]) -> Settings:
@@ -120,10 +150,12 @@ class Settings:
 _CONCERNS = {
     "shuffle": ShuffleSettings,
     "network": NetworkSettings,
+    "blocking": BlockingSettings,
     "environment": EnvironmentSettings,
     "job": JobSettings,
+    "task": TaskSettings,
 }
-_SIZES = {"memory", "segment_size"}
+_SIZES = {"memory", "segment_size", "sort_buffer", "reserve", "read_memory", "target_bytes", "group_memory"}
 _TIMES = {"flush_timeout", "start_timeout", "lease_timeout", "slots_timeout", "result_lease"}
 
 
@@ -185,8 +217,18 @@ def _validate(settings: Settings) -> None:
             "network.memory",
             "must hold at least 8 segments of spark.penstock.network.segmentSize",
         ),
+        (
+            settings.blocking.compression in ("none", "lz4", "zstd"),
+            "blocking.compression",
+            "must be none, lz4 or zstd",
+        ),
+        (settings.blocking.sort_buffer >= 1 << 20, "blocking.sortBuffer", "must be at least 1m"),
+        (settings.blocking.read_memory >= 1 << 20, "blocking.readMemory", "must be at least 1m"),
+        (settings.blocking.max_subpartitions > 0, "blocking.maxSubpartitions", "must be positive"),
+        (settings.blocking.target_bytes > 0, "blocking.targetBytes", "must be positive"),
         (settings.environment.scope in ("host", "executor"), "environment.scope", "must be host or executor"),
         (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
+        (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]
     for holds, key, rule in checks:

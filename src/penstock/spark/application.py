@@ -8,6 +8,7 @@ the SparkContext has stopped (looked at twice a second) or the driver's Python e
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import secrets
 import threading
@@ -20,6 +21,7 @@ from penstock.job.master import JobMaster, MasterIdentity
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import ControlError
+from penstock.spark.datasets import PersistedResults
 from penstock.spark.launcher import SparkLauncher
 from penstock.spark.result_files import ResultFolder
 
@@ -38,6 +40,7 @@ class Application:
         self.tickets = ResultFolder()
         self.sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
         """The sessions that know our data source format."""
+        self.persisted = PersistedResults(self.release_result)
         self._secret = secrets.token_bytes(32)
         self._results = itertools.count(1)
         self._lock = threading.Lock()
@@ -81,6 +84,13 @@ class Application:
     def new_result(self) -> str:
         """A name for a result."""
         return f"r{next(self._results)}"
+
+    def release_result(self, job: str) -> None:
+        """Release the result of a finished job; nothing where the JobMaster is closed, and with it all results."""
+        master = self._master
+        if master is not None:
+            with contextlib.suppress(ControlError):
+                master.release_result(job)
 
     def close(self) -> None:
         """Stop the JobMaster and with it the environments; idempotent."""

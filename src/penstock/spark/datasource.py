@@ -17,24 +17,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.shuffle import (
-    AttemptId,
-    ChannelDescriptor,
-    InputGate,
-    InputGateDescriptor,
-    MetricGroup,
-    OwnerContext,
-    Settings,
-    ShuffleDescriptor,
-    ShuffleEnvironment,
-    control,
-)
+from penstock.shuffle import ShuffleDescriptor, control
 from penstock.shuffle.errors import PartitionError, SettingError
+from penstock.spark.result_reader import read_partitions
 
 NAME = "penstock"
 TICKET = "ticket"
-_READER_VERTEX = -2
-"""A reader is no vertex of the job: its attempts are of this one."""
 
 
 class ResultPartition(InputPartition):  # type: ignore[misc]  # PySpark is not followed by mypy here
@@ -99,38 +87,8 @@ class ResultReader(DataSourceReader):  # type: ignore[misc]  # as above
 
 def read_result(partition: ResultPartition) -> Iterator[pa.RecordBatch]:
     """The batches of a result partition, read through the environment of this host."""
-    from penstock.services.local.attachment import attach
-    from penstock.spark.task import TaskEnvironments, launch_here
-
     descriptor = ShuffleDescriptor.from_wire(tuple(partition.descriptor))
-    if descriptor.empty:
-        return
-    settings = Settings.from_conf(partition.launch.settings)
-    attachment = attach(launch_here(partition.launch))
-    environments = TaskEnvironments(partition.launch, attachment, settings)
-    gate = None
     try:
-        gate = _open_gate(environments.of(descriptor.service), descriptor, partition.schema)
-        while (received := gate.next()) is not None:
-            if received.batch is not None:
-                yield received.batch
+        yield from read_partitions((descriptor,), partition.schema, partition.launch)
     except PartitionError as error:
         raise type(error)(f"{error}. Spark keeps the plan of this DataFrame, so make it again with toDF()") from None
-    finally:
-        if gate is not None:
-            gate.close()
-        environments.close()
-        attachment.close()
-
-
-def _open_gate(environment: ShuffleEnvironment, descriptor: ShuffleDescriptor, schema: pa.Schema) -> InputGate:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    number = context.taskAttemptId() if context is not None else 0
-    attempt = AttemptId(descriptor.partition.dataset, _READER_VERTEX, descriptor.partition.index, number)
-    owner = OwnerContext(attempt, f"reader of {descriptor.partition}", MetricGroup("reader"))
-    channels = (ChannelDescriptor(descriptor, 0),)
-    (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
-    gate.setup()
-    return gate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a job's tasks as Spark jobs: one over a range for all that read no DataFrame, and one per DataFrame.
+"""Runs a region's tasks as Spark jobs: one over a range for all that read no DataFrame, and one per DataFrame.
 
 Each is collected on a thread of its own; a task gives one small status row. The range job is submitted first, so
 that under FIFO a DataFrame's own stages never take the slots of the tasks that wait for its rows. All jobs of one
@@ -11,14 +11,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.job.events import RANGE_PART
+from penstock.graph.job_graph import JobGraph
 from penstock.job.launcher import LaunchRequest
+from penstock.job.region_order import LaunchPart
 from penstock.spark.checks import python_hint
 from penstock.spark.user_thread import UserThread
 
@@ -28,13 +29,24 @@ _ORDER_SECONDS = 5.0
 _CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled because SparkContext was shut down")
 _ERROR_LIMIT = 8000
 
+Subtasks = tuple[tuple[int, int], ...]
+"""`(vertex, subtask)` pairs."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkPayload:
-    """What this launcher needs of a submission: per part its tasks as a DataFrame, and the user's thread."""
+    """What this launcher needs of a submission.
 
-    parts: Mapping[int, DataFrame]
+    The tasks of each DataFrame's part, how to make those of a range, and the user's thread.
+    """
+
+    frames: Mapping[int, DataFrame]
+    range_frame: Callable[[JobGraph, Subtasks], DataFrame]
     user: UserThread
+
+    def frame(self, graph: JobGraph, part: LaunchPart) -> DataFrame:
+        """The tasks of a part; each gives a status row."""
+        return self.frames[part.part] if part.part in self.frames else self.range_frame(graph, part.subtasks)
 
 
 class SparkLauncher:
@@ -52,13 +64,13 @@ class SparkLauncher:
             raise TypeError("the submission has no Spark payload")
         job = request.submission.job
         with self._lock:
-            self._running[job] = len(payload.parts)
+            self._running[job] = self._running.get(job, 0) + len(request.parts)
         submitted = threading.Event()
-        if RANGE_PART not in payload.parts:
+        if all(part.part >= 0 for part in request.parts):
             submitted.set()
-        for part, frame in payload.parts.items():
-            work = _PartWork(self, request, part, frame, submitted)
-            threading.Thread(target=work.run, name=f"penstock-{job}-{part}", daemon=True).start()
+        for part in request.parts:
+            work = _PartWork(self, request, part, payload, submitted)
+            threading.Thread(target=work.run, name=f"penstock-{job}-{part.part}", daemon=True).start()
 
     def cancel(self, job: str) -> None:
         """Cancel what is left of a job's Spark jobs."""
@@ -89,8 +101,8 @@ class SparkLauncher:
 class _PartWork:
     launcher: SparkLauncher
     request: LaunchRequest
-    part: int
-    frame: DataFrame
+    part: LaunchPart
+    payload: SparkPayload
     range_submitted: threading.Event
 
     def run(self) -> None:
@@ -106,28 +118,23 @@ class _PartWork:
         finally:
             self.range_submitted.set()
             self.launcher.returned(self.request.submission.job)
-            self.request.returned(self.part, error, cancelled)
+            self.request.returned(self.part.part, error, cancelled)
 
     def _run(self) -> None:
         submission = self.request.submission
-        payload = submission.payload
-        assert isinstance(payload, SparkPayload)  # noqa: S101 - checked by launch, said for the type checker
-        spark = self.frame.sparkSession
-        payload.user.apply(spark)
+        frame = self.payload.frame(self.request.graph, self.part)
+        spark = frame.sparkSession
+        self.payload.user.apply(spark)
         spark.sparkContext.addJobTag(tag_of(submission.job))
         spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
-        if self.part == RANGE_PART:
+        if self.part.part < 0:
             self._announce_when_active(spark)
         else:
             self.range_submitted.wait(_ORDER_SECONDS)
-        self.frame.collect()
+        frame.collect()
 
     def _announce_when_active(self, spark: SparkSession) -> None:
-        others = (
-            isinstance(self.request.submission.payload, SparkPayload)
-            and len(self.request.submission.payload.parts) > 1
-        )
-        if others:
+        if len(self.request.parts) > 1:
             name = f"penstock-{self.request.submission.job}-watch"
             threading.Thread(target=self._watch, args=(spark,), name=name, daemon=True).start()
 

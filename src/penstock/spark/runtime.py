@@ -1,41 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Penstock on one SparkSession, and the two ways to run a job on it.
 
-`run` runs a job now; `dataframe` gives a lazy DataFrame whose first action runs it. Job group, tags and pool are
-those of the thread and moment of the call. What the sessions of one SparkContext share is in `application`.
+`run` runs a job now, and `finished` gives what it left too; `dataframe` gives a lazy DataFrame whose first action
+runs it. Job group, tags and pool are those of the thread and moment of the call. What the sessions of one
+SparkContext share is in `application`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.events import RANGE_PART
+from penstock.job.driver import FinishedJob
 from penstock.job.launcher import Submission
 from penstock.job.master import JobHandle
 from penstock.job.result import JobProgress, JobResult
+from penstock.job.results import MadeResult
 from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import JobCancelledError, SettingError
 from penstock.shuffle.settings import PREFIX
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_what_cannot_travel
+from penstock.spark.datasets import Held, PersistedResults
 from penstock.spark.datasource import NAME, TICKET, PenstockDataSource
 from penstock.spark.hints import hint_parquet
-from penstock.spark.launcher import SparkPayload
+from penstock.spark.launcher import SparkPayload, Subtasks
 from penstock.spark.planning import plan_scans
 from penstock.spark.result_files import ResultTicket
+from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.slots import total_slots
 from penstock.spark.task import STATUS_DDL, TaskPlan, task_of
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
 Plan = tuple[JobGraph, dict[int, DataFrame]]
+Build = Callable[[UserThread], Plan | MadeResult]
+"""Plans a job, or gives what was made before, on behalf of whoever asked for the DataFrame."""
 OnProgress = Callable[[JobProgress], None]
 
 _PROGRESS_SECONDS = 0.25
@@ -79,9 +87,26 @@ class SparkRuntime:
     ) -> JobResult:
         """Run a job to its end; raises its error. Ctrl-C cancels it first."""
         settings = settings or self.settings()
-        user = UserThread.capture(self._spark)
-        submission = self._submission(graph, dataframes, settings, user)
-        handle = self._application.master(settings).submit(submission)
+        return self.finished((graph, dict(dataframes)), settings, on_progress=on_progress).result
+
+    def finished(
+        self,
+        plan: Plan,
+        settings: Settings,
+        user: UserThread | None = None,
+        *,
+        lost: Callable[[], None] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> FinishedJob:
+        """As `run`, with the partitions of the job's result, which stay until `release`.
+
+        `lost` is called once, on the JobMaster's thread, should some of them be lost before.
+        """
+        submission = self._submission(*plan, settings, user or UserThread.capture(self._spark))
+        master = self._application.master(settings)
+        if lost is not None:
+            master.watch_result(submission.job, lost)
+        handle = master.submit(submission)
         try:
             return _wait(handle, on_progress)
         except KeyboardInterrupt:
@@ -90,7 +115,26 @@ class SparkRuntime:
                 handle.wait()
             raise
 
-    def dataframe(self, build: Callable[[], Plan], schema: pa.Schema, settings: Settings | None = None) -> DataFrame:
+    def rows(self, finished: FinishedJob, schema: pa.Schema, settings: Settings) -> list[tuple[Any, ...]]:
+        """The rows of a job's result, in order; for small ones, because one Spark task reads them all."""
+        read = reading(finished.partitions, schema, self._application.launch(settings))
+        return [tuple(row) for row in self._spark.range(0, 1, 1, 1).mapInArrow(read, struct_type(schema)).collect()]
+
+    def release(self, job: str) -> None:
+        """Release the result of a finished job; nothing once the application is closed."""
+        self._application.release_result(job)
+
+    @property
+    def persisted(self) -> PersistedResults:
+        """The persisted results of this application."""
+        return self._application.persisted
+
+    def persisted_source(self, name: str, held: Held, schema: pa.Schema, settings: Settings) -> PersistedSource:
+        """A source that reads what is held."""
+        wires = tuple(descriptor.to_wire() for descriptor in held.present)
+        return PersistedSource(name, schema, wires, self._application.launch(settings))
+
+    def dataframe(self, build: Build, schema: pa.Schema, settings: Settings | None = None) -> DataFrame:
         """A lazy DataFrame over a job's result; `build` plans the job when an action first needs it."""
         settings = settings or self.settings()
         spark = self._spark
@@ -107,9 +151,9 @@ class SparkRuntime:
         """Stop what the sessions of this SparkContext share; idempotent."""
         self._application.close()
 
-    def _build(self, build: Callable[[], Plan], settings: Settings, user: UserThread) -> Submission:
-        graph, dataframes = build()
-        return self._submission(graph, dataframes, settings, user)
+    def _build(self, build: Build, settings: Settings, user: UserThread) -> Submission | MadeResult:
+        made = build(user)
+        return made if isinstance(made, MadeResult) else self._submission(*made, settings, user)
 
     def _submission(
         self, graph: JobGraph, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread
@@ -121,20 +165,19 @@ class SparkRuntime:
         master = self._application.master(settings)
         job = master.new_job()
         user.apply(self._spark)
-        parts = self._parts(job, graph, dataframes, settings)
-        slots = total_slots(self._context, settings.job.slots_timeout)
-        return Submission(job, graph, settings, slots, SparkPayload(parts, user))
-
-    def _parts(
-        self, job: str, graph: JobGraph, dataframes: Mapping[int, DataFrame], settings: Settings
-    ) -> dict[int, DataFrame]:
         launch = self._application.launch(settings)
-        parts: dict[int, DataFrame] = {}
-        ranged = [v for v in graph.vertices if not v.reads_dataframe]
-        table = tuple((v.id, subtask) for v in ranged for subtask in range(v.parallelism))
-        if table:
-            rows = self._spark.range(0, len(table), 1, len(table))
-            parts[RANGE_PART] = rows.mapInArrow(task_of(TaskPlan(launch, job, graph, table)), STATUS_DDL)
+        frames = self._frames(TaskPlan(launch, job, graph), dataframes)
+
+        def range_frame(planned: JobGraph, subtasks: Subtasks) -> DataFrame:
+            rows = self._spark.range(0, len(subtasks), 1, len(subtasks))
+            return rows.mapInArrow(task_of(TaskPlan(launch, job, planned, subtasks)), STATUS_DDL)
+
+        slots = total_slots(self._context, settings.job.slots_timeout)
+        return Submission(job, graph, settings, slots, SparkPayload(frames, range_frame, user))
+
+    def _frames(self, base: TaskPlan, dataframes: Mapping[int, DataFrame]) -> dict[int, DataFrame]:
+        graph = base.graph
+        frames: dict[int, DataFrame] = {}
         for vertex in graph.vertices:
             if vertex.reads_dataframe:
                 frame = dataframes[vertex.id]
@@ -143,11 +186,11 @@ class SparkRuntime:
                 if not frame.columns:
                     # PySpark loses the number of rows of batches without columns; the task drops this one again.
                     frame = frame.selectExpr("true AS row")
-                plan = TaskPlan(launch, job, graph, dataframe_vertex=vertex.id, dataframe_schema=schema)
+                plan = dataclasses.replace(base, dataframe_vertex=vertex.id, dataframe_schema=schema)
                 part = frame.coalesce(vertex.parallelism).mapInArrow(task_of(plan), STATUS_DDL)
                 plan_scans(part)
-                parts[vertex.id] = part
-        return parts
+                frames[vertex.id] = part
+        return frames
 
     def _register_format(self) -> None:
         if self._spark not in self._application.sessions:
@@ -165,12 +208,12 @@ def session_conf(spark: SparkSession) -> dict[str, str]:
     return {key: value for key, arrow, value in pairs if arrow}
 
 
-def _wait(handle: JobHandle, on_progress: OnProgress | None) -> JobResult:
+def _wait(handle: JobHandle, on_progress: OnProgress | None) -> FinishedJob:
     # Short waits: a wait without limit in the main thread would keep Ctrl-C from getting through.
     while True:
         began = time.monotonic()
         try:
-            return handle.wait(_PROGRESS_SECONDS).result
+            return handle.wait(_PROGRESS_SECONDS)
         except TimeoutError:
             if time.monotonic() - began < _PROGRESS_SECONDS / 2:
                 raise

@@ -30,6 +30,7 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.task.allocation import warm_memory
+from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
 
 STATUS_DDL = "vertex int, subtask int, state string, error string"
 _STATUS_SCHEMA = pa.schema(
@@ -143,10 +144,10 @@ def _run_deployed(
     rows: Batches | None,
 ) -> tuple[str, str]:
     state, error, kind = "FINISHED", "", ""
-    metrics: dict[str, float] = {}
+    report = SubtaskReport({}, {})
     try:
         with warm_memory():
-            metrics = _run_subtask(plan, attachment, deployment, rows)
+            report = _run_subtask(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
         state, error, kind = "CANCELED", str(cancelled), type(cancelled).__name__
     except EnvironmentLostError:
@@ -156,7 +157,8 @@ def _run_deployed(
     message = {
         "attempt": deployment.attempt.to_wire(),
         "state": state,
-        "metrics": metrics,
+        "metrics": report.metrics,
+        "sizes": list(report.sizes.items()),
         "error": error,
         "error_type": kind,
     }
@@ -172,9 +174,7 @@ def _run_subtask(
     attachment: Any,
     deployment: TaskDeployment,
     rows: Batches | None,
-) -> dict[str, float]:
-    from penstock.task.runner import SubtaskPlan, run_subtask
-
+) -> SubtaskReport:
     settings = Settings.from_conf(plan.launch.settings)
     environments = TaskEnvironments(plan.launch, attachment, settings)
     vertex = plan.graph.vertex(deployment.attempt.vertex)

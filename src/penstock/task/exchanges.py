@@ -12,7 +12,7 @@ from penstock.record.spark_hash import unhashable as unhashable_in_spark
 from penstock.record.word_hash import unhashable as unhashable_word
 from penstock.shuffle.errors import SchemaError
 
-__all__ = ["PartitionerSpec", "custom_exchange", "exchange", "hash_exchange"]
+__all__ = ["PartitionerSpec", "custom_exchange", "exchange", "hash_exchange", "range_exchange"]
 
 
 def exchange(kind: str) -> PartitionerSpec:
@@ -25,6 +25,11 @@ def custom_exchange(function: Callable[[pa.RecordBatch], object]) -> Partitioner
     if not callable(function):
         raise TypeError(f"partitionCustom takes a function over a RecordBatch, not {function!r}")
     return PartitionerSpec("custom", function=function)
+
+
+def range_exchange(column: str) -> PartitionerSpec:
+    """An exchange by a column of places in an order."""
+    return PartitionerSpec("range", (column,))
 
 
 def hash_exchange(schema: pa.Schema, keys: Sequence[str], *, spark_compatible: bool = False) -> PartitionerSpec:

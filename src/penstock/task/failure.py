@@ -8,12 +8,12 @@ frames of Penstock wherever frames of the user's code remain.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.graph import Operator
+from penstock.graph import Combine, Operator
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -38,12 +38,23 @@ class Blame:
         self, operator: Operator, batches: Iterator[pa.RecordBatch], place: str
     ) -> Generator[pa.RecordBatch, None, None]:
         """The operator applied; an exception that was not seen before gets a note with its name and place."""
+        return self._noted(lambda: operator.apply(batches), operator.name, place)
+
+    def combine(
+        self, combine: Combine, inputs: Sequence[Iterator[pa.RecordBatch]], place: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The same for what makes one stream of several."""
+        return self._noted(lambda: combine.apply(inputs), combine.name, place)
+
+    def _noted(
+        self, start: Callable[[], Iterator[pa.RecordBatch]], name: str, place: str
+    ) -> Generator[pa.RecordBatch, None, None]:
         try:
-            yield from operator.apply(batches)
+            yield from start()
         except Exception as error:
             if error is not self._error:
                 self._error = error
-                error.add_note(f"raised in {operator.name} of {place}")
+                error.add_note(f"raised in {name} of {place}")
             raise
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's input as one iterator of batches, over any number of gates.
+"""A task's input as iterators of batches, one for each side, over any number of gates.
 
-Events that only say that data has ended are swallowed. Several gates are read in turn, so that none starves: all are
-polled, and when all are empty each is waited on for a few milliseconds. Schemas of the gates are the same, or
-differ in nothing that the operators see.
+Events that only say that data has ended are swallowed. Several gates of a side are read in turn, so that none starves:
+all are polled, and when all are empty each is waited on for a few milliseconds. Schemas of a side's gates are the same,
+or differ in nothing that the operators see. A side is read when it is asked, so its producers may wait for the others.
 """
 
 from __future__ import annotations
@@ -66,11 +66,25 @@ class TaskInput:
     def __init__(self, gates: Sequence[InputGate], control: TaskControl) -> None:
         self._gates = gates
         self._control = control
+        self._open_sides = 0
         self.idle_seconds = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Until all gates have ended; then, where a producer's end needs it, until the JobMaster confirmed it."""
-        source = self._gates[0] if len(self._gates) == 1 else UnionGate(self._gates)
+        """All gates as one side."""
+        return self.sides([0] * len(self._gates), 1)[0]
+
+    def sides(self, side_of: Sequence[int], count: int) -> list[Iterator[pa.RecordBatch]]:
+        """The batches of each of `count` sides; `side_of` says for each gate which side it belongs to.
+
+        The side that ends last ends, where a producer's end needs it, only when the JobMaster has confirmed all
+        producers: asked at an earlier end, it would wait for producers that wait for this task to read them.
+        """
+        self._open_sides = count
+        pairs = list(zip(self._gates, side_of, strict=True))
+        return [self._side([gate for gate, side in pairs if side == number]) for number in range(count)]
+
+    def _side(self, gates: Sequence[InputGate]) -> Iterator[pa.RecordBatch]:
+        source = gates[0] if len(gates) == 1 else UnionGate(gates)
         while True:
             self._control.check_cancelled()
             began = time.monotonic()
@@ -84,5 +98,6 @@ class TaskInput:
                 break
             if received.batch is not None:
                 yield received.batch
-        if any(gate.descriptor.await_confirmation for gate in self._gates):
+        self._open_sides -= 1
+        if self._open_sides == 0 and any(gate.descriptor.await_confirmation for gate in self._gates):
             self._control.await_producers()

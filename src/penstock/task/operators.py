@@ -18,7 +18,8 @@ import pyarrow as pa
 from penstock.shuffle.errors import PlanError
 from penstock.task.conform import Conformer
 from penstock.task.frames import batch_of, frame_of, is_frame
-from penstock.task.groups import GroupCollector
+from penstock.task.groups import GroupCollector, Side
+from penstock.task.memory import task_memory
 
 _REGROUP_ROWS = 1 << 14
 
@@ -39,6 +40,26 @@ def checked_iterator(result: object, expected: str, operator: str) -> Iterator[A
             f"but is {type(result).__name__}"
         )
     return result
+
+
+def checked_table(result: object, operator: str) -> pa.Table:
+    """The result if it is a table; raises TypeError as PySpark does."""
+    if not isinstance(result, pa.Table):
+        raise _wrong_result(result, "pyarrow.Table", operator)
+    return result
+
+
+def checked_frame(result: object, operator: str) -> Any:
+    """The result if it is a frame; raises TypeError as PySpark does."""
+    if not is_frame(result):
+        raise _wrong_result(result, "pandas.DataFrame", operator)
+    return result
+
+
+def _wrong_result(result: object, expected: str, operator: str) -> TypeError:
+    return TypeError(
+        f"{operator}: return type of the user-defined function should be {expected}, but is {type(result).__name__}"
+    )
 
 
 def _wrong_item(item: object, expected: str, operator: str) -> TypeError:
@@ -148,10 +169,10 @@ class GroupApply:
 
     def groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
         """Each group of the whole input."""
-        collector = GroupCollector(self.input_schema, self.keys)
+        collector = GroupCollector((Side(self.input_schema, self.keys),), task_memory())
         for batch in batches:
             collector.add(batch)
-        return collector.groups()
+        return ((key, slices) for key, (slices,) in collector.groups())
 
     def call(self, key: tuple[object, ...], rows: object) -> Any:
         """The function's answer for one group."""
@@ -179,12 +200,7 @@ class GroupApplyInArrow:
             if self.group.form.iterator:
                 yield from _batches(self.group.call(key, iter(slices)), conformer, self.name)
                 continue
-            table = self.group.call(key, pa.Table.from_batches(slices))
-            if not isinstance(table, pa.Table):
-                raise TypeError(
-                    f"{self.name}: return type of the user-defined function should be pyarrow.Table, "
-                    f"but is {type(table).__name__}"
-                )
+            table = checked_table(self.group.call(key, pa.Table.from_batches(slices)), self.name)
             for batch in table.to_batches():
                 yield conformer.conform(batch)
 
@@ -213,12 +229,8 @@ class GroupApplyInPandas:
                 frames = (frame_of(batch, self.timezone) for batch in slices)
                 yield from _frames(self.group.call(key, frames), schema, self.timezone, self.name)
                 continue
-            frame = self.group.call(key, frame_of(pa.Table.from_batches(slices), self.timezone))
-            if not is_frame(frame):
-                raise TypeError(
-                    f"{self.name}: return type of the user-defined function should be pandas.DataFrame, "
-                    f"but is {type(frame).__name__}"
-                )
+            rows = frame_of(pa.Table.from_batches(slices), self.timezone)
+            frame = checked_frame(self.group.call(key, rows), self.name)
             yield batch_of(frame, schema, self.timezone, self.name)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one subtask: input, chain of operators, outputs.
+"""Runs one subtask: inputs, chain of operators, outputs.
 
 Rules: outputs are set up before inputs. Operators are chained generators, so one batch is under way at a time and
 a blocked output stops the input. On success all outputs are finished; on any error all of them are failed with it;
@@ -10,7 +10,7 @@ their producers drop what they still have. Nothing here knows Spark, sockets or 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,6 +35,8 @@ from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.control import TaskControl
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
+from penstock.task.memory import TaskMemory, limited_memory
+from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5
 
@@ -60,31 +62,41 @@ class SubtaskPlan:
         return f"{self.vertex.name} (stage {self.vertex.id}, subtask {self.deployment.attempt.subtask})"
 
 
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """How one subtask went.
+
+    The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
+    for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and
+    gates count, under `service.`. `sizes` holds, per output that is a blocking partition, the bytes of each subpartition.
+    """
+
+    metrics: dict[str, float]
+    sizes: dict[int, tuple[int, ...]]
+
+
 def run_subtask(
     plan: SubtaskPlan,
     environment_of: EnvironmentOf,
     control: TaskControl,
     rows: Iterator[pa.RecordBatch] | None,
     settings: Settings,
-) -> dict[str, float]:
-    """Run it to its end; gives its figures, or raises what went wrong first.
-
-    `rows` is the input of a vertex that reads a DataFrame. The figures are rows_in, rows_out, bytes_in, bytes_out,
-    batches_in, batches_out, seconds, idle_seconds (waiting for input) and back_pressured_seconds (waiting to
-    write), and whatever the service's writers and gates count, under `service.`.
-    """
+) -> SubtaskReport:
+    """Run it to its end, or raise what went wrong first; `rows` is the input of a vertex that reads a DataFrame."""
     task = _Task(plan, control, settings)
+    memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         task.open_outputs(environment_of)
         task.open_inputs(environment_of)
-        task.move(task.input_batches(rows))
+        with limited_memory(memory):
+            task.move(task.inputs(rows))
         task.finish()
     except BaseException as error:
         task.fail(error)
         raise
     finally:
         task.close()
-    return task.metrics()
+    return SubtaskReport({**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes())
 
 
 class _Task:
@@ -96,7 +108,7 @@ class _Task:
         self._settings = settings
         self._owner = OwnerContext(plan.deployment.attempt, plan.place, MetricGroup("task"))
         self._targets: list[ResultPartitionWriter] = []
-        self._writers: list[RecordWriter] = []
+        self._writers: list[RecordWriter | SummaryWriter] = []
         self._gates: list[InputGate] = []
         self._input = TaskInput((), control)
         self._counts = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out"), 0)
@@ -112,33 +124,42 @@ class _Task:
             self._targets.append(target)
             target.setup()
             partitioner = _exchange(plan, output.edge).build(output.subpartitions, plan.deployment.attempt.subtask)
-            self._writers.append(RecordWriter(partitioner, target, self._settings.network.flush_timeout))
+            writer = RecordWriter(partitioner, target, self._settings.network.flush_timeout)
+            summary = None if output.edge == RESULT_EDGE else plan.graph.edge(output.edge).summary
+            self._writers.append(writer if summary is None else SummaryWriter(summary, writer))
 
     def open_inputs(self, environment_of: EnvironmentOf) -> None:
         graph = self._plan.graph
         for deployed in self._plan.deployment.inputs:
             edge = graph.edge(deployed.edge)
-            channels = tuple(ChannelDescriptor(source, subpartition) for source, subpartition in deployed.channels)
+            channels = tuple(ChannelDescriptor(*channel) for channel in deployed.channels)
             descriptor = InputGateDescriptor(edge.id, edge.schema, channels, deployed.await_confirmation)
             (gate,) = environment_of(edge.service).create_input_gates(self._owner, [descriptor])
             self._gates.append(gate)
             gate.setup()
         self._input = TaskInput(self._gates, self._control)
 
-    def input_batches(self, rows: Iterator[pa.RecordBatch] | None) -> Iterator[pa.RecordBatch]:
+    def inputs(self, rows: Iterator[pa.RecordBatch] | None) -> list[Iterator[pa.RecordBatch]]:
+        """The batches to work on, one iterator for each side; one for a vertex without `combine`."""
         vertex = self._plan.vertex
         if vertex.source is not None:
-            return vertex.source.read(self._plan.deployment.attempt.subtask, vertex.parallelism)
+            return [vertex.source.read(self._plan.deployment.attempt.subtask, vertex.parallelism)]
         if vertex.reads_dataframe:
             if rows is None:
                 raise PlanError(f"{self._plan.place} reads a DataFrame and was given no rows")
-            return rows
-        return self._input.batches()
+            return [rows]
+        if vertex.combine is None:
+            return [self._input.batches()]
+        side_of = [self._plan.graph.edge(deployed.edge).side for deployed in self._plan.deployment.inputs]
+        return self._input.sides(side_of, max(side_of) + 1)
 
-    def move(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def move(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> None:
         """Pull the whole input through the chain into the outputs."""
         blame = Blame()
-        chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(batches))]
+        combine = self._plan.vertex.combine
+        chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(side)) for side in inputs]
+        if combine is not None:
+            chain.append(blame.combine(combine, tuple(chain), self._plan.place))
         for operator in self._plan.vertex.operators:
             chain.append(blame.operator(operator, chain[-1], self._plan.place))
         try:
@@ -172,6 +193,11 @@ class _Task:
                 first = first or error
         if first is not None and not self._failed:
             raise first
+
+    def sizes(self) -> dict[int, tuple[int, ...]]:
+        outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
+        counted = {output.edge: tuple(target.subpartition_bytes()) for output, target in outputs}
+        return {edge: sizes for edge, sizes in counted.items() if sizes}
 
     def metrics(self) -> dict[str, float]:
         inner = self._owner.metrics.snapshot()
@@ -226,7 +252,9 @@ def _result_partition(plan: SubtaskPlan, output: OutputDeployment) -> ResultPart
     if output.edge != RESULT_EDGE:
         edge = plan.graph.edge(output.edge)
         broadcast = edge.is_broadcast
-        if not edge.schema.equals(schema):
+        if edge.summary is not None:
+            schema = edge.schema
+        elif not edge.schema.equals(schema):
             raise SchemaError(f"edge {edge.id} carries ({edge.schema}), {plan.place} gives ({schema})")
     partition = PartitionDescriptor(
         identity.dataset, identity.index, output.descriptor.kind, output.subpartitions, broadcast

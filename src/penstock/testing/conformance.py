@@ -34,6 +34,7 @@ pytest.register_assert_rewrite(
     "penstock.testing.conformance_data",
     "penstock.testing.conformance_flow",
     "penstock.testing.conformance_answers",
+    "penstock.testing.conformance_ranges",
 )
 
 from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below
@@ -41,11 +42,12 @@ from penstock.testing.conformance_answers import AnswerConformance  # noqa: E402
 from penstock.testing.conformance_data import DataConformance  # noqa: E402
 from penstock.testing.conformance_exchange import JOB, Exchange, ServiceUnderTest  # noqa: E402
 from penstock.testing.conformance_flow import FlowConformance  # noqa: E402
+from penstock.testing.conformance_ranges import RangeConformance  # noqa: E402
 
 __all__ = ["JOB", "Exchange", "ServiceUnderTest", "ShuffleServiceConformance"]
 
 
-class ShuffleServiceConformance(DataConformance, FlowConformance, AnswerConformance):
+class ShuffleServiceConformance(DataConformance, FlowConformance, AnswerConformance, RangeConformance):
     """Subclass it, name the kinds, provide the fixture `service`.
 
     `kinds`: the partition kinds the service has; tests of flags none of them has are skipped. `clog_limit`: a

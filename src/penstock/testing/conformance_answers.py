@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
@@ -34,6 +36,7 @@ def _read_to_the_error(consumer: Consumer) -> None:
 class AnswerConformance:
     """Lifecycle and answers. Mixed into `ShuffleServiceConformance`."""
 
+    kinds: ClassVar[tuple[PartitionKind, ...]]
     request_timeout: float | None
 
     def test_a_descriptor_names_attempt_and_host(self, exchange: Exchange, kind: PartitionKind) -> None:
@@ -216,13 +219,15 @@ class AnswerConformance:
         with pytest.raises(PartitionLostError):
             _read_to_the_error(exchange.consume([(producer.descriptor, 0)]))
 
-    def test_a_partition_nobody_produces_has_a_deadline(self, exchange: Exchange, kind: PartitionKind) -> None:
-        """A registered partition without a writer becomes PartitionNotProducedError by itself."""
+    def test_a_partition_nobody_produces_has_a_deadline(self, exchange: Exchange) -> None:
+        """A registered partition without a writer becomes PartitionNotProducedError by itself, of every kind."""
         if self.request_timeout is None:
             pytest.skip("request_timeout is None: this service has no deadline for requests of its own")
-        descriptor = exchange.register(Written(kind), exchange.attempt(0))
-        with pytest.raises(PartitionNotProducedError):
-            exchange.consume([(descriptor, 0)]).next()
+        wanted = [Written(kind, index=index) for index, kind in enumerate(self.kinds)]
+        descriptors = [exchange.register(written, exchange.attempt(0, written.index)) for written in wanted]
+        for consumer in [exchange.consume([(descriptor, 0)]) for descriptor in descriptors]:
+            with pytest.raises(PartitionNotProducedError):
+                consumer.next()
 
     def test_attempts_never_mix(self, exchange: Exchange, kind: PartitionKind) -> None:
         """A reader of the second attempt sees nothing of the first, which lives on beside it."""

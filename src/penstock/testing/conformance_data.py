@@ -241,10 +241,15 @@ class DataConformance:
         assert ends[0].checksum != ends[1].checksum
 
     def test_the_checksum_does_not_depend_on_the_order(self, exchange: Exchange, kind: PartitionKind) -> None:
-        """The same batches in another order have the same figures; another value has another checksum."""
-        batches = [numbers(*range(n, n + 4)) for n in range(0, 12, 4)]
+        """The same batches in another order have the same figures; another value has another checksum.
+
+        The batches are large, so that a service which merges small ones on the way leaves them as they are.
+        """
+        size = 65_536
+        batches = [numbers(*range(n, n + size)) for n in range(0, 3 * size, size)]
+        another = numbers(*range(2 * size, 3 * size - 1), -1)
         ends = []
-        for index, order in enumerate((batches, batches[::-1], [batches[0], batches[1], numbers(8, 9, 10, 99)])):
+        for index, order in enumerate((batches, batches[::-1], [batches[0], batches[1], another])):
             producer = exchange.produce(Written(kind, index=index))
             for batch in order:
                 producer.writer.write(batch, 0)

@@ -36,6 +36,9 @@ from penstock.shuffle import (
 )
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
+Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
+"""A subpartition of a partition, or the first one and how many of a range."""
+
 JOB = "conformance"
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -189,22 +192,18 @@ class Exchange:
         self._members.append(writer)
         return Producer(writer, owner, descriptor, environment)
 
-    def consume(
-        self, sources: Sequence[tuple[ShuffleDescriptor, int]], schema: pa.Schema = NUMBERS, host: str = "b"
-    ) -> Consumer:
-        """A gate over these subpartitions that is set up."""
+    def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
+        """A gate over these subpartitions, or ranges of them, that is set up."""
         consumer = self.plan_to_consume(sources, schema, host)
         consumer.gate.setup()
         return consumer
 
-    def plan_to_consume(
-        self, sources: Sequence[tuple[ShuffleDescriptor, int]], schema: pa.Schema = NUMBERS, host: str = "b"
-    ) -> Consumer:
+    def plan_to_consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
         """A gate that is not set up yet."""
         attempt = self.attempt(1)
         owner = OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
         environment = self.attach(host)
-        channels = tuple(ChannelDescriptor(source, subpartition) for source, subpartition in sources)
+        channels = tuple(ChannelDescriptor(*source) for source in sources)
         (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
         self._members.append(gate)
         return Consumer(gate, owner, environment)

@@ -2,8 +2,9 @@
 """Runs a stream in this process: one thread for each subtask, the in-memory shuffle service, no Spark.
 
 Everything but scheduling is what a Spark run uses: plan, partitioners, operators, task runner, writers and gates.
-All edges go over the in-memory service, whatever service the stream names; modes are kept. When not to use it: to
-measure, or for rows beyond memory.
+All edges go over the in-memory service, whatever service the stream names; modes are kept. All regions start at once,
+a reader of a blocking partition waits for it; each region must fit the slots. When not to use it: to measure, or for
+rows beyond memory.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from penstock.graph import (
     JobVertex,
     OutputDeployment,
     TaskDeployment,
+    regions,
+    slots_needed,
 )
 from penstock.shuffle import (
     AttemptId,
@@ -82,7 +85,7 @@ class LocalRunner:
         plan = stream.plan(self._settings, self._slots)
         if plan.dataframes:
             raise PlanError("a stream of a DataFrame needs Spark: use toDF(), or penstock.testing.fromBatches here")
-        needed = sum(vertex.parallelism for vertex in plan.graph.vertices)
+        needed = max(slots_needed(plan.graph, region) for region in regions(plan.graph))
         if needed > self._slots:
             raise SlotsError(f"the stream needs {needed} task slots and the local runner has {self._slots}")
         job = _LocalJob(_with_memory_edges(plan), self._settings)
@@ -180,8 +183,8 @@ class _LocalJob:
         inputs = []
         for edge in self._graph.inputs_of(vertex.id):
             channels = tuple(
-                (self._partitions[edge.producer, edge.id, partition], subpartition)
-                for partition, subpartition in self._execution.channels_of(edge.id, subtask)
+                (self._partitions[edge.producer, edge.id, partition], first, count)
+                for partition, first, count in self._execution.channels_of(edge.id, subtask)
             )
             inputs.append(InputDeployment(edge.id, channels, await_confirmation=False))
         outputs = tuple(
@@ -197,7 +200,7 @@ class _LocalJob:
         plan = SubtaskPlan(self._graph, vertex, self._deployment(vertex, subtask))
         control = _Control(self._cancelled)
         try:
-            figures = run_subtask(plan, lambda _: self._environment, control, None, self._settings)
+            figures = run_subtask(plan, lambda _: self._environment, control, None, self._settings).metrics
             with self._lock:
                 self._metrics[vertex.id, subtask] = figures
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread

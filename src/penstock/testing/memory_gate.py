@@ -29,19 +29,36 @@ from penstock.shuffle.errors import (
     PenstockError,
     TaskCancelledError,
 )
-from penstock.testing.memory_partition import Figures, MemoryPartition, Stored, decode
+from penstock.testing.memory_partition import Figures, MemoryPartition, Stored, decode, sum_of
 from penstock.testing.memory_registry import MemoryRegistry, remaining
 
 
 class Channel:
-    """One input channel: which partition it reads, how far it is, and what it has counted."""
+    """One input channel: which partition it reads, how far it is, and what it has counted.
 
-    __slots__ = ("figures", "index", "partition", "position", "requested_at", "source", "subpartition")
+    A range is read one subpartition after the other; their ends are summed, and come once, behind the last.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_ends",
+        "count",
+        "figures",
+        "index",
+        "partition",
+        "position",
+        "requested_at",
+        "source",
+        "subpartition",
+    )  # fmt: skip
 
     def __init__(self, index: int, descriptor: ChannelDescriptor) -> None:
         self.index = index
         self.source = descriptor.source
         self.subpartition = descriptor.subpartition
+        self.count = descriptor.count
+        self._ends: list[EndOfPartition] = []
+        self._closing: deque[Stored] = deque()
         self.partition: MemoryPartition | None = None
         self.position = 0
         self.figures = Figures()
@@ -57,10 +74,28 @@ class Channel:
         if self.partition is None:
             return None
         self.partition.check_readable()
-        stored = self.partition.take(self.subpartition, self.position)
+        return self._take_one(self.partition) if self.count == 1 else self._take_of_range(self.partition)
+
+    def _take_one(self, partition: MemoryPartition) -> Stored | None:
+        stored = partition.take(self.subpartition, self.position)
         if stored is not None:
             self.position += 1
         return stored
+
+    def _take_of_range(self, partition: MemoryPartition) -> Stored | None:
+        while len(self._ends) < self.count:
+            stored = partition.take(self.subpartition + len(self._ends), self.position)
+            if stored is None:
+                return None
+            self.position += 1
+            if isinstance(stored.event, EndOfPartition):
+                self._ends.append(stored.event)
+                self.position = 0
+            elif not isinstance(stored.event, EndOfData):
+                return stored
+            if len(self._ends) == self.count:
+                self._closing.extend(Stored.of_event(event) for event in (EndOfData(), sum_of(self._ends)))
+        return self._closing.popleft() if self._closing else None
 
     def is_unproduced(self, registry: MemoryRegistry) -> bool:
         """Whether a real partition was asked for that nobody writes."""
@@ -74,7 +109,7 @@ class Channel:
             return False
         found.check_readable()
         if found.is_consumable:
-            found.attach(self.subpartition, self)
+            found.attach(self.subpartition, self, self.count)
             self.partition = found
         return True
 

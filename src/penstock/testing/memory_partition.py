@@ -12,6 +12,7 @@ Limits: the budget counts batches, not bytes. Non-goals: locks and waiting (`mem
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 from typing import cast
 
@@ -25,6 +26,7 @@ from penstock.shuffle.errors import (
     PartitionReleasedError,
     PenstockError,
     ProducerFailedError,
+    ProtocolError,
 )
 
 CHECKSUM_MODULUS = 1 << 64
@@ -100,6 +102,14 @@ class Stored:
         return 0 if self.data is None else cast("int", self.data.size)
 
 
+def sum_of(ends: Iterable[EndOfPartition]) -> EndOfPartition:
+    """What several subpartitions, read as one, hold."""
+    rows = size = checksum = 0
+    for end in ends:
+        rows, size, checksum = rows + end.rows, size + end.bytes, (checksum + end.checksum) % CHECKSUM_MODULUS
+    return EndOfPartition(rows, size, checksum)
+
+
 class Figures:
     """What a writer sent or a gate received on one subpartition: rows, bytes, and an order-free checksum."""
 
@@ -164,6 +174,12 @@ class MemoryPartition:
         """Whether a reader may attach."""
         return self.kind.pipelined or self.state is PartitionState.FINISHED
 
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each subpartition of a finished blocking partition; else empty."""
+        if self.kind.pipelined or self.state is not PartitionState.FINISHED:
+            return ()
+        return tuple(subpartition.figures.bytes for subpartition in self.subpartitions)
+
     def has_room(self) -> bool:
         """Whether another batch fits the budget."""
         return not self.kind.back_pressured or self.in_flight < self.budget
@@ -197,11 +213,16 @@ class MemoryPartition:
             self.cause = cause
             self._drop_everything()
 
-    def attach(self, index: int, reader: object) -> None:
-        """Make `reader` the reader of a subpartition; raises the PartitionError that says why it cannot."""
+    def attach(self, index: int, reader: object, count: int = 1) -> None:
+        """Make `reader` the reader of `count` subpartitions; raises the error that says why it cannot."""
         self.check_readable()
-        if not 0 <= index < len(self.subpartitions):
-            raise PartitionError(f"partition {self.id} has no subpartition {index}: it has {len(self.subpartitions)}")
+        if not 0 <= index < index + count <= len(self.subpartitions):
+            raise PartitionError(
+                f"partition {self.id} has no subpartitions {index} to {index + count - 1}: it has "
+                f"{len(self.subpartitions)}"
+            )
+        if count > 1 and self.kind.pipelined:
+            raise ProtocolError(f"partition {self.id} is pipelined: a channel reads one subpartition, not {count}")
         subpartition = self.subpartitions[index]
         if self.retained:
             return

@@ -118,6 +118,11 @@ class MemoryResultPartitionWriter:
         self.fail(PenstockError(f"{self} was closed before it was finished"))
         self._state = "closed"
 
+    def subpartition_bytes(self) -> tuple[int, ...]:
+        """The payload bytes of each subpartition of a finished blocking partition."""
+        with self._registry.condition:
+            return self._partition.sizes()
+
     def take_task_events(self) -> list[tuple[int, bytes]]:
         """The events that readers sent backwards since the last call: subpartition and payload, in order."""
         with self._registry.condition:

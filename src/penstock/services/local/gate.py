@@ -10,16 +10,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 from penstock.network.attachment import FILE, TARGET, FrameType, frame, segments_frame
-from penstock.partition.result_file import FileOrigin, ResultFileReader
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.stored import StoredRange
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
-from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, Received
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
+from penstock.shuffle.control import unpack
+from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
 
 _RECYCLE_AT = 4
@@ -56,7 +58,7 @@ class SegmentInputGate:
     def setup(self) -> None:
         """Make the gate known and request the partitions that are known already."""
         self._port = self._attachment.open_port(self)
-        channels = [(channel.source.to_wire(), channel.subpartition) for channel in self._descriptor.channels]
+        channels = [(each.source.to_wire(), each.subpartition, each.count) for each in self._descriptor.channels]
         self._attachment.call(
             "local.open_gate",
             {"port": self._port, "attempt": self._owner.attempt.to_wire(), "channels": channels},
@@ -103,7 +105,7 @@ class SegmentInputGate:
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel."""
-        self._incoming.append((channel, payload if data_type != FILE else Path(payload.decode())))
+        self._incoming.append((channel, payload if data_type != FILE else unpack(payload)))
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """Note that a channel can't be read."""
@@ -136,7 +138,7 @@ class SegmentInputGate:
             if isinstance(event, EndOfPartition):
                 self._end_channel(channel, event)
             self._ready.append(Received(channel, event=event))
-        elif isinstance(item, Path):
+        elif isinstance(item, dict):
             self._files.append(self._file(channel, item))
         elif isinstance(item, BaseException):
             raise item
@@ -149,18 +151,35 @@ class SegmentInputGate:
         else:
             self._files.popleft()
 
-    def _file(self, channel: int, path: Path) -> Iterator[Received]:
-        """A finished file of this host: its batches lie over the file's map, nothing is copied."""
+    def _file(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
+        """Finished files of this host: their batches lie over the files' maps, nothing is copied."""
         source = self._descriptor.channels[channel].source
-        with ResultFileReader(path, FileOrigin(source.partition, source.environment)) as reader:
-            for batch in reader:
+        stored = StoredRange.from_message(message, FileOrigin(source.partition, source.environment))
+        try:
+            found = stored.open()
+            for batch in found.batches():
                 self._attachment.check_cancelled()
                 self._metrics.add("bytes_in", batch.nbytes)
                 yield Received(channel, batch)
-            summary = reader.summary
+        except PartitionLostError as error:
+            raise self._answer(source.partition, error) from error
+        end = EndOfPartition(*message["end"])
+        if self._verify and found.end != end:
+            raise IncompleteDataError(
+                f"{stored.origin}: the files {stored.paths[0].parent} hold {found.end}, but their writer counted "
+                f"{end}; the partition must be produced again"
+            )
         yield Received(channel, event=EndOfData())
         self._open -= 1
-        yield Received(channel, event=EndOfPartition(summary.rows, summary.bytes, summary.checksum))
+        yield Received(channel, event=end)
+
+    def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
+        """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
+        try:
+            self._attachment.call("local.missing_file", {"partition": partition.to_wire(), "cause": str(error)})
+        except PenstockError as answer:
+            return answer
+        return error
 
     def _end_channel(self, channel: int, end: EndOfPartition) -> None:
         self._assemblers[channel].finish()

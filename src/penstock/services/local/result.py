@@ -1,35 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking partitions of the `local` service: one file per subpartition, written by the task itself.
+"""Blocking partitions of the `local` service: files that the task itself writes, in one of two layouts.
 
 The environment process knows the files and owns their life; the bytes pass through it only on their way to a
-reader on another host. A reader on this host is given the path.
+reader on another host. A reader on this host is told the files. Where a partition is laid out by sort-merge, the
+task collects rows in memory that the environment has granted it out of the network memory's budget.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.partition.result_file import ResultFileWriter
+from penstock.partition.file_output import FileOptions
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
+from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.attachment import Attachment
-from penstock.shuffle import (
-    Event,
-    OwnerContext,
-    PartitionId,
-    ResultPartitionDescriptor,
-)
+from penstock.services.local.layouts import HashFiles, LayoutWriter
+from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
+from penstock.shuffle.settings import BlockingSettings
+
+T = TypeVar("T")
 
 
-class ResultFilePartitionWriter:
-    """A `ResultPartitionWriter` of a blocking partition: one file per subpartition."""
+class BlockingPartitionWriter:
+    """A `ResultPartitionWriter` of a blocking partition. A write that fails fails the partition, files and all."""
 
-    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        owner: OwnerContext,
+        descriptor: ResultPartitionDescriptor,
+        settings: BlockingSettings,
+    ) -> None:
         self._attachment = attachment
+        self._owner = owner
         self._descriptor = descriptor
+        self._settings = settings
         self._metrics = owner.metrics
-        self._files: list[ResultFileWriter] = []
+        self._files: LayoutWriter | None = None
+        self._sizes: tuple[int, ...] = ()
         self._state = "created"
 
     @property
@@ -43,25 +56,33 @@ class ResultFilePartitionWriter:
         return self._descriptor.partition.subpartitions
 
     def setup(self) -> None:
-        """Register the partition and open its files."""
-        message = {"partition": self.partition.to_wire(), "subpartitions": self.subpartitions}
+        """Register the partition and open its files; raises InsufficientBuffersError where memory is short."""
+        kind, settings = self._descriptor.partition.kind, self._settings
+        layout = layout_of(kind, self.subpartitions, settings.hash_max_subpartitions)
+        message = {
+            "attempt": self._owner.attempt.to_wire(),
+            "partition": self.partition.to_wire(),
+            "subpartitions": self.subpartitions,
+            "layout": layout.value,
+            "buffer": settings.sort_buffer,
+        }
         answer = self._attachment.call("local.open_result", message)
         self._state = "writing"
-        for path in answer["paths"]:
-            self._files.append(ResultFileWriter(Path(path), self._descriptor.schema, self.partition))
+        paths = [Path(path) for path in answer["paths"]]
+        options = FileOptions(settings.compression, int(answer["buffer"]), settings.reserve)
+        self._guarded(lambda: self._begin(layout, paths, options))
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Append a batch to the subpartition's file."""
-        self._check_writing()
-        self._attachment.check_cancelled()
-        self._files[subpartition].write(batch)
-        self._metrics.add("rows_out", batch.num_rows)
-        self._metrics.add("bytes_out", batch.nbytes)
+        """Append a batch to a subpartition; PenstockError, and the partition has failed, when it can't be stored."""
+        files = self._writable()
+        self._guarded(lambda: files.write(batch, subpartition))
+        self._count(batch, 1)
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
-        """Append a batch to all files."""
-        for subpartition in range(self.subpartitions):
-            self.write(batch, subpartition)
+        """Append a batch to all subpartitions; a sort-merge partition stores it once. Errors as of `write`."""
+        files = self._writable()
+        self._guarded(lambda: files.broadcast(batch))
+        self._count(batch, self.subpartitions)
 
     def broadcast_event(self, event: Event) -> None:
         """Refuse: what is read again and again carries no events but its end."""
@@ -80,28 +101,53 @@ class ResultFilePartitionWriter:
 
     def finish(self) -> None:
         """Close the files and make them readable."""
-        self._check_writing()
-        ends = []
-        for file in self._files:
-            summary = file.finish()
-            ends.append((summary.rows, summary.bytes, summary.checksum))
+        files = self._writable()
+        ends = self._guarded(files.finish)
         self._state = "finished"
-        self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": ends})
+        self._sizes = tuple(end.bytes for end in ends)
+        wire = [(end.rows, end.bytes, end.checksum) for end in ends]
+        self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": wire})
 
     def fail(self, cause: BaseException) -> None:
         """Remove the files; readers get ProducerFailedError."""
         if self._state != "writing":
             return
         self._state = "failed"
-        for file in self._files:
-            file.abort()
+        if self._files is not None:
+            self._files.abort()
         message = {"partition": self.partition.to_wire(), "cause": f"{type(cause).__name__}: {cause}"}
         self._attachment.hand_in("local.fail_result", message)
+
+    def subpartition_bytes(self) -> tuple[int, ...]:
+        """The payload bytes of each subpartition as stored; empty before `finish`."""
+        return self._sizes
 
     def close(self) -> None:
         """Give up what was not finished; idempotent."""
         self.fail(TaskCancelledError("the writer was closed before it was finished"))
+        self._files = None
 
-    def _check_writing(self) -> None:
-        if self._state != "writing":
+    def _begin(self, layout: Layout, paths: list[Path], options: FileOptions) -> None:
+        schema = self._descriptor.schema
+        if layout is Layout.SORT_MERGE:
+            where = SortMergePaths(*paths)
+            self._files = SortMergeWriter(where, schema, self.partition, self.subpartitions, options)
+        else:
+            self._files = HashFiles(paths, schema, self.partition, options)
+
+    def _writable(self) -> LayoutWriter:
+        if self._state != "writing" or self._files is None:
             raise PenstockError(f"{self.partition}: written to while {self._state}")
+        self._attachment.check_cancelled()
+        return self._files
+
+    def _guarded(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except (PenstockError, OSError) as error:
+            self.fail(error)
+            raise
+
+    def _count(self, batch: pa.RecordBatch, times: int) -> None:
+        self._metrics.add("rows_out", times * batch.num_rows)
+        self._metrics.add("bytes_out", times * batch.nbytes)

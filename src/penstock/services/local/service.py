@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.services.local.result import ResultFilePartitionWriter
+from penstock.services.local.result import BlockingPartitionWriter
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import (
     AttemptId,
@@ -91,6 +91,7 @@ class LocalShuffleEnvironment:
     def __init__(self, attachment: Attachment, settings: Settings, *, owned: bool) -> None:
         self._attachment = attachment
         self._verify = settings.network.completeness_check
+        self._blocking = settings.blocking
         self._owned = owned
 
     def create_result_partition_writers(
@@ -100,7 +101,7 @@ class LocalShuffleEnvironment:
         return [
             SegmentPartitionWriter(self._attachment, owner, descriptor, verify=self._verify)
             if descriptor.partition.kind.pipelined
-            else ResultFilePartitionWriter(self._attachment, owner, descriptor)
+            else BlockingPartitionWriter(self._attachment, owner, descriptor, self._blocking)
             for descriptor in descriptors
         ]
 

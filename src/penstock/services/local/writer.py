@@ -153,6 +153,10 @@ class SegmentPartitionWriter:
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
             self._attachment.hand_in("local.fail_writer", {"port": self._port, "cause": text})
 
+    def subpartition_bytes(self) -> tuple[int, ...]:
+        """Empty: what is read while it is written has no final size."""
+        return ()
+
     def close(self) -> None:
         """Give back what the writer holds; idempotent."""
         with self._lock:

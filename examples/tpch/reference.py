@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DuckDB answers over the same files, and how two answers are compared: row for row, in order, exactly."""
+
+import itertools
+
+import duckdb
+from data import TABLES
+
+
+def duckdb_answer(folder, query):
+    """The rows of the query as tuples of Python values."""
+    with duckdb.connect() as connection:
+        for table in TABLES:
+            path = f"{folder}/{table}.parquet".replace("'", "''")
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet('{path}')")
+        return connection.execute(query).fetchall()
+
+
+def penstock_answer(stream):
+    """The rows of a stream as tuples of Python values."""
+    return [tuple(row) for row in stream.toDF().collect()]
+
+
+def difference(ours, theirs):
+    """What the first differing row is, or None. Values are compared with their types: 1.5 is not Decimal("1.5")."""
+    for number, (own, other) in enumerate(itertools.zip_longest(ours, theirs)):
+        if own != other or list(map(type, own)) != list(map(type, other)):
+            return f"row {number} is {own}, DuckDB's is {other}"
+    return None

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two keyed streams into one: cogroup and join. Both sides are exchanged by the same hash to the same partitions.
+
+An exchange belongs to the verb behind it: a keyed stream that is joined twice is sent twice. Persist or write out what
+is used often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.api.lineage import CombineStep
+from penstock.api.schemas import function_argument, schema_argument
+from penstock.graph import Combine
+from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.aggregates import plain_type
+from penstock.task.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
+from penstock.task.frames import require_pandas
+from penstock.task.groups import Side
+from penstock.task.join import JOINS, EquiJoin, join_schema
+from penstock.task.keys import refuse_ungroupable
+
+if TYPE_CHECKING:
+    from penstock.api.stream import KeyedStream, Stream
+
+_ALIASES = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "left_semi",
+    "leftsemi": "left_semi",
+    "anti": "left_anti",
+    "leftanti": "left_anti",
+}
+
+
+class CoGroupedStream:
+    """What `KeyedStream.cogroup` gives: functions over the groups of both sides."""
+
+    __slots__ = ("_left", "_right")
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        check_pair(left, right, "cogroup")
+        self._left = left
+        self._right = right
+
+    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
+        """Apply `func([key,] left, right)`, tables to a table, to each key that either side has."""
+        verb = "cogroup.applyInArrow"
+        groups = self._groups(func, schema_argument(schema, verb), verb)
+        return combined(self._left, self._right, CoGroupApplyInArrow(groups), groups.schema)
+
+    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
+        """Apply `func([key,] left, right)`, frames to a frame, to each key that either side has."""
+        require_pandas()
+        verb = "cogroup.applyInPandas"
+        groups = self._groups(func, schema_argument(schema, verb), verb)
+        combine = CoGroupApplyInPandas(groups, self._left.timezone())
+        return combined(self._left, self._right, combine, groups.schema)
+
+    def _groups(self, func: object, schema: pa.Schema, verb: str) -> CoGroupApply:
+        function = function_argument(func, verb)
+        return CoGroupApply(sides_of(self._left, self._right), function, takes_key(function, verb), schema)
+
+
+def joined(
+    left: KeyedStream, right: KeyedStream, how: str, on: Sequence[str | tuple[str, str]] | None = None
+) -> Stream:
+    """The equi-join of two keyed streams on their keys."""
+    check_pair(left, right, "join")
+    kind = _join_type(how)
+    _check_names(left, right, on)
+    if not left.keys:
+        raise PlanError("join needs key columns: key both sides with keyBy; a cross join is Spark's to do")
+    one, other = sides_of(left, right)
+    _check_columns(one, other, kind)
+    schema = join_schema(one, other, kind)
+    return combined(left, right, EquiJoin(one, other, kind, schema), schema)
+
+
+def combined(left: KeyedStream, right: KeyedStream, combine: Combine, schema: pa.Schema) -> Stream:
+    """What `combine` makes of both sides, one vertex behind both exchanges."""
+    from penstock.api.stream import Stream
+
+    asked = {count for side in (left, right) if (count := side.partitions) is not None}
+    step = CombineStep((left.input(), right.input()), combine, schema, asked.pop() if asked else None)
+    return Stream((step,), left.session if left.session is not None else right.session)
+
+
+def sides_of(left: KeyedStream, right: KeyedStream) -> tuple[Side, Side]:
+    """Both sides as operators know them."""
+    return Side(left.schema, left.keys), Side(right.schema, right.keys)
+
+
+def check_pair(left: KeyedStream, right: object, verb: str) -> None:
+    """Refuse what cannot meet: no keyed stream, other keys, other numbers of partitions."""
+    from penstock.api.stream import KeyedStream
+
+    if not isinstance(right, KeyedStream):
+        raise TypeError(
+            f"{verb} takes a keyed stream, not {type(right).__name__}: write other.keyBy(...) with the columns to meet on"
+        )
+    if len(left.keys) != len(right.keys):
+        raise PlanError(f"{verb}: both sides need as many keys; they have {_shown(left.keys)} and {_shown(right.keys)}")
+    for side in (left, right):
+        refuse_ungroupable(side.schema, side.keys)
+    for one, other in zip(left.keys, right.keys, strict=True):
+        types = [plain_type(side.schema.field(key).type) for side, key in ((left, one), (right, other))]
+        if types[0] != types[1]:
+            raise SchemaError(
+                f"{verb}: keys must have the same type; {one!r} of the left side is {types[0]}, {other!r} of the right "
+                f"side is {types[1]}: cast one of them with mapInArrow before keyBy"
+            )
+    counts = (left.partitions, right.partitions)
+    if None not in counts and counts[0] != counts[1]:
+        raise PlanError(
+            f"{verb}: rows meet in the same partitions, so both sides need the same numPartitions; they have "
+            f"{counts[0]} and {counts[1]}: give it on one side only, or the same on both"
+        )
+
+
+def _join_type(how: object) -> str:
+    kind = _ALIASES.get(how.replace("_", "").lower()) if isinstance(how, str) else None
+    if kind is None:
+        raise PlanError(f"join: how={how!r} is not one of {', '.join(JOINS)}, or another of PySpark's names for these")
+    return kind
+
+
+def _check_names(left: KeyedStream, right: KeyedStream, on: Sequence[str | tuple[str, str]] | None) -> None:
+    keyed = list(zip(left.keys, right.keys, strict=True))
+    if on is None:
+        if left.keys != right.keys:
+            raise SchemaError(
+                f"join: the sides are keyed by columns of other names, {_shown(left.keys)} and {_shown(right.keys)}: "
+                f"give the pairs that are meant to be equal, on={keyed!r}, or rename"
+            )
+        return
+    pairs = [(item, item) if isinstance(item, str) else tuple(item) for item in ([on] if isinstance(on, str) else on)]
+    if pairs != keyed:
+        raise PlanError(f"join: on={on!r} does not say what the sides are keyed by, which is {keyed!r}")
+
+
+def _check_columns(left: Side, right: Side, how: str) -> None:
+    names = list(left.schema.names)
+    if how not in ("left_semi", "left_anti"):
+        names += [name for name in right.schema.names if name not in right.keys]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(
+            f"join: {', '.join(map(repr, twice))} would be in the result twice: rename or drop the column on one side "
+            "with mapInArrow before keyBy"
+        )
+
+
+def _shown(keys: tuple[str, ...]) -> str:
+    return f"({', '.join(keys)})"

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Stream.writeParquet`: tasks write files into a staging folder beside the target, the driver commits them.
+
+On a local file system the staging folder is renamed to the target in one step. On any other one the files are moved
+one by one and taken out again should a move fail, so a reader may see some of them before all are there; `_SUCCESS`
+is written last and says that all are, and that what `overwrite` replaces is gone. What a job that failed or was
+cancelled wrote is removed with the staging folder.
+
+Limits: where tasks run on several hosts, a local path must be a mount that they share. A driver that is killed
+leaves the staging folder (`.<name>.penstock-<id>`) behind. With `overwrite` the old folder is moved aside before
+the new one takes its name, so for a moment there is none. Two writers to one path are not kept apart, but neither
+can end up in the other's folder on a local file system: the second rename fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.api.persisted import PersistedReading
+from penstock.api.plan import plan_job
+from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
+
+if TYPE_CHECKING:
+    from penstock.api.stream import Stream
+
+CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+SUCCESS = "_SUCCESS"
+
+_PLANNING_SLOTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetWritten:
+    """What `writeParquet` wrote: the number of files, rows and bytes, and the seconds from the call to the commit."""
+
+    path: str
+    files: int
+    rows: int
+    bytes: int
+    seconds: float
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.rows:,} rows in {self.files} files ({self.bytes / 1e6:,.1f} MB) written to {self.path}"
+            f" in {self.seconds:.2f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """One file that a task wrote: its name in the staging folder, its rows, its size."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite: bool) -> ParquetWritten:
+    """See `Stream.writeParquet`; raises SettingError or SchemaError before anything runs."""
+    from penstock.spark.checks import refuse_what_cannot_travel
+    from penstock.spark.runtime import SparkRuntime
+
+    began = time.monotonic()
+    if stream.session is None:
+        raise SettingError("writeParquet needs a Spark session, and this stream's sources have none")
+    codec = _checked_codec(compression)
+    _check_schema(stream.schema)
+    runtime = SparkRuntime.of(stream.session)
+    reading = PersistedReading(runtime, runtime.settings())
+    target = ParquetTarget.of(path)
+    writing = stream.applied(WriteParquet(target.filesystem, target.staging, stream.schema, codec), STATUS_SCHEMA)
+    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, _PLANNING_SLOTS).graph)
+    target.prepare(overwrite)
+    try:
+        plan = reading.plan(writing.branches)
+        finished = runtime.finished((plan.graph, plan.dataframes), reading.settings)
+        try:
+            rows = runtime.rows(finished, STATUS_SCHEMA, reading.settings)
+        finally:
+            runtime.release(finished.result.job)
+        files = [PartFile(str(name), int(count), int(size)) for name, count, size in rows]
+        target.commit(files or [target.write_empty(stream.schema, codec)])
+    finally:
+        target.clean()
+    return ParquetWritten(
+        str(path),
+        max(1, len(files)),
+        sum(f.rows for f in files),
+        sum(f.bytes for f in files),
+        time.monotonic() - began,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetTarget:
+    """The folder to write to and the staging folder beside it."""
+
+    filesystem: pafs.FileSystem
+    folder: str
+    staging: str
+
+    @classmethod
+    def of(cls, path: str | Path) -> ParquetTarget:
+        """The target of a path or URI."""
+        if not isinstance(path, str | Path) or not str(path):
+            raise SettingError(f"writeParquet takes the path of a folder, not {path!r}")
+        if "://" in str(path):
+            filesystem, inner = pafs.FileSystem.from_uri(str(path))
+        else:
+            filesystem, inner = pafs.LocalFileSystem(), str(path)
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            inner = str(Path(inner).expanduser().resolve())
+        return cls.beside(filesystem, inner)
+
+    @classmethod
+    def beside(cls, filesystem: pafs.FileSystem, folder: str) -> ParquetTarget:
+        """The target with a new staging folder's name."""
+        parent, _, name = folder.rstrip("/").rpartition("/")
+        if not name:
+            raise SettingError(f"writeParquet: {folder!r} is the top of a file system, not a folder in it")
+        staging = f".{name}.penstock-{secrets.token_hex(6)}"
+        return cls(filesystem, folder.rstrip("/"), f"{parent}/{staging}" if parent or folder[0] == "/" else staging)
+
+    def prepare(self, overwrite: bool) -> None:
+        """Refuse what is there already, and make the staging folder."""
+        info = self.filesystem.get_file_info(self.folder)
+        if info.is_file:
+            raise SettingError(f"writeParquet: {self.folder} is a file: name a folder, or remove it")
+        if not overwrite and self._old_names():
+            raise SettingError(
+                f"writeParquet: {self.folder} is not empty: name another folder, or say overwrite=True to replace"
+                " what is there"
+            )
+        self.filesystem.create_dir(self.staging, recursive=True)
+
+    def write_empty(self, schema: pa.Schema, compression: str) -> PartFile:
+        """A file without rows, so that the schema is not lost."""
+        import pyarrow.parquet as pq
+
+        name = f"part-{secrets.token_hex(8)}.parquet"
+        pq.write_table(
+            schema.empty_table(), f"{self.staging}/{name}", compression=compression, filesystem=self.filesystem
+        )
+        return PartFile(name, 0, 0)
+
+    def commit(self, files: list[PartFile]) -> None:
+        """Put these files, in this order, into the target; what else is in the staging folder stays there."""
+        names = {file.name: f"part-{number:05d}{file.name.removeprefix('part')}" for number, file in enumerate(files)}
+        if isinstance(self.filesystem, pafs.LocalFileSystem):
+            self._commit_local(names)
+        else:
+            self._commit_moves(names)
+
+    def clean(self) -> None:
+        """Remove the staging folder; idempotent."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.staging)
+
+    def _commit_local(self, names: dict[str, str]) -> None:
+        staging, folder = Path(self.staging), Path(self.folder)
+        for path in list(staging.iterdir()):
+            if path.name in names:
+                path.rename(staging / names[path.name])
+            else:
+                path.unlink()  # of an attempt that did not count
+        (staging / SUCCESS).touch()
+        if not self._old_names():
+            staging.rename(folder)  # an empty folder of that name is replaced, any other is an error
+            return
+        aside = staging.with_name(f"{staging.name}.old")
+        folder.rename(aside)
+        try:
+            staging.rename(folder)
+        except BaseException:
+            aside.rename(folder)
+            raise
+        self.filesystem.delete_dir(str(aside))
+
+    def _commit_moves(self, names: dict[str, str]) -> None:
+        is_new = not self._exists(self.folder)
+        old = self._old_names()
+        self.filesystem.create_dir(self.folder, recursive=True)
+        self._remove([SUCCESS])
+        try:
+            for name, final in names.items():
+                self.filesystem.move(f"{self.staging}/{name}", f"{self.folder}/{final}")
+        except BaseException:
+            # What was there before is there still: take the new files out again.
+            self._remove(list(names.values()))
+            if SUCCESS in old:
+                self._write_success()
+            if is_new:
+                self.filesystem.delete_dir(self.folder)
+            raise
+        self._remove(old)
+        self._write_success()
+
+    def _write_success(self) -> None:
+        with self.filesystem.open_output_stream(f"{self.folder}/{SUCCESS}"):
+            pass
+
+    def _old_names(self) -> list[str]:
+        selector = pafs.FileSelector(self.folder, allow_not_found=True)
+        return [info.base_name for info in self.filesystem.get_file_info(selector)]
+
+    def _exists(self, path: str) -> bool:
+        return bool(self.filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+    def _remove(self, names: list[str]) -> None:
+        for info in self.filesystem.get_file_info([f"{self.folder}/{name}" for name in names]):
+            if info.is_file:
+                self.filesystem.delete_file(info.path)
+            elif info.type == pafs.FileType.Directory:
+                self.filesystem.delete_dir(info.path)
+
+
+def _checked_codec(compression: object) -> str:
+    if compression not in CODECS or not (compression == "none" or pa.Codec.is_available(str(compression))):
+        raise SettingError(f"writeParquet: compression {compression!r} is none of {', '.join(CODECS)}")
+    return str(compression)
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    import pyarrow.parquet as pq
+
+    if not schema.names:
+        raise SchemaError("writeParquet: a stream without columns has nothing that Parquet could hold")
+    try:
+        pq.write_table(schema.empty_table(), pa.BufferOutputStream())
+    except (pa.ArrowException, ValueError) as error:
+        raise SchemaError(
+            f"writeParquet: Parquet has no type for a column of this stream ({error}): bring it to another type with"
+            " mapInArrow"
+        ) from error

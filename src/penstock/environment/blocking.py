@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blocking partition on the environment's side: it owns the files and their life, a task writes them.
+
+Rules:
+
+- It is read when it is finished, by any number of readers at once, one after the other, in ranges of subpartitions.
+  A reader on this host is told the files and opens them itself; one elsewhere gets a view (`file_view`).
+- What it holds, its folder of files and the memory reserved for its writer, is given back by the first of its ends.
+- A reader that has begun keeps what it has mapped: its data stays whole when the files are unlinked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.environment.file_view import LocalFileView, ServedFileView, sum_of
+from penstock.environment.reading import FileReads
+from penstock.partition.answers import describe, end_error
+from penstock.partition.endings import Endings
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.registry import PartitionRegistry
+from penstock.partition.stored import StoredFiles, StoredRange
+from penstock.partition.view import DataListener
+from penstock.shuffle import EndOfPartition, PartitionId
+from penstock.shuffle.errors import PenstockError, ProtocolError
+
+READABLE = (PartitionState.FINISHED, PartitionState.CONSUMED)
+
+V = TypeVar("V", LocalFileView, ServedFileView)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where partitions of files live: their environment's name, registry and reads, and how files are removed."""
+
+    host: str
+    registry: PartitionRegistry
+    reads: FileReads
+    remove: Callable[[StoredFiles], None]
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """What the partition gives back once, as soon as nobody writes it any more."""
+
+    give_back: Callable[[], None] = field(default=lambda: None)
+
+
+class BlockingPartition(Endings):
+    """One blocking partition; a `ReadablePartition` of the registry."""
+
+    def __init__(self, partition: PartitionId, files: StoredFiles, home: Home) -> None:
+        self.partition_id = partition
+        self.files = files
+        self.cause = ""
+        self._home = home
+        self._ends: tuple[EndOfPartition, ...] = ()
+        self._views: dict[LocalFileView | ServedFileView, None] = {}
+        self._unread = set(range(files.subpartitions))
+        self._reserved = _Reserved()
+        self._lifecycle = PartitionLifecycle(str(partition))
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its data can be read now."""
+        return self.state in READABLE
+
+    def reserve(self, give_back: Callable[[], None]) -> None:
+        """Hold something for the writer; it is given back when the writing ends, or has ended."""
+        if self.state.is_end:
+            give_back()
+        else:
+            self._reserved.give_back = give_back
+
+    def begin(self) -> None:
+        """The producer may write; raises the answer that fits where the partition has ended meanwhile."""
+        if self.state.is_end:
+            raise end_error(self.partition_id, self.state, self.cause, self._home.host)
+        self._lifecycle.apply(PartitionEvent.WRITE)
+
+    def finish(self, ends: Sequence[EndOfPartition]) -> None:
+        """The producer has closed the files; raises ProtocolError where its figures are not one a subpartition."""
+        if len(ends) != self.files.subpartitions:
+            raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {self.files.subpartitions} subpartitions")
+        self._lifecycle.apply(PartitionEvent.FINISH)
+        self._ends = tuple(ends)
+        self._give_back()
+        for view in list(self._views):
+            view.start(self.range_of(view.first, view.count), self.end_of(view.first, view.count))
+
+    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServedFileView:
+        """A view for a reader on another host; any number of them. It has something when the files are finished."""
+        self._check(subpartition, count)
+        return self._opened(ServedFileView(self, subpartition, count, self._home.reads, listener))
+
+    def create_local_view(self, subpartition: int, count: int, listener: DataListener) -> LocalFileView:
+        """A view for a reader on this host: it tells the files once they are finished."""
+        self._check(subpartition, count)
+        return self._opened(LocalFileView(self, subpartition, count, listener))
+
+    def end_of(self, first: int, count: int) -> EndOfPartition:
+        """What the writer counted for these subpartitions."""
+        return sum_of(self._ends[first : first + count])
+
+    def range_of(self, first: int, count: int) -> StoredRange:
+        """These subpartitions, to be opened."""
+        return StoredRange.of(self.files, first, count, FileOrigin(self.partition_id, self._home.host))
+
+    def leave(self, view: LocalFileView | ServedFileView) -> None:
+        """A view is closed; `was_read` says whether its reader has everything."""
+        self._views.pop(view, None)
+        if view.was_read and self.is_readable:
+            self._unread.difference_update(range(view.first, view.first + view.count))
+            if not self._unread:
+                self._lifecycle.apply(PartitionEvent.CONSUME)
+
+    def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        """End it: readers that wait are told why, the files go; nothing happens when it has ended before."""
+        if self.state.is_end:
+            return
+        unfinished = not self.is_readable
+        state = self._lifecycle.apply(event)
+        self.cause = describe(cause)
+        views, self._views = self._views, {}
+        for view in views:
+            if unfinished:
+                view.fail(end_error(self.partition_id, state, self.cause, self._home.host))
+        self._home.registry.bury(self.partition_id)
+        self._give_back()
+        self._home.remove(self.files)
+
+    def lost(self, cause: str) -> PenstockError:
+        """A reader found that a file is gone: what it is told. Of a partition that has ended that is its end."""
+        self._home.registry.lose([self.partition_id], cause)
+        return end_error(self.partition_id, self.state, self.cause, self._home.host)
+
+    def _give_back(self) -> None:
+        reserved, self._reserved = self._reserved, _Reserved()
+        reserved.give_back()
+
+    def _check(self, first: int, count: int) -> None:
+        if first < 0 or count < 1 or first + count > self.files.subpartitions:
+            raise ProtocolError(
+                f"partition {self.partition_id} has no subpartitions {first} to {first + count - 1}: it has "
+                f"{self.files.subpartitions}"
+            )
+
+    def _opened(self, view: V) -> V:
+        self._views[view] = None
+        if self.is_readable:
+            view.start(self.range_of(view.first, view.count), self.end_of(view.first, view.count))
+        return view

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A range of a blocking partition as chunks to be sent: the messages of its blocks, gathered and cut to one size.
+
+Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time. Bytes
+are read with `preadv` before the file's map is touched: a page fault would hold the interpreter, and with it the
+loop, while the disk works.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+from penstock.partition.stored import OpenRange, StoredRange, Stretch
+
+_PREFIX = 16
+"""What a block has in its file before the message that is sent."""
+
+_scratch = threading.local()
+
+
+class ChunkedRange:
+    """One reader's way through its range."""
+
+    __slots__ = (
+        "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size", "_stored",
+        "_stretches",
+    )  # fmt: skip
+
+    def __init__(self, stored: StoredRange, chunk: int) -> None:
+        self._stored = stored
+        self._chunk = chunk
+        self._open: OpenRange | None = None
+        self._stretches: list[Stretch] = []
+        self._messages: Iterator[bytes | memoryview] = iter(())
+        self._parts: list[bytes | memoryview] = []
+        self._size = 0
+        self._consumed = 0
+        self._left = chunk
+        self._place = (str(stored.paths[0]), 0)
+        self._at_end = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file it is in, and the offset it reads next."""
+        return self._place
+
+    @property
+    def chunks_left(self) -> int:
+        """About how many chunks there are still; at least one before the end."""
+        return 0 if self._at_end else max(1, self._left // self._chunk)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last chunk was given."""
+        return self._at_end
+
+    def read(self) -> bytes | None:
+        """The next chunk; None at the first call, which opens the files and finds the place. Raises what is wrong."""
+        if self._open is None:
+            self._open = self._stored.open()
+            self._stretches = self._open.stretches
+            self._messages = self._open.messages()
+            self._find_place()
+            return None
+        self._warm()
+        self._gather()
+        chunk = self._cut()
+        if not self._size:
+            self._gather()  # whether there is more is to be known with the last chunk, not behind it
+            self._at_end = not self._size
+        self._find_place()
+        return chunk
+
+    def _gather(self) -> None:
+        while self._size < self._chunk:
+            message = next(self._messages, None)
+            if message is None:
+                return
+            self._parts.append(message)
+            self._size += len(message)
+            self._consumed += len(message) + _PREFIX
+
+    def _cut(self) -> bytes:
+        """At most a chunk of what was gathered; the rest stays."""
+        parts, self._parts = self._parts, []
+        over = self._size - self._chunk
+        if over > 0:
+            last = memoryview(parts.pop())
+            parts.append(last[: len(last) - over])
+            self._parts.append(last[len(last) - over :])
+        self._size = max(0, over)
+        return b"".join(parts)
+
+    def _find_place(self) -> None:
+        """Where the range's next unread byte lies, and how much there is from there on."""
+        done = self._consumed - self._size
+        left = 0
+        for stretch in self._stretches:
+            left += (stretch.end - stretch.begin) * stretch.times
+        self._left = max(0, left - done)
+        for stretch in self._stretches:
+            size = (stretch.end - stretch.begin) * stretch.times
+            if done < size:
+                self._place = (stretch.file, stretch.begin + done // stretch.times)
+                return
+            done -= size
+
+    def _warm(self) -> None:
+        scratch = getattr(_scratch, "bytes", None)
+        if scratch is None or len(scratch) < 2 * self._chunk:
+            scratch = _scratch.bytes = bytearray(2 * self._chunk)
+        file, offset = self._place
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # released meanwhile: what is mapped stays readable
+        try:
+            os.preadv(descriptor, [scratch], offset)
+        finally:
+            os.close(descriptor)

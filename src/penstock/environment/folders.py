@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the files of blocking partitions go: a folder for each partition, in one of several directories.
+
+`spark.penstock.blocking.directories`, or Spark's own (`SPARK_LOCAL_DIRS`, where the worker that started this process
+had it), or the rendezvous folder. In each directory the application has one folder, noted at the rendezvous so that
+the next environment of this host removes it when this one was killed. Everything here waits for disks: call it in a
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from penstock.network.rendezvous import Rendezvous
+from penstock.partition.directories import Directories
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import PenstockError, ProtocolError, SettingError
+from penstock.shuffle.settings import BlockingSettings
+
+log = logging.getLogger("penstock.environment")
+
+_TRIES = 5
+_PAUSE_SECONDS = 0.05
+
+
+class Folders:
+    """The folders of one environment's partitions. Directories are looked at when the first partition comes."""
+
+    def __init__(self, place: Rendezvous, settings: BlockingSettings) -> None:
+        self._place = place
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._directories: Directories | None = None
+
+    def make(self, partition: PartitionId) -> Path:
+        """A new, empty folder for a partition.
+
+        Raises PenstockError where no directory can be used, ProtocolError where the partition has a folder already.
+        """
+        with self._lock:
+            if self._directories is None:
+                self._directories = Directories(self._make_all(), self._settings.reserve)
+            parent = self._directories.choose()
+        folder = parent / f"{partition.dataset}.{partition.index}.{partition.attempt}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError as error:
+            raise ProtocolError(f"partition {partition} is being written already: {folder} exists") from error
+        except OSError as error:
+            raise PenstockError(f"cannot make the folder of partition {partition}: {error}") from error
+        return folder
+
+    def _make_all(self) -> list[Path]:
+        wanted = self._settings.directories or os.environ.get("SPARK_LOCAL_DIRS", "")
+        directories = [Path(part.strip()) for part in wanted.split(",") if part.strip()]
+        if not directories:
+            self._place.results.mkdir(mode=0o700, exist_ok=True)
+            return [self._place.results]
+        made, problems = [], []
+        for directory in directories:
+            try:
+                made.append(self._place.make_folder_in(directory))
+            except (OSError, SettingError) as error:
+                log.warning("%s can't be used for partitions: %s", directory, error)
+                problems.append(f"{directory}: {error}")
+        if not made:
+            raise PenstockError(
+                f"no directory can be used for partitions ({'; '.join(problems)}): set"
+                " spark.penstock.blocking.directories to others"
+            )
+        return made
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a partition's folder. A writer that does not know yet may add a file meanwhile, so it is tried again."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_PAUSE_SECONDS)
+    log.warning("%s could not be removed; it goes with the application", folder)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job is told that does not get its slots: the numbers, and the ways out."""
+
+from __future__ import annotations
+
+
+def slots_missing(got: int, needed: int, seconds: float) -> str:
+    """The tasks of a region did not all come."""
+    return (
+        f"{got} of {needed} slots obtained within {seconds:g} s (spark.penstock.job.slotsTimeout):"
+        " other Spark jobs hold the rest; wait for them, use a smaller numPartitions, or give Spark more cores"
+    )
+
+
+def too_few_slots(name: str, needed: int, total: int) -> str:
+    """The job can never fit."""
+    return (
+        f"job {name} needs {needed} task slots at the same time, but the application has {total}: use a smaller"
+        f" numPartitions, give Spark more cores (local[{needed}] where it is local), set spark.task.cpus below 1"
+        ' so that tasks share cores, or set mode="blocking" on an exchange, so that its two sides run one after the'
+        " other"
+    )
+
+
+def slots_queue_timeout(name: str, needed: int, seconds: float) -> str:
+    """Other Penstock jobs held the slots for too long."""
+    return (
+        f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) beside other Penstock jobs for its slots:"
+        f" 0 of {needed} slots obtained; run them one after the other, or give Spark more cores"
+    )

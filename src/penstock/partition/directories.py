@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several directories a partition's files go to.
+
+Rules: a directory that is broken, or that keeps less than the reserve free, is passed over. Of the others those with
+at least half as much room as the roomiest take turns: so disks of one size share the load evenly, and a small or
+nearly full one is spared until the others are as full. `choose` is pure; `Directories` looks at the disks and
+remembers whose turn it is. Limit: it looks when a partition begins, and nobody reserves anything; `FileOutput` looks
+again while it writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.shuffle.errors import PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySpace:
+    """One directory: the bytes free on its file system, or the problem with it."""
+
+    path: Path
+    free: int = 0
+    problem: str = ""
+
+
+def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
+    """The position of the directory whose turn it is; PenstockError naming all of them where none will do.
+
+    `turn` is where the search begins, so the position behind the last answer spreads partitions over all.
+    """
+    fit = {at: space.free - reserve for at, space in enumerate(spaces) if not space.problem and space.free > reserve}
+    if not fit:
+        told = "; ".join(f"{space.path}: {space.problem or f'{space.free} bytes are free'}" for space in spaces)
+        raise PenstockError(
+            f"no directory can take a partition with {reserve} bytes kept free ({told or 'there is none'}). Free "
+            f"space, or set spark.penstock.blocking.directories to others or spark.penstock.blocking.reserve lower."
+        )
+    enough = max(fit.values()) // 2
+    order = [(turn + step) % len(spaces) for step in range(len(spaces))]
+    return next(at for at in order if fit.get(at, -1) >= enough)
+
+
+def look(path: Path) -> DirectorySpace:
+    """What is to be known of a directory now; one that is not there, or not writable, has a problem."""
+    try:
+        system = os.statvfs(path)
+    except OSError as error:
+        return DirectorySpace(path, problem=error.strerror or str(error))
+    if not path.is_dir():
+        return DirectorySpace(path, problem="it is no directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return DirectorySpace(path, problem="it may not be written to")
+    return DirectorySpace(path, system.f_bavail * system.f_frsize)
+
+
+class Directories:
+    """The directories of one host's blocking partitions. For one thread."""
+
+    __slots__ = ("_turn", "paths", "reserve")
+
+    def __init__(self, paths: Sequence[Path], reserve: int = 0) -> None:
+        self.paths = tuple(paths)
+        self.reserve = reserve
+        self._turn = 0
+
+    def choose(self) -> Path:
+        """The directory of the next partition; PenstockError naming all of them where none will do."""
+        chosen = choose([look(path) for path in self.paths], self.reserve, self._turn)
+        self._turn = (chosen + 1) % len(self.paths)
+        return self.paths[chosen]
+
+    def spaces(self) -> list[DirectorySpace]:
+        """How each of them is, for whoever reports it."""
+        return [look(path) for path in self.paths]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file of a blocking partition while it is written: complete under its own name, or not there.
+
+Rules:
+
+- Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it.
+- Written with `writev`, never gathered into one piece; short writes are continued.
+- `reserve` bytes of the file system stay free: looked at before the first byte, every few MiB, and where the caller
+  says what it is about to write. A full disk and a reserve that is reached are one clear error, and the space is
+  given back at once.
+- No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
+  file be left behind, its checksums say so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.ids import PartitionId
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a file system says that has no room."""
+
+_LOOK_EVERY = 4 << 20
+_PARTS = 1024
+"""IOV_MAX of Linux: more parts than this are refused by `writev`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """How a blocking partition is written.
+
+    `compression` is `none`, `lz4` or `zstd`; a sort-merge writer appends a region when it holds `sort_buffer` bytes;
+    `reserve` bytes stay free on the file system.
+    """
+
+    compression: str = "none"
+    sort_buffer: int = 16 << 20
+    reserve: int = 0
+
+
+class FileOutput:
+    """One file that is being written. Life: any number of `append`, then `seal` and `publish`, or `abort`."""
+
+    __slots__ = ("_fd", "_partition", "_reserve", "_temporary", "_unseen", "path", "size", "writes")
+
+    def __init__(self, path: Path, partition: PartitionId, reserve: int = 0) -> None:
+        self.path = path
+        self.size = 0
+        self.writes = 0
+        self._temporary: Path | None = None
+        self._partition = partition
+        self._reserve = reserve
+        self._unseen = 0
+        self._fd = -1
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            self._fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._temporary = temporary
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self._fd >= 0
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Append these bytes. PenstockError, with the file removed, when they can't be stored."""
+        left = [memoryview(part) for part in parts if len(part)]
+        size = sum(map(len, left))
+        if size > self._unseen:
+            self.ensure_room(size)
+        self._unseen -= size
+        try:
+            while left:
+                written = os.writev(self._fd, left[:_PARTS])
+                self.writes += 1
+                self.size += written
+                left = _rest(left, written)
+        except OSError as error:
+            self.abort()
+            raise self._failure(error) from error
+
+    def ensure_room(self, size: int) -> None:
+        """Look whether so many bytes may be appended and the reserve is kept; PenstockError, file removed, if not."""
+        self._unseen = max(size, _LOOK_EVERY)
+        if not self._reserve:
+            return
+        system = os.fstatvfs(self._fd)
+        free = system.f_bavail * system.f_frsize
+        if free - size < self._reserve:
+            self.abort()
+            raise PenstockError(
+                f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {free} bytes are "
+                f"free in {self.path.parent}, {size} more are needed and {self._reserve} stay free "
+                f"(spark.penstock.blocking.reserve). Free space there, or set spark.penstock.blocking.directories "
+                f"to directories with more."
+            )
+
+    def seal(self) -> None:
+        """No more bytes: close the file, which still has its temporary name."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            os.close(fd)  # some file systems report a full disk only now
+        except OSError as error:
+            self.abort()
+            raise self._failure(error) from error
+
+    def publish(self) -> None:
+        """Seal the file and give it its own name."""
+        self.seal()
+        if self._temporary is None:
+            raise ValueError(f"the file {self.path} is finished or given up")
+        try:
+            self._temporary.replace(self.path)
+        except OSError as error:
+            self.abort()
+            raise self._failure(error) from error
+        self._temporary = None
+
+    def abort(self) -> None:
+        """Give up: what is not published goes; idempotent."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+    def _failure(self, error: OSError) -> PenstockError:
+        what = "the disk is full" if error.errno in FULL else str(error)
+        return PenstockError(
+            f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {what}. "
+            f"Free space in {self.path.parent} or set spark.penstock.blocking.directories to directories with more."
+        )
+
+
+def _rest(parts: list[memoryview], written: int) -> list[memoryview]:
+    """What is left of the parts behind so many bytes."""
+    done = 0
+    while done < len(parts) and written >= len(parts[done]):
+        written -= len(parts[done])
+        done += 1
+    left = parts[done:]
+    if written:
+        left[0] = left[0][written:]
+    return left

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a blocking partition as one thing: which there are, where, and how a range of subpartitions is read.
+
+Two layouts: `hash` has a file for each subpartition (`result_file`), `sort_merge` two files for all of them
+(`sort_merge_writer`). Both lie in a folder of the partition's own, so that removing the folder removes the partition,
+begun files included. Who reads asks for a range and need not know the layout: the range is read as if it were one
+subpartition, its batches in order of the subpartitions (hash) or of the regions (sort-merge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from penstock.partition.file_blocks import MASK
+from penstock.partition.file_input import FileInput, FileOrigin
+from penstock.partition.result_file import ResultFileReader
+from penstock.partition.sort_merge_index import IndexReader
+from penstock.partition.sort_merge_reader import SortMergeReader
+from penstock.partition.sort_merge_writer import SortMergePaths
+from penstock.shuffle.errors import PartitionLostError
+from penstock.shuffle.events import EndOfPartition
+from penstock.shuffle.kinds import PartitionKind
+
+
+class Layout(Enum):
+    """How a partition lies in files."""
+
+    HASH = "hash"
+    SORT_MERGE = "sort_merge"
+
+
+def layout_of(kind: PartitionKind, subpartitions: int, hash_max: int) -> Layout:
+    """Sort-merge where that kind was asked for and there are more than `hash_max` subpartitions; else hash."""
+    sorts = kind is PartitionKind.BLOCKING_SORT_MERGE and subpartitions > hash_max
+    return Layout.SORT_MERGE if sorts else Layout.HASH
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """All files of one partition."""
+
+    layout: Layout
+    folder: Path
+    subpartitions: int
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """A file for each subpartition; or the data file and the index."""
+        if self.layout is Layout.SORT_MERGE:
+            return (self.folder / "data", self.folder / "index")
+        return tuple(self.folder / str(subpartition) for subpartition in range(self.subpartitions))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """`count` subpartitions from `first` on, in the files of `paths`; of hash files those of the range only."""
+
+    layout: Layout
+    paths: tuple[Path, ...]
+    first: int
+    count: int
+    origin: FileOrigin
+
+    @classmethod
+    def of(cls, files: StoredFiles, first: int, count: int, origin: FileOrigin) -> StoredRange:
+        """A range of a partition's files."""
+        paths = files.paths
+        if files.layout is Layout.HASH:
+            paths = paths[first : first + count]
+        return cls(files.layout, paths, first, count, origin)
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any], origin: FileOrigin) -> StoredRange:
+        """Inverse of `to_message`; raises KeyError, TypeError or ValueError on another shape."""
+        paths = tuple(Path(path) for path in message["paths"])
+        return cls(Layout(message["layout"]), paths, int(message["first"]), int(message["count"]), origin)
+
+    def to_message(self) -> dict[str, Any]:
+        """What a reader on the same host must know; the origin is the reader's own knowledge."""
+        paths = tuple(str(path) for path in self.paths)
+        return {"layout": self.layout.value, "paths": paths, "first": self.first, "count": self.count}
+
+    def open(self) -> OpenRange:
+        """The range, open; PartitionLostError where a file is gone, IncompleteDataError where one is damaged."""
+        if self.layout is Layout.SORT_MERGE:
+            return _SortMergeRange(self)
+        return _HashRange(self)
+
+
+class Stretch(NamedTuple):
+    """Bytes of a file that a range reads in one go; `times` where each block is meant for several subpartitions."""
+
+    file: str
+    begin: int
+    end: int
+    times: int = 1
+
+
+class OpenRange(Protocol):
+    """A range that is read once, from its beginning: as batches or as messages of the record stream."""
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The parts of files that hold the range, in the order they are read."""
+
+    @property
+    def end(self) -> EndOfPartition:
+        """What the range holds, once all of it was read."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range's batches, which lie over the files' maps."""
+
+    def messages(self) -> Iterator[bytes | memoryview]:
+        """The range's batches as messages, each checked."""
+
+
+class _HashRange:
+    """Files of one subpartition each, one after the other."""
+
+    def __init__(self, stored: StoredRange) -> None:
+        self._stored = stored
+        self._end = EndOfPartition(0, 0, 0)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        return [Stretch(str(path), 0, self._size(path)) for path in self._stored.paths]
+
+    @property
+    def end(self) -> EndOfPartition:
+        return self._end
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for reader in self._readers():
+            yield from reader
+
+    def messages(self) -> Iterator[bytes | memoryview]:
+        for reader in self._readers():
+            yield from reader.messages()
+
+    def _readers(self) -> Iterator[ResultFileReader]:
+        for path in self._stored.paths:
+            with ResultFileReader(path, self._stored.origin) as reader:
+                yield reader
+                found, end = reader.summary, self._end
+            checksum = (end.checksum + found.checksum) & MASK
+            self._end = EndOfPartition(end.rows + found.rows, end.bytes + found.bytes, checksum)
+
+    def _size(self, path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise PartitionLostError(f"{self._stored.origin}: its file {path} is gone") from error
+
+
+class _SortMergeRange:
+    """A range of a data file."""
+
+    def __init__(self, stored: StoredRange) -> None:
+        self._stored = stored
+        self._first = stored.first
+        self._count = stored.count
+        self._reader = SortMergeReader(SortMergePaths(*stored.paths), stored.origin)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        data, index = self._stored.paths
+        found = []
+        for region in IndexReader(FileInput(index, self._stored.origin)).regions():
+            parts = region.parts(self._first, self._count)
+            if parts:
+                times = self._count if region.is_broadcast else 1
+                found.append(Stretch(str(data), parts[0][1], parts[-1][2], times))
+        return found
+
+    @property
+    def end(self) -> EndOfPartition:
+        return self._reader.end(self._first, self._count)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self._reader.batches(self._first, self._count)
+
+    def messages(self) -> Iterator[bytes | memoryview]:
+        return self._reader.messages(self._first, self._count)

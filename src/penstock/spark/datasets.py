@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that outlive their job because a stream was persisted. Driver side.
+
+A persisted result is *lazy* until an action needs it, *materialised* while its partitions are held, and *lost* when a
+host went with some of them: then the next action makes it again. One caller at a time makes it, on his own thread,
+and the others wait for him; if his job fails, the next one tries. Making one may make others first, those it reads:
+they are further up the same pipeline, so no two wait for each other. A result that is dropped while it is being
+made is released as soon as it is there.
+
+When not to use it: for data that must outlive the application. Nothing here does; write it out instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.job.driver import FinishedJob
+from penstock.shuffle import ShuffleDescriptor
+
+Lost = Callable[[], None]
+Make = Callable[[Lost], FinishedJob]
+"""Runs the job; what it is given is to be called once when partitions of the result are lost."""
+Release = Callable[[str], None]
+"""Releases the result of the job with this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a persisted result's job left. `made_at` is the monotonic clock's."""
+
+    job: str
+    partitions: tuple[ShuffleDescriptor, ...]
+    rows: int
+    bytes: int
+    made_at: float
+
+    @classmethod
+    def of(cls, finished: FinishedJob) -> Held:
+        """What this job left: the figures are those of the vertices whose output is the result."""
+        result, partitions = finished.result, finished.partitions
+        vertices = {int(item.partition.dataset.rpartition("-result")[2]) for item in partitions}
+        figures = [result.metrics.get(vertex, {}) for vertex in vertices]
+        rows, size = (int(sum(item.get(name, 0.0) for item in figures)) for name in ("rows_out", "bytes_out"))
+        return cls(result.job, partitions, rows, size, time.monotonic())
+
+    @property
+    def present(self) -> tuple[ShuffleDescriptor, ...]:
+        """The partitions that had a producer: a DataFrame may have fewer parts than its stage has subtasks."""
+        return tuple(item for item in self.partitions if not item.empty)
+
+    @property
+    def place(self) -> str:
+        """The hosts that hold it. An environment's name begins with its host's."""
+        hosts = {item.environment.rsplit("-", 2)[0] for item in self.present}
+        return ", ".join(sorted(hosts))
+
+
+class PersistedResult:
+    """The result of one persisted step of a pipeline. `step` is known by its identity only."""
+
+    def __init__(self, name: str, step: object, release: Release) -> None:
+        self.name = name
+        self.step = step
+        self._release = release
+        self._making = threading.Lock()
+        self._guard = threading.Lock()
+        """Never held while anything is waited for: the JobMaster's thread takes it too."""
+        self._held: Held | None = None
+        self._run = 0
+        """Which making the state below is of; what a former one says is ignored."""
+        self._was_lost = False
+        self._dropped = False
+
+    @property
+    def held(self) -> Held | None:
+        """What is held now."""
+        return self._held
+
+    @property
+    def state(self) -> str:
+        """`lazy`, `materialised` or `lost`."""
+        with self._guard:
+            if self._held is not None:
+                return "materialised"
+            return "lost" if self._was_lost else "lazy"
+
+    def get(self, make: Make) -> Held | None:
+        """What is held, made now where it is not; None where it was dropped or lost while it was made.
+
+        Raises what `make` raises; nothing is kept then.
+        """
+        with self._making:
+            with self._guard:
+                if self._held is not None or self._dropped:
+                    return self._held
+                self._run += 1
+                run = self._run
+            held = Held.of(make(lambda: self._lose(run)))
+            with self._guard:
+                if run == self._run and not self._dropped:
+                    self._held, self._was_lost = held, False
+                    return held
+            self._release(held.job)
+            return None
+
+    def drop(self) -> None:
+        """Release it for good; idempotent."""
+        with self._guard:
+            self._dropped = True
+            held, self._held = self._held, None
+        if held is not None:
+            self._release(held.job)
+
+    def _lose(self, run: int) -> None:
+        with self._guard:
+            if run == self._run:
+                self._run += 1
+                self._held, self._was_lost = None, True
+
+
+class PersistedResults:
+    """All persisted results of one application, by the step they are the result of."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._lock = threading.Lock()
+        self._by_step: dict[int, PersistedResult] = {}
+        self._count = 0
+
+    def __iter__(self) -> Iterator[PersistedResult]:
+        with self._lock:
+            return iter(list(self._by_step.values()))
+
+    def add(self, step: object, title: str) -> PersistedResult:
+        """The result of this step, made known with a number and this title where it is not yet."""
+        with self._lock:
+            found = self._by_step.get(id(step))
+            if found is None:
+                self._count += 1
+                # It keeps the step alive, so no other object can have its id.
+                found = self._by_step[id(step)] = PersistedResult(f"d{self._count} {title}", step, self._release)
+            return found
+
+    def find(self, step: object) -> PersistedResult | None:
+        """The result of this step, if it is persisted."""
+        with self._lock:
+            return self._by_step.get(id(step))
+
+    def remove(self, step: object) -> None:
+        """Drop the result of this step; nothing where it is not persisted."""
+        with self._lock:
+            found = self._by_step.pop(id(step), None)
+        if found is not None:
+            found.drop()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that a task puts aside on disk, in numbered buckets.
+
+One file for all buckets. It has no name from the moment it is made, so nothing is left behind, not even after
+`kill -9`. A batch is cut by bucket and each part is one Arrow message; the parts of a bucket come back in the order
+in which they were written. Rows with equal keys are in one bucket, so what fits no memory at once is worked off
+bucket by bucket, and a bucket that is still too large is cut again by other bits of the hash (`level`).
+
+When not to use it: as a queue, or for rows that fit memory; every byte is written once and read once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.record import word_hash
+from penstock.record.layout import compact, contains
+from penstock.record.partitioners import scatter
+from penstock.shuffle.errors import PenstockError
+from penstock.task.keys import normalised
+from penstock.task.memory import TaskMemory
+
+BUCKETS = 64
+LEVELS = 5
+"""Six bits of the hash for each level, all below the high half that the exchange has used."""
+_BITS = 6
+
+Buckets = npt.NDArray[np.unsignedinteger[Any]]
+
+
+def key_buckets(columns: Sequence[pa.Array], level: int) -> Buckets:
+    """The bucket of each row by its keys: equal keys meet, as grouping sees them."""
+    bits = word_hash([normalised(column) for column in columns]) >> np.uint64(_BITS * level)
+    return (bits & np.uint64(BUCKETS - 1)).astype(np.uint8)
+
+
+class SpillFile:
+    """One file of batches with the same schema, in `buckets` buckets."""
+
+    def __init__(self, schema: pa.Schema, memory: TaskMemory, buckets: int = BUCKETS) -> None:
+        self.schema = schema
+        self._memory = memory
+        self._parts: list[list[tuple[int, int]]] = [[] for _ in range(buckets)]
+        self._end = 0
+        # Dictionaries travel beside batches, so a batch that has some becomes a stream of its own.
+        self._as_streams = any(contains(field.type, pa.types.is_dictionary) for field in schema)
+        try:
+            self._file = tempfile.TemporaryFile(dir=memory.directory, buffering=0)  # noqa: SIM115 - see close
+        except OSError as error:
+            raise self._full(0, error) from error
+
+    def write(self, rows: pa.RecordBatch, buckets: Buckets) -> None:
+        """Put each row into its bucket, behind those that are there."""
+        for bucket, part in scatter(rows, buckets, len(self._parts)):
+            data = memoryview(self._encoded(part))
+            self._parts[bucket].append((self._end, len(data)))
+            try:
+                while data:
+                    written = os.pwrite(self._file.fileno(), data, self._end)
+                    self._end += written
+                    self._memory.spilled_bytes += written
+                    data = data[written:]
+            except OSError as error:
+                raise self._full(len(data), error) from error
+
+    def read(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        """The batches of one bucket, any number of times."""
+        for position, length in self._parts[bucket]:
+            data = pa.py_buffer(os.pread(self._file.fileno(), length, position))
+            if len(data) != length:
+                raise PenstockError(f"a spill file in {self._memory.directory} is shorter than what was written to it")
+            yield self._decoded(data)
+
+    def size(self, bucket: int) -> int:
+        """The bytes of one bucket."""
+        return sum(length for _, length in self._parts[bucket])
+
+    def close(self) -> None:
+        """Give the space back; idempotent. What is never closed goes with the process."""
+        self._file.close()
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.Buffer:
+        columns = [compact(column) for column in batch.columns]
+        if columns:
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if not self._as_streams:
+            return batch.serialize()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    def _decoded(self, data: pa.Buffer) -> pa.RecordBatch:
+        if self._as_streams:
+            return pa.ipc.open_stream(data).read_next_batch()
+        return pa.ipc.read_record_batch(data, self.schema)
+
+    def _full(self, size: int, error: OSError) -> PenstockError:
+        reason = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        return PenstockError(
+            f"rows that exceed the task's memory could not be put aside: {size} bytes to {self._memory.directory}: "
+            f"{reason}. Free space there, name other folders in spark.penstock.blocking.directories, or raise "
+            "spark.penstock.task.groupMemory"
+        )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole sorted pipelines without Spark: order within and across partitions, whatever the job's mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.api.stream import Stream
+from penstock.graph import regions
+from penstock.shuffle import PartitionKind, Settings
+from penstock.shuffle.errors import PlanError, SchemaError, SlotsError
+from penstock.testing.local_runner import LocalRunner, run_local
+from penstock.testing.sources import fromBatches
+
+GENERATOR = np.random.default_rng(3)
+NUMBERS = GENERATOR.integers(0, 500, 20_000)
+ROWS = pa.table(
+    {
+        "n": pa.array([None if n % 17 == 0 else int(n) for n in NUMBERS], pa.int64()),
+        "s": [f"w{n % 7}" for n in NUMBERS],
+        "x": pa.array(GENERATOR.random(20_000)),
+        "#place": range(20_000),
+    }
+)
+BLOCKING = Settings.from_conf({"spark.penstock.shuffle.mode": "blocking"})
+TINY = Settings.from_conf({"spark.penstock.task.groupMemory": "20k"})
+
+
+def source(rows: pa.Table = ROWS, partitions: int = 3, size: int = 700) -> Stream:
+    """A stream of a table in several partitions and small batches."""
+    return fromBatches(pa.Table.from_batches(rows.to_batches(max_chunksize=size), rows.schema), partitions)
+
+
+@pytest.mark.parametrize("settings", [Settings(), BLOCKING, TINY], ids=["pipelined", "blocking", "spilled"])
+@pytest.mark.parametrize(
+    ("columns", "ascending", "nulls"),
+    [
+        (("n", "s", "x"), True, None),
+        (("n", "x"), [False, True], None),
+        (("s", "n", "x"), [True, False, False], "first"),
+        (("x",), False, "last"),
+    ],
+)
+def test_partitions_one_after_the_other_are_in_order(
+    columns: tuple[str, ...], ascending: Any, nulls: str | None, settings: Settings
+) -> None:
+    """The concatenated result is the full sort: several columns, both directions, nulls as in Spark or as asked."""
+    result = LocalRunner(settings, slots=8).run(source().sortBy(*columns, ascending=ascending, nulls=nulls, numPartitions=4))
+    assert len(result.partitions) == 4
+    assert sum(1 for part in result.partitions if part) == 4
+    directions = ascending if isinstance(ascending, list) else [ascending] * len(columns)
+
+    def key(row: dict[str, Any]) -> list[Any]:
+        parts: list[Any] = []
+        for column, up in zip(columns, directions, strict=True):
+            first = up if nulls is None else nulls == "first"
+            value = row[column]
+            number = 0 if value is None else int(value[1:]) if isinstance(value, str) else value
+            parts += [(value is None) != first, number if up else -number]
+        return parts
+
+    assert result.table().to_pylist() == sorted(ROWS.to_pylist(), key=key)
+
+
+def test_equal_keys_are_in_one_partition() -> None:
+    """However many partitions there are, no key is in two."""
+    parts = LocalRunner(slots=20).run(source().sortBy("s", numPartitions=12)).partitions
+    homes = [{word for batch in part for word in batch.column("s").to_pylist()} for part in parts]
+    assert sum(map(len, homes)) == 7
+    words = [word for batch in (b for part in parts for b in part) for word in batch.column("s").to_pylist()]
+    assert words == sorted(words)
+
+
+def test_one_partition_needs_no_ranges() -> None:
+    """With numPartitions=1 the rows go straight to the task that sorts."""
+    stream = source().sortBy("x", numPartitions=1)
+    assert [edge.exchange.kind for edge in stream.plan(Settings(), 8).graph.edges] == ["to_one"]
+    assert run_local(stream)["x"].to_pylist() == sorted(ROWS["x"].to_pylist())
+
+
+def test_nothing_is_sorted_into_nothing() -> None:
+    """No rows, no error, no rows."""
+    for count in (1, 3):
+        assert run_local(source(ROWS.slice(0, 0), 1).sortBy("n", numPartitions=count)).num_rows == 0
+
+
+def test_a_sort_behind_other_verbs() -> None:
+    """Aggregation, union and functions ahead, a function behind, in one job."""
+    counts = source().groupBy("s", numPartitions=2).agg(n=("x", "count"))
+    both = counts.union(source(pa.table({"s": ["z"], "n": [10**6]}), 1))
+
+    def first(batches: Any) -> Any:
+        for batch in batches:
+            yield batch.slice(0, 1)
+
+    stream = both.sortBy("n", ascending=False, numPartitions=1).mapInArrow(first, "s string, n long")
+    assert run_local(stream).to_pylist() == [{"s": "z", "n": 10**6}]
+    names = run_local(both.sortBy("s", numPartitions=2), slots=12)["s"].to_pylist()
+    assert names == [*(f"w{n}" for n in range(7)), "z"]
+
+
+def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
+    """What must be known first waits in blocking exchanges whatever the mode; a sample takes no task of its own."""
+    stream = source().sortBy("n", "s", ascending=[True, False])
+    graph = stream.plan(Settings(), 6).graph
+    kinds = [(edge.producer, edge.consumer, edge.exchange.kind, edge.kind.pipelined) for edge in graph.edges]
+    assert kinds == [
+        (0, 1, "to_one", False),
+        (1, 2, "broadcast", False),
+        (0, 2, "rescale", False),
+        (2, 3, "range", True),
+    ]
+    assert [edge.summary is not None for edge in graph.edges] == [True, False, False, False]
+    assert [region.vertices for region in regions(graph)] == [(0,), (1,), (2, 3)]
+    assert [vertex.parallelism for vertex in graph.vertices] == [3, 1, 3, 3]
+    assert graph.edges[3].kind is PartitionKind.PIPELINED_BOUNDED
+    stream.explain()
+    text = capsys.readouterr().out
+    for part in (
+        "sample of n asc nulls first, s desc nulls last, to_one, blocking_sort_merge",
+        "combine: find ranges of",
+        "operator: sort by n asc nulls first",
+        "range(#place#)",
+    ):
+        assert part in text
+
+
+def test_a_sort_needs_no_more_slots_than_its_widest_region() -> None:
+    """Three sources, three that tag and three that sort never run all at once."""
+    stream = source().sortBy("n", numPartitions=3)
+    assert run_local(stream, slots=6).num_rows == 20_000
+    with pytest.raises(SlotsError):
+        run_local(source().sortBy("n", numPartitions=6), slots=6)
+
+
+CALLS = {
+    "no column": (lambda s: s.sortBy(), PlanError, "at least one column"),
+    "a column twice": (lambda s: s.sortBy("n", "n"), PlanError, "each column once"),
+    "a missing column": (lambda s: s.sortBy("y"), SchemaError, "'y' does not exist"),
+    "an expression": (lambda s: s.sortBy(3), TypeError, "withColumn"),
+    "too few directions": (lambda s: s.sortBy("n", "s", ascending=[True]), PlanError, "2 columns and 1 directions"),
+    "a direction that is none": (lambda s: s.sortBy("n", ascending="up"), TypeError, "'up'"),
+    "a place that is none": (lambda s: s.sortBy("n", nulls="middle"), PlanError, "'first', 'last' or None, not 'middle'"),
+    "a nested column": (lambda s: s.sortBy("l"), SchemaError, "'l' of type list"),
+    "an interval": (lambda s: s.sortBy("i"), SchemaError, "'i' of type month_day_nano_interval has no order"),
+    "zero partitions": (lambda s: s.sortBy("n", numPartitions=0), PlanError, "sortBy: numPartitions"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_sorts_are_refused_at_the_call(name: str) -> None:
+    """Each wrong argument is refused where it is written, by an error that names it."""
+    rows = pa.table(
+        {"n": [1], "s": ["a"], "l": [[1]], "i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}
+    )
+    call, error, message = CALLS[name]
+    with pytest.raises(error, match=message):
+        call(fromBatches(rows))

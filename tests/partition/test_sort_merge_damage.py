@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged sort-merge files: a flipped bit, a cut, something foreign. Never wrong rows, always the typed error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
+from penstock.shuffle.ids import PartitionId
+
+ID = PartitionId("job-e2", 4, 31)
+ORIGIN = FileOrigin(ID, "host-b")
+SUBPARTITIONS = 3
+SCHEMAS = {
+    "plain": pa.schema([("k", pa.int16()), ("s", pa.string())]),
+    "dictionary": pa.schema([("k", pa.int16()), ("s", pa.dictionary(pa.int8(), pa.string()))]),
+}
+Rows = list[tuple[int, str]]
+
+
+def batch(kind: str, start: int, rows: int) -> pa.RecordBatch:
+    """Rows that can be told from others."""
+    numbers = range(start, start + rows)
+    texts = pa.array([f"r{n}" for n in numbers], pa.string())
+    columns = [pa.array(numbers, pa.int16()), texts.dictionary_encode() if kind == "dictionary" else texts]
+    return pa.RecordBatch.from_arrays(
+        [columns[0], columns[1].cast(SCHEMAS[kind].field(1).type)], schema=SCHEMAS[kind]
+    )
+
+
+def write(folder: Path, kind: str = "plain", compression: str = "none") -> SortMergePaths:
+    """Two regions of single batches with a broadcast one between them."""
+    paths = SortMergePaths(folder / "data", folder / "index")
+    with SortMergeWriter(paths, SCHEMAS[kind], ID, SUBPARTITIONS, FileOptions(compression)) as writer:
+        writer.write(batch(kind, 0, 2), 2)
+        writer.write(batch(kind, 2, 3), 0)
+        writer.broadcast(batch(kind, 100, 2))
+        writer.write(batch(kind, 5, 1), 2)
+        writer.finish()
+    return paths
+
+
+def read(paths: SortMergePaths, first: int, count: int) -> tuple[Rows, BaseException | None]:
+    """The rows of a range up to its end, or to the typed error that ended it."""
+    rows: Rows = []
+    try:
+        with SortMergeReader(paths, ORIGIN) as reader:
+            for each in reader.batches(first, count):
+                rows += [(row["k"], row["s"]) for row in each.to_pylist()]
+            for message in reader.messages(first, count):
+                bytes(message)
+    except (IncompleteDataError, PartitionLostError) as error:
+        return rows, error
+    return rows, None
+
+
+RANGES = [(0, 1), (1, 1), (2, 1), (0, SUBPARTITIONS)]
+
+
+class Damage:
+    """Sound files, and what a reader of damaged copies of them may find."""
+
+    def __init__(self, folder: Path, kind: str = "plain", compression: str = "none") -> None:
+        self.sound = write(folder, kind, compression)
+        self.paths = SortMergePaths(folder / "damaged.data", folder / "damaged.index")
+        self.data, self.index = self.sound.data.read_bytes(), self.sound.index.read_bytes()
+        self.rows = {each: read(self.sound, *each) for each in RANGES}
+        assert all(error is None for _, error in self.rows.values())
+
+    def errors(self, data: bytes, index: bytes) -> list[str]:
+        """Read every range of these files: rows before an error must be right ones; the errors' texts."""
+        self.paths.data.write_bytes(data)
+        self.paths.index.write_bytes(index)
+        texts = []
+        for each in RANGES:
+            expected, _ = self.rows[each]
+            rows, error = read(self.paths, *each)
+            if error is None:
+                assert rows == expected
+            else:
+                assert rows == expected[: len(rows)]
+                texts.append(str(error))
+        for text in texts:
+            assert str(ID) in text
+            assert "attempt 31" in text
+            assert "host-b" in text
+            assert str(self.paths.data) in text or str(self.paths.index) in text
+        return texts
+
+
+def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The same bytes with one bit flipped, for each byte."""
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << (position % 8)
+        yield position, bytes(flipped)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compression"), [("plain", "none"), ("dictionary", "none"), ("plain", "lz4"), ("plain", "zstd")]
+)
+def test_every_flipped_bit_is_found(tmp_path: Path, kind: str, compression: str) -> None:
+    """In each byte of either file a flipped bit is refused by who reads it, with partition, host and file."""
+    damage = Damage(tmp_path, kind, compression)
+    assert damage.errors(damage.data, damage.index) == []
+    for position, flipped in flips(damage.data):
+        assert damage.errors(flipped, damage.index), f"byte {position} of the data"
+    for position, flipped in flips(damage.index):
+        assert damage.errors(damage.data, flipped), f"byte {position} of the index"
+
+
+def test_every_cut_is_found(tmp_path: Path) -> None:
+    """Either file cut anywhere, to nothing too, or with something behind its end, is refused for every range."""
+    damage = Damage(tmp_path)
+    for length in range(len(damage.data)):
+        assert len(damage.errors(damage.data[:length], damage.index)) == len(RANGES), f"data cut to {length}"
+    for length in range(len(damage.index)):
+        assert len(damage.errors(damage.data, damage.index[:length])) == len(RANGES), f"index cut to {length}"
+    for behind in (b"x", bytes(8), damage.data):
+        assert len(damage.errors(damage.data + behind, damage.index)) == len(RANGES)
+        assert len(damage.errors(damage.data, damage.index + behind)) == len(RANGES)
+
+
+def test_what_a_range_does_not_read_does_not_harm_it(tmp_path: Path) -> None:
+    """A flipped bit in one subpartition's rows is that one's loss: the others are read to their ends."""
+    damage = Damage(tmp_path)
+    with SortMergeReader(damage.sound, ORIGIN) as reader:
+        begin, end = reader.stretches(0, 1)[0]
+    flipped = bytearray(damage.data)
+    flipped[(begin + end) // 2] ^= 16
+    damage.paths.data.write_bytes(flipped)
+    damage.paths.index.write_bytes(damage.index)
+    assert [read(damage.paths, *each)[1] is None for each in RANGES] == [False, True, True, False]
+
+
+def test_files_of_another_run_do_not_fit(tmp_path: Path) -> None:
+    """Data and index of two writings of one attempt are refused, even where sizes and offsets are the same."""
+    damage = Damage(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    paths = SortMergePaths(other / "data", other / "index")
+    with SortMergeWriter(paths, SCHEMAS["plain"], ID, SUBPARTITIONS, FileOptions()) as writer:
+        for start, rows, subpartition in ((10, 2, 2), (12, 3, 0), (0, 0, -1), (15, 1, 2)):
+            if subpartition < 0:
+                writer.broadcast(batch("plain", 200, 2))
+            else:
+                writer.write(batch("plain", start, rows), subpartition)
+        writer.finish()
+    damage.paths.data.write_bytes(paths.data.read_bytes())
+    damage.paths.index.write_bytes(damage.index)
+    assert all(isinstance(read(damage.paths, *each)[1], IncompleteDataError) for each in RANGES)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(garbage=st.binary(max_size=200), seed=st.integers(0, 1 << 30), in_index=st.booleans())
+def test_garbage_is_refused_with_the_typed_error(tmp_path: Path, garbage: bytes, seed: int, in_index: bool) -> None:
+    """Random bytes alone, or in the place of others, give the typed error or, where nobody reads them, right rows."""
+    damage = Damage(tmp_path)
+    sound = damage.index if in_index else damage.data
+    keep, skip = (random.Random(seed).randrange(len(sound) + 1) for _ in range(2))
+    for mixed in (
+        garbage,
+        sound[:keep] + garbage + sound[keep + len(garbage) :],
+        sound[:keep] + garbage + sound[skip:],
+    ):
+        data, index = (damage.data, mixed) if in_index else (mixed, damage.index)
+        assert damage.errors(data, index) or mixed == sound

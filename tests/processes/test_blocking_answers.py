@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking partitions of real environment processes: what a reader is told, beside the producer and elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from local_harness import LocalHarness
+
+from penstock.shuffle import EndOfPartition, PartitionKind
+from penstock.shuffle.errors import (
+    IncompleteDataError,
+    PartitionExpiredError,
+    PartitionLostError,
+    PartitionReleasedError,
+    PenstockError,
+    ProducerFailedError,
+    TaskCancelledError,
+)
+from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers, rows_of
+from penstock.testing.waiting import Running, wait_until
+
+pytestmark = pytest.mark.processes
+
+KINDS = (PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
+READERS = ("a", "b")
+"""Beside the producer, and on another host."""
+SUBPARTITIONS = 4
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
+    """Two environment processes, as soon as they are asked for."""
+    harness = LocalHarness(request.node.name)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def exchange(harness: LocalHarness) -> Iterator[Exchange]:
+    """The workbench; it sees to it that nothing stays occupied."""
+    workbench = Exchange(harness, asyncio.run)
+    yield workbench
+    workbench.close()
+
+
+def finished(exchange: Exchange, kind: PartitionKind, index: int = 0) -> Producer:
+    """A partition with rows in the first and the last of its subpartitions."""
+    producer = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=index))
+    producer.writer.write(numbers(*range(5000)), 0)
+    producer.writer.write(numbers(*range(5000)), SUBPARTITIONS - 1)
+    producer.writer.finish()
+    producer.writer.close()
+    return producer
+
+
+def folder_of(harness: LocalHarness, producer: Producer) -> Path:
+    """Where a partition's files are."""
+    partition = producer.descriptor.partition
+    name = f"{partition.dataset}.{partition.index}.{partition.attempt}"
+    return Path(harness.commander("a").rendezvous, "results", name)
+
+
+def answer(exchange: Exchange, producer: Producer, host: str) -> PenstockError:
+    """The error that a reader of everything gets."""
+    consumer = exchange.consume([(producer.descriptor, 0, SUBPARTITIONS)], host=host)
+    with pytest.raises(PenstockError) as caught:
+        consumer.drain()
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label)
+def test_each_end_is_an_answer_of_its_own(harness: LocalHarness, exchange: Exchange, kind: PartitionKind) -> None:
+    """Empty, released, expired, lost and failed are told apart by readers of both hosts, whatever the layout."""
+    empty = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=0))
+    empty.writer.finish()
+    released, expired, lost, gone = (finished(exchange, kind, index) for index in range(1, 5))
+    failed = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=5))
+    failed.writer.fail(ValueError("row 17 is bad"))
+    view = exchange.host("a")
+    view.release_partitions_locally([released.descriptor.partition])
+    harness.commander("a").call("local.expire", {"partitions": [expired.descriptor.partition.to_wire()]}, 10)
+    for producer in (lost, gone):
+        for path in folder_of(harness, producer).iterdir():
+            path.unlink()
+    for host in READERS:
+        received = exchange.consume([(empty.descriptor, 0, SUBPARTITIONS)], host=host).drain()
+        assert rows_of(received) == []
+        assert ends_of(received)[0] == EndOfPartition(0, 0, 0)
+        expected: list[tuple[Producer, type[PenstockError]]] = [
+            (released, PartitionReleasedError),
+            (expired, PartitionExpiredError),
+            (lost if host == "a" else gone, PartitionLostError),
+            (failed, ProducerFailedError),
+        ]
+        for producer, kind_of_answer in expected:
+            error = answer(exchange, producer, host)
+            assert type(error) is kind_of_answer, f"{host}: {error}"
+            assert str(producer.descriptor.partition) in str(error)
+            assert producer.descriptor.environment in str(error)
+    assert type(answer(exchange, lost, "b")) is PartitionLostError
+    assert view.partitions_occupying_local_resources() == [empty.descriptor.partition]
+    wait_until(lambda: not folder_of(harness, lost).exists(), "the lost partition's folder to go")
+    assert "row 17 is bad" in str(answer(exchange, failed, "b"))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.label)
+def test_a_damaged_file_names_partition_attempt_host_and_file(
+    harness: LocalHarness, exchange: Exchange, kind: PartitionKind
+) -> None:
+    """A flipped bit, and a cut, end in IncompleteDataError at the gate of either reader; other ranges are whole."""
+    flipped, cut = finished(exchange, kind, 0), finished(exchange, kind, 1)
+    name = "data" if kind is PartitionKind.BLOCKING_SORT_MERGE else "0"
+    path = folder_of(harness, flipped) / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    short = folder_of(harness, cut) / name
+    short.write_bytes(short.read_bytes()[:-9])
+    for host in READERS:
+        for producer, file in ((flipped, path), (cut, short)):
+            error = answer(exchange, producer, host)
+            assert type(error) is IncompleteDataError, f"{host}: {error!r}"
+            partition = producer.descriptor.partition
+            for part in (str(partition), f"attempt {partition.attempt}", producer.descriptor.environment, str(file)):
+                assert part in str(error)
+        last = exchange.consume([(flipped.descriptor, SUBPARTITIONS - 1)], host=host)
+        assert last.values() == list(range(5000))
+
+
+def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exchange: Exchange) -> None:
+    """A partition occupies its host while it is written and when it is finished; two files however many readers."""
+    kind = PartitionKind.BLOCKING_SORT_MERGE
+    commander = exchange.host("a") and harness.commander("a")
+    before = commander.call("local.statistics", {}, 10)["segments_guaranteed"]
+    producer = exchange.produce(Written(kind, subpartitions=1000))
+    reserved = commander.call("local.statistics", {}, 10)["segments_guaranteed"] - before
+    assert reserved == 7 * 256 // 8 // 8  # an eighth of what the whole of 256 segments leaves to sort buffers
+    assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
+    schema = pa.schema([("n", pa.int64())])
+    row = pa.record_batch([pa.array([1], pa.int64())], schema=schema)
+    for subpartition in range(1000):
+        producer.writer.write(row, subpartition)
+    producer.writer.finish()
+    assert commander.call("local.statistics", {}, 10)["segments_guaranteed"] == before
+    assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data", "index"]
+    consumers = [exchange.consume([(producer.descriptor, first, 125)]) for first in range(0, 1000, 125)]
+    assert [len(consumer.values()) for consumer in consumers] == [125] * 8
+    exchange.host("a").release_partitions_locally([producer.descriptor.partition])
+    wait_until(lambda: not folder_of(harness, producer).exists(), "the files to go")
+
+
+def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHarness, exchange: Exchange) -> None:
+    """Some writers get all there is; the next waits for one to end, and another that is cancelled stops waiting."""
+    kind = PartitionKind.BLOCKING_SORT_MERGE
+    commander = exchange.host("a") and harness.commander("a")
+    writing: list[Producer] = []
+    while True:
+        writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
+        setting_up = Running(writing[-1].writer.setup)
+        with contextlib.suppress(AssertionError):
+            setting_up.join(0.5)
+            continue
+        break
+    figures = commander.call("local.statistics", {}, 10)
+    assert figures["segments_guaranteed"] <= figures["segments_total"] * 7 / 8
+    assert len(writing) > 20
+    cancelled = exchange.prepare(Written(kind, subpartitions=20, index=len(writing)))
+    waiting = Running(cancelled.writer.setup)
+    wait_until(lambda: commander.call("local.statistics", {}, 10)["partitions"] == len(writing) + 1, "both to wait")
+    exchange.cancel(cancelled.owner)
+    assert isinstance(waiting.outcome(), TaskCancelledError)
+    assert setting_up.is_alive
+    for producer in writing:
+        setting_up.join() if producer is writing[-1] else None
+        producer.writer.write(numbers(1), 19)
+        producer.writer.finish()
+    assert exchange.consume([(producer.descriptor, 0, 20) for producer in writing]).values() == [1] * len(writing)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Persisted streams on a real Spark session: made once, shared, listed, released, lost and made again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import session_probe
+from session_probe import SessionProbe, wait_until
+
+import penstock
+from penstock.api.persisted import DatasetInfo
+from penstock.api.stream import Stream
+from penstock.shuffle.errors import JobError, PlanError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 4_000
+SUM = ROWS * (ROWS - 1) // 2
+STAGE_SECONDS = 60.0
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel_by_value() -> Iterator[None]:
+    """Workers can't import these modules, so their functions go to them as code."""
+    from pyspark import cloudpickle
+
+    modules = (sys.modules[__name__], session_probe)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def source(spark: Any, tmp_path: Path) -> Iterator[Stream]:
+    """A persisted stream of two subtasks, each of which leaves a mark; `fail` in the folder makes it fail."""
+    stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(marking(str(tmp_path)), "id long")
+    yield stream.persist()
+    stream.unpersist()
+    assert not penstock.datasets(spark), "a test unpersists what it persists itself"
+
+
+def marking(folder: str) -> Stage:
+    """A stage that marks that it ran."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with Path(folder, "runs").open("ab") as file:
+            file.write(b"x")
+        if Path(folder, "fail").exists():
+            raise ValueError("told to fail")
+        yield from batches
+
+    return stage
+
+
+def waiting(folder: str) -> Stage:
+    """A stage that, at its first batch, leaves `started` and goes on when `go` is there."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        end = time.monotonic() + STAGE_SECONDS
+        for batch in batches:
+            Path(folder, "started").touch()
+            while not Path(folder, "go").exists() and time.monotonic() < end:
+                time.sleep(0.01)
+                yield batch.slice(0, 0)
+            yield batch
+
+    return stage
+
+
+def runs(folder: Path) -> int:
+    """How often a subtask of the source ran."""
+    return (folder / "runs").stat().st_size if (folder / "runs").exists() else 0
+
+
+def only(spark: Any) -> DatasetInfo:
+    """The one persisted stream there is."""
+    (info,) = penstock.datasets(spark)
+    return info
+
+
+def total(stream: Stream) -> int:
+    """The sum of the ids, by a pipeline and an action of its own."""
+    (row,) = stream.toOne().agg(total=("id", "sum")).toDF().collect()
+    return int(row.total)
+
+
+def test_made_once_and_shared(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """The first action makes it; all pipelines over it, and itself as a DataFrame, read what is kept."""
+    assert source.persist() is source
+    assert only(spark).state == "lazy"
+    assert runs(tmp_path) == 0
+    frame = source.toDF()
+    assert total(source) == SUM
+    assert total(source.mapInArrow(lambda batches: batches, "id long").keyBy("id", numPartitions=2)) == SUM
+    assert (frame.count(), frame.coalesce(1).count()) == (ROWS, ROWS)
+    assert runs(tmp_path) == 2
+    info = only(spark)
+    assert (info.state, info.rows, info.partitions) == ("materialised", ROWS, 2)
+    assert info.bytes == 8 * ROWS
+    assert info.place == os.uname().nodename
+    assert 0 < info.age_seconds < STAGE_SECONDS
+    assert "mapInArrow(stage)" in info.name
+    assert f"{ROWS:,}" in repr(penstock.datasets(spark))
+
+
+def test_both_sides_of_one_job(source: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job may read it twice, where without `persist` the two paths could deadlock; its plan says what is read."""
+    both = source.mapInArrow(_same, "id long").union(source.mapInArrow(_same, "id long"))
+    source.unpersist()
+    with pytest.raises(PlanError, match="two pipelined"):
+        total(both)
+    source.persist()
+    both.explain()
+    shown = capsys.readouterr().out
+    assert shown.startswith("first, for persisted d")
+    assert shown.count("== Penstock job") == 2
+    assert runs(tmp_path) == 0
+    assert total(both) == 2 * SUM
+    assert runs(tmp_path) == 2
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def test_one_over_another_and_behind_a_key(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """What is persisted further down is made of what is persisted further up; `run` and `keyBy` know it too."""
+    keyed = source.mapInArrow(_same, "id long").keyBy("id", numPartitions=2).persist()
+    try:
+        assert len(keyed.run().metrics) > 0
+        assert [info.state for info in penstock.datasets(spark)] == ["materialised", "materialised"]
+        assert keyed.agg(n=("id", "count")).toDF().count() == ROWS
+        assert penstock.fromDataFrame(keyed.toDF()).union(source).toDF().count() == 2 * ROWS
+    finally:
+        keyed.unpersist()
+    assert runs(tmp_path) == 2
+
+
+def test_unpersist_gives_back(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """Its files go; a DataFrame that was planned over them gets the released answer, a new one is made anew."""
+    probe = SessionProbe(spark)
+    before = probe.files()
+    frame = source.toDF()
+    assert frame.count() == ROWS
+    assert len(probe.files()) == len(before) + 2
+    source.unpersist()
+    wait_until("its files are gone", lambda: probe.files() == before)
+    assert not penstock.datasets(spark)
+    assert repr(penstock.datasets(spark)) == "no persisted streams"
+    with pytest.raises(Exception, match="released"):
+        frame.count()
+    source.unpersist()
+    assert total(source) == SUM
+    assert runs(tmp_path) == 4
+
+
+def test_running_readers_finish(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """A task that has begun reads all its partitions to the end, also those it had not come to."""
+    probe = SessionProbe(spark)
+    before = set(probe.files())
+    wide = source.rebalance(5).persist()
+    found: list[Any] = []
+    assert wide.toDF().count() == ROWS
+    held = set(probe.files()) - before
+    assert len(held) >= 5
+    reader = wide.mapInArrow(waiting(str(tmp_path)), "id long").keyBy("id", numPartitions=6)
+    action = threading.Thread(target=lambda: found.append(total(reader)))  # one slot is left for reading five parts
+    action.start()
+    try:
+        wait_until("the reader runs", (tmp_path / "started").exists, STAGE_SECONDS)
+    finally:
+        wide.unpersist()
+        source.unpersist()
+    try:
+        wait_until("the files are gone", lambda: not held & set(probe.files()))
+    finally:
+        (tmp_path / "go").touch()
+        action.join(STAGE_SECONDS)
+    assert found == [SUM]
+
+
+def test_lost_with_its_host_and_made_again(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """When the environment process dies it is lost, which the list says; the next action makes it again."""
+    assert total(source) == SUM
+    os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
+    wait_until("the loss is known", lambda: only(spark).state == "lost")
+    assert (only(spark).rows, only(spark).partitions) == (0, 0)
+    assert total(source) == SUM
+    assert only(spark).state == "materialised"
+    assert runs(tmp_path) == 4
+
+
+def test_failure_keeps_nothing(spark: Any, source: Stream, tmp_path: Path) -> None:
+    """The action raises the error of the job that makes it, nothing is held, and the next action tries again."""
+    (tmp_path / "fail").touch()
+    with pytest.raises(JobError, match="told to fail"):
+        source.run()
+    with pytest.raises(Exception, match="told to fail"):
+        total(source)
+    assert only(spark).state == "lazy"
+    (tmp_path / "fail").unlink()
+    assert total(source) == SUM
+
+
+def test_two_actions_at_once(source: Stream, tmp_path: Path) -> None:
+    """It is made by one of them; the others wait for it."""
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(total(source))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(STAGE_SECONDS)
+    assert found == [SUM] * 3
+    assert runs(tmp_path) == 2
+
+
+def test_what_cannot_be_persisted(spark: Any, source: Stream) -> None:
+    """All rows of a broadcast once for each consumer, and a function that cannot travel: refused at the call."""
+    with pytest.raises(PlanError, match="before broadcast"):
+        source.broadcast(2).persist()
+    lock = threading.Lock()
+    with pytest.raises(PlanError, match="cannot be sent"):
+        source.mapInArrow(lambda batches: (batch for batch in batches if lock.locked()), "id long").persist()
+    assert len(penstock.datasets(spark)) == 1

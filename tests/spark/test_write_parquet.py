@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`writeParquet` on a real Spark session: the rows, the files, what is refused, and what a failure leaves."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.shuffle.errors import JobCancelledError, JobError, SettingError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 5_000
+WAIT_SECONDS = 60.0
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.dictionary(pa.int8(), pa.string()))])
+"""With a type that Spark itself does not have: the rows never are Spark's."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel_by_value() -> Iterator[None]:
+    """Workers can't import this module, so its functions go to them as code."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def worded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A second column: the number's last digit as a word of a dictionary."""
+    words = pa.array([f"w{digit}" for digit in range(10)])
+    for batch in batches:
+        digits = pc.subtract(batch["id"], pc.multiply(pc.divide(batch["id"], 10), 10)).cast(pa.int8())
+        yield pa.record_batch([batch["id"], pa.DictionaryArray.from_arrays(digits, words)], schema=SCHEMA)
+
+
+def stream_of(spark: Any, rows: int = ROWS) -> Any:
+    """Numbers and words in three partitions."""
+    return penstock.fromDataFrame(spark.range(rows)).rebalance(3).mapInArrow(worded, SCHEMA)
+
+
+def hidden(folder: Path) -> list[str]:
+    """What is left beside the targets."""
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_rows_files_and_figures(spark: Any, tmp_path: Path) -> None:
+    """All rows with their schema, a part for each task, a mark of success; figures that fit; readable by Spark."""
+    path = tmp_path / "deep" / "out"
+    written = stream_of(spark).writeParquet(path)
+    table = pq.read_table(path)
+    assert table.schema.equals(SCHEMA)
+    assert sorted(table["id"].to_pylist()) == list(range(ROWS))
+    assert table["word"].to_pylist() == [f"w{number % 10}" for number in table["id"].to_pylist()]
+    parts = sorted(path.glob("part-*.parquet"))
+    assert [part.name[5:10] for part in parts] == ["00000", "00001", "00002"]
+    assert (path / "_SUCCESS").exists()
+    assert pq.ParquetFile(parts[0]).metadata.row_group(0).column(0).compression == "ZSTD"
+    assert (written.files, written.rows) == (3, ROWS)
+    assert written.bytes == sum(part.stat().st_size for part in parts)
+    assert f"{ROWS:,} rows in 3 files" in repr(written)
+    assert spark.read.parquet(str(path)).count() == ROWS
+    assert not hidden(path.parent)
+
+
+def test_order_of_partitions_is_that_of_names(spark: Any, tmp_path: Path) -> None:
+    """Partition i is in part i, so a sorted stream is sorted on disk. A URI works like a path."""
+    keep: Callable[..., Any] = lambda batch: pc.divide(batch["id"], ROWS // 4).to_numpy()  # noqa: E731
+    stream = penstock.fromDataFrame(spark.range(ROWS)).partitionCustom(keep, 4)
+    written = stream.writeParquet((tmp_path / "out").as_uri(), compression="none")
+    assert written.files == 4
+    for number, part in enumerate(sorted((tmp_path / "out").glob("part-*"))):
+        assert {value // (ROWS // 4) for value in pq.read_table(part)["id"].to_pylist()} == {number}
+
+
+def test_no_rows_keep_the_schema(spark: Any, tmp_path: Path) -> None:
+    """One file without rows."""
+    written = stream_of(spark, 0).writeParquet(tmp_path / "out")
+    assert (written.files, written.rows) == (1, 0)
+    assert pq.read_table(tmp_path / "out").schema.equals(SCHEMA)
+    assert pq.read_table(tmp_path / "out").num_rows == 0
+
+
+def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
+    """A folder that is not empty, a file, an unknown compression: at once, by name."""
+    (tmp_path / "file").touch()
+    ran = tmp_path / "ran"
+
+    def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ran.touch()
+        yield from batches
+
+    stream = penstock.fromDataFrame(spark.range(10)).mapInArrow(mark, "id long")
+    with pytest.raises(SettingError, match=f"{tmp_path} is not empty.*overwrite=True"):
+        stream.writeParquet(tmp_path)
+    with pytest.raises(SettingError, match="file is a file"):
+        stream.writeParquet(tmp_path / "file", overwrite=True)
+    with pytest.raises(SettingError, match=r"'zip' is none of none, snappy"):
+        stream.writeParquet(tmp_path / "out", compression="zip")
+    assert not ran.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage that fails behind its first batch in one task; the others write."""
+    for number, batch in enumerate(batches):
+        if number and batch["id"][0].as_py() % 3 == 0:
+            raise ValueError("boom")
+        yield batch
+
+
+def sliced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in small batches."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, 50):
+            yield batch.slice(start, 50)
+
+
+def test_failure_leaves_what_was_there(spark: Any, tmp_path: Path) -> None:
+    """A job that fails removes its staging folder, and overwrite replaces the old folder only after success."""
+    out = tmp_path / "out"
+    bad = penstock.fromDataFrame(spark.range(ROWS)).rebalance(2).mapInArrow(sliced, "id long")
+    bad = bad.mapInArrow(broken, "id long")
+    with pytest.raises(JobError, match="boom"):
+        bad.writeParquet(out)
+    assert not list(tmp_path.iterdir())
+    stream_of(spark, 100).writeParquet(out)
+    with pytest.raises(JobError, match="boom"):
+        bad.writeParquet(out, overwrite=True)
+    assert pq.read_table(out).num_rows == 100
+    stream_of(spark, 200).writeParquet(out, overwrite=True)
+    assert pq.read_table(out).num_rows == 200
+    assert not hidden(tmp_path)
+
+
+def test_cancel_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    """A cancel of the job group that writes: the call raises and the staging folder is gone."""
+    started = tmp_path / "started"
+    started.mkdir()
+
+    def endless(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        kept = list(batches)
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            (started / "yes").touch()
+            yield from kept
+            time.sleep(0.01)
+
+    raised: list[BaseException] = []
+
+    def act() -> None:
+        spark.sparkContext.setJobGroup("writing", "a test")
+        try:
+            penstock.fromDataFrame(spark.range(10)).mapInArrow(endless, "id long").writeParquet(tmp_path / "out")
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            raised.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    pause = threading.Event()
+    while not (started / "yes").exists() and thread.is_alive():
+        pause.wait(0.01)
+    spark.sparkContext.cancelJobGroup("writing")
+    thread.join(WAIT_SECONDS)
+    assert isinstance(raised[0], JobCancelledError)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]
+
+
+def test_a_persisted_stream_is_written(spark: Any, tmp_path: Path) -> None:
+    """Without running its pipeline again."""
+    runs = tmp_path / "runs"
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with runs.open("ab") as file:
+            file.write(b"x")
+        yield from batches
+
+    stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 1)).mapInArrow(count, "id long").persist()
+    try:
+        for name in ("one", "two"):
+            assert stream.writeParquet(tmp_path / name).rows == ROWS
+    finally:
+        stream.unpersist()
+    assert runs.read_bytes() == b"x"
