@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Query 3, shipping priority: the ten unshipped orders of the largest value, of customers of one market segment."""
 
-import datetime
+import datetime as dt
 
-import penstock
 import pyarrow.compute as pc
 from duck import each_batch, whole_partition
+
+import penstock
 
 SQL = """
     SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate, o_shippriority
@@ -18,7 +19,7 @@ SQL = """
 """
 """The standard leaves the order of equal rows open; l_orderkey makes it total."""
 
-DAY = datetime.date(1995, 3, 15)
+DAY = dt.date(1995, 3, 15)
 BUILDING = "SELECT c_custkey FROM rows WHERE c_mktsegment = 'BUILDING'"
 REVENUE = "SELECT l_orderkey, CAST(l_extendedprice * (1 - l_discount) AS DECIMAL(18, 4)) AS revenue FROM rows"
 TOP = """

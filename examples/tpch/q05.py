@@ -4,12 +4,13 @@
 Nation and region are small: they are read in the driver and travel with the functions that look something up.
 """
 
-import datetime
+import datetime as dt
 
-import duckdb
-import penstock
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from duck import each_batch, whole_partition
+
+import penstock
 
 SQL = """
     SELECT n_name, sum(l_extendedprice * (1 - l_discount)) AS revenue
@@ -21,13 +22,12 @@ SQL = """
     ORDER BY revenue DESC, n_name
 """
 
-YEAR = (datetime.date(1994, 1, 1), datetime.date(1995, 1, 1))
-NATIONS = """
-    SELECT n_nationkey, n_name FROM read_parquet('{folder}/nation.parquet')
-    JOIN read_parquet('{folder}/region.parquet') ON n_regionkey = r_regionkey WHERE r_name = 'ASIA'
+YEAR = (dt.date(1994, 1, 1), dt.date(1995, 1, 1))
+CUSTOMERS = """
+    SELECT c_custkey, c_nationkey FROM rows
+    JOIN nation ON c_nationkey = n_nationkey JOIN region ON n_regionkey = r_regionkey WHERE r_name = 'ASIA'
 """
-CUSTOMERS = "SELECT c_custkey, c_nationkey FROM rows SEMI JOIN nations ON c_nationkey = n_nationkey"
-SUPPLIERS = "SELECT s_suppkey, s_nationkey, n_name FROM rows JOIN nations ON s_nationkey = n_nationkey"
+SUPPLIERS = "SELECT s_suppkey, s_nationkey, n_name FROM rows JOIN nation ON s_nationkey = n_nationkey"
 REVENUE = """
     SELECT l_orderkey, l_suppkey, CAST(l_extendedprice * (1 - l_discount) AS DECIMAL(18, 4)) AS revenue FROM rows
 """
@@ -36,12 +36,14 @@ RESULT = "SELECT n_name, revenue FROM rows ORDER BY revenue DESC, n_name"
 
 def pipeline(spark, folder):
     """The stream of the answer."""
-    with duckdb.connect() as connection:
-        nations = connection.sql(NATIONS.format(folder=folder)).to_arrow_table()
+    nation = pq.read_table(f"{folder}/nation.parquet")
+    region = pq.read_table(f"{folder}/region.parquet")
     customers = penstock.readParquet(spark, f"{folder}/customer.parquet", ["c_custkey", "c_nationkey"])
-    customers = customers.mapInArrow(each_batch(CUSTOMERS, nations=nations), "c_custkey long, c_nationkey long")
+    customers = customers.mapInArrow(
+        each_batch(CUSTOMERS, nation=nation, region=region), "c_custkey long, c_nationkey long"
+    )
     suppliers = penstock.readParquet(spark, f"{folder}/supplier.parquet", ["s_suppkey", "s_nationkey"]).mapInArrow(
-        each_batch(SUPPLIERS, nations=nations), "s_suppkey long, s_nationkey long, n_name string"
+        each_batch(SUPPLIERS, nation=nation), "s_suppkey long, s_nationkey long, n_name string"
     )
     orders = penstock.readParquet(
         spark,

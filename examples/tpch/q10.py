@@ -4,12 +4,13 @@
 The revenue is summed by customer before the join with the customers, so their names and comments move once each.
 """
 
-import datetime
+import datetime as dt
 
-import penstock
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from duck import each_batch, whole_partition
+
+import penstock
 
 SQL = """
     SELECT c_custkey, c_name, sum(l_extendedprice * (1 - l_discount)) AS revenue,
@@ -23,14 +24,14 @@ SQL = """
 """
 """The standard leaves the order of equal rows open; c_custkey makes it total."""
 
-QUARTER = (datetime.date(1993, 10, 1), datetime.date(1994, 1, 1))
+QUARTER = (dt.date(1993, 10, 1), dt.date(1994, 1, 1))
 RETURNED = """
     SELECT l_orderkey, CAST(l_extendedprice * (1 - l_discount) AS DECIMAL(18, 4)) AS revenue
     FROM rows WHERE l_returnflag = 'R'
 """
 FIRST_TOP = """
     SELECT c_custkey, c_name, revenue, c_acctbal, n_name, c_address, c_phone, c_comment
-    FROM rows JOIN nations ON c_nationkey = n_nationkey ORDER BY revenue DESC, c_custkey LIMIT 20
+    FROM rows JOIN nation ON c_nationkey = n_nationkey ORDER BY revenue DESC, c_custkey LIMIT 20
 """
 LAST_TOP = "SELECT * FROM rows ORDER BY revenue DESC, c_custkey LIMIT 20"
 RESULT = (
@@ -55,10 +56,10 @@ def pipeline(spark, folder):
     lines = penstock.readParquet(
         spark, f"{folder}/lineitem.parquet", ["l_orderkey", "l_extendedprice", "l_discount", "l_returnflag"]
     ).mapInArrow(each_batch(RETURNED), "l_orderkey long, revenue decimal(18, 4)")
-    nations = pq.read_table(f"{folder}/nation.parquet", columns=["n_nationkey", "n_name"])
+    nation = pq.read_table(f"{folder}/nation.parquet", columns=["n_nationkey", "n_name"])
 
     returned = lines.keyBy("l_orderkey").join(orders.keyBy("o_orderkey"), on=[("l_orderkey", "o_orderkey")])
     totals = returned.groupBy("o_custkey").agg(revenue=("revenue", "sum"))
     named = customers.keyBy("c_custkey").join(totals.keyBy("o_custkey"), on=[("c_custkey", "o_custkey")])
-    first = named.mapInArrow(each_batch(FIRST_TOP, nations=nations), RESULT)
+    first = named.mapInArrow(each_batch(FIRST_TOP, nation=nation), RESULT)
     return first.toOne().mapInArrow(whole_partition(LAST_TOP), RESULT)

@@ -4,8 +4,9 @@
 The few lines that are wanted are the right side of the join, which is the one that is collected.
 """
 
-import penstock
 from duck import each_batch, whole_partition
+
+import penstock
 
 SQL = """
     SELECT l_shipmode,
@@ -43,6 +44,4 @@ def pipeline(spark, folder):
 
     late = orders.keyBy("o_orderkey").join(lines.keyBy("l_orderkey"), on=[("o_orderkey", "l_orderkey")])
     counts = late.groupBy("l_shipmode", numPartitions=1).agg(high=("high", "sum"), low=("low", "sum"))
-    return counts.mapInArrow(
-        whole_partition(RESULT), "l_shipmode string, high_line_count long, low_line_count long"
-    )
+    return counts.mapInArrow(whole_partition(RESULT), "l_shipmode string, high_line_count long, low_line_count long")

@@ -4,8 +4,9 @@
 The quantity of an order is needed twice, to choose it and to show it; it is summed once.
 """
 
-import penstock
 from duck import each_batch, whole_partition
+
+import penstock
 
 SQL = """
     SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) AS quantity

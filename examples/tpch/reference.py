@@ -11,8 +11,7 @@ def duckdb_answer(folder, query):
     """The rows of the query as tuples of Python values."""
     with duckdb.connect() as connection:
         for table in TABLES:
-            path = f"{folder}/{table}.parquet".replace("'", "''")
-            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet('{path}')")
+            connection.read_parquet(f"{folder}/{table}.parquet").create_view(table)
         return connection.execute(query).fetchall()
 
 
@@ -24,6 +23,6 @@ def penstock_answer(stream):
 def difference(ours, theirs):
     """What the first differing row is, or None. Values are compared with their types: 1.5 is not Decimal("1.5")."""
     for number, (own, other) in enumerate(itertools.zip_longest(ours, theirs)):
-        if own != other or list(map(type, own)) != list(map(type, other)):
+        if own is None or own != other or list(map(type, own)) != list(map(type, other)):
             return f"row {number} is {own}, DuckDB's is {other}"
     return None

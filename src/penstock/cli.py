@@ -64,12 +64,15 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     everything = kinds.add_parser("all", help="everything, and write the table into the README")
     everything.add_argument("--readme", default="README.md", metavar="FILE", help="where the table goes")
     everything.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
-    for kind in (exchange, everything):
+    blocking = kinds.add_parser("blocking", help="blocking exchanges to many subpartitions")
+    blocking.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    for kind in (exchange, everything, blocking):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
     exchange.set_defaults(bench="exchange")
     everything.set_defaults(bench="all")
+    blocking.set_defaults(bench="blocking")
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +123,8 @@ def _bench(options: argparse.Namespace) -> int:
 
     if options.bench == "all":
         return command.bench_all(command.AllOptions(options.scale, options.repeat, options.readme, options.json))
+    if options.bench == "blocking":
+        return command.bench_blocking(command.AllOptions(options.scale, options.repeat, json=options.json))
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
     return command.bench_exchange(chosen)
 

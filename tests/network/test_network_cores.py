@@ -35,6 +35,7 @@ from penstock.network.receiver import ChannelRequest, ConnectionCore, RemoteInpu
 from penstock.network.sender import PartitionRequestQueue
 from penstock.shuffle.errors import (
     EnvironmentLostError,
+    IncompleteDataError,
     PartitionLostError,
     PartitionNotProducedError,
     ProducerFailedError,
@@ -260,6 +261,7 @@ class TestSender:
         [
             (StaleError("attempt 7 was replaced"), ErrorCode.STALE),
             (PartitionLostError("file gone"), ErrorCode.LOST),
+            (IncompleteDataError("a checksum does not match"), ErrorCode.INCOMPLETE),
             (OSError("input/output error"), ErrorCode.LOST),
             (ValueError("a bug"), ErrorCode.INTERNAL),
         ],
@@ -270,6 +272,14 @@ class TestSender:
         serving.provider.errors[partition()] = error
         serving.core.receive(PartitionRequest(1, partition(), 0, 0, 1))
         assert drain(serving.core) == [ErrorResponse(1, code, str(error))]
+
+    def test_a_view_hears_of_all_credit(self) -> None:
+        """What the reader begins with, and what it grants later, is told to the view, which may read ahead for it."""
+        serving = Serving()
+        view = serving.open(1, credit=3)
+        assert view.granted == 3
+        serving.core.receive(AddCredit(1, 4))
+        assert view.granted == 7
 
     def test_a_view_that_fails_ends_its_reader_only(self) -> None:
         """A producer's failure is sent to its reader, with the text; others still get their data."""

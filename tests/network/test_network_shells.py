@@ -609,6 +609,28 @@ def test_water_marks_bound_what_waits_for_the_kernel(kind: str, tmp_path: Path) 
     run(main)
 
 
+@pytest.mark.parametrize("kind", ["tcp", "memory"])
+def test_a_peer_that_takes_nothing_is_given_up(kind: str, tmp_path: Path) -> None:
+    """Its view is released and what waited for it comes back; a peer that has nothing to take stays."""
+
+    async def main() -> None:
+        async with house(kind, tmp_path, server=ServerSettings(stall_timeout=0.05)) as here:
+            view, other = here.provider.register(partition(0)), here.provider.register(partition(1))
+            sink = await here.read(1)
+            stuck = await here.transport.connect(here.address, 5)
+            await authenticate(stuck, Handshake(Role.CLIENT, SECRET, "stuck", "server"))
+            stuck.send_nowait([encode(PartitionRequest(1, partition(0), 0, 0, 1000))])
+            await wait_until(lambda: here.server.statistics().readers == 2)
+            view.data(*[bytes(SEGMENT)] * 1000)
+            await wait_until(lambda: view.is_released)
+            assert view.outstanding == 0
+            other.data(b"x")
+            await wait_until(lambda: sink.data == [b"x"])
+            stuck.close()
+
+    run(main)
+
+
 def test_water_marks_make_sense() -> None:
     """Low above high is refused."""
     with pytest.raises(ValueError, match="low <= high"):

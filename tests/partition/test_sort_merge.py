@@ -194,6 +194,28 @@ def test_small_batches_of_a_region_become_one_block(tmp_path: Path) -> None:
         assert [each.num_rows for each in reader.batches(1, 1)] == [20_000] * 3
 
 
+def test_a_large_split_is_a_region_at_once(tmp_path: Path) -> None:
+    """A split of half the buffer is not held; what was held before it stands before it; a small split is held."""
+    allocated = pa.total_allocated_bytes()
+    with writer_in(tmp_path, 5, FileOptions(sort_buffer=64 << 10)) as writer:
+        size = writer.bytes_on_disk
+        writer.write(batch(0, 1), 2)
+        writer.write_split([(4, batch(1, 2)), (2, batch(3, 2))])
+        assert writer.bytes_on_disk == size
+        writer.write_split([(number, batch(1000 * number, 900)) for number in (3, 2, 1)])
+        assert writer.bytes_on_disk > size + (32 << 10)
+        assert pa.total_allocated_bytes() - allocated < 10_000  # nothing is held any more
+        writer.write_split([])
+        writer.write_split([(2, batch(10, 1))])
+        with pytest.raises(ValueError, match="no subpartition 5"):
+            writer.write_split([(5, batch(0, 1))])
+        writer.finish()
+    assert keys(tmp_path, 2) == [0, 3, 4, *range(2000, 2900), 10]
+    assert keys(tmp_path, 4) == [1, 2]
+    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
+        assert len(reader.stretches(0, 5)) == 3
+
+
 def test_batches_lie_over_the_map_and_outlive_the_reader(tmp_path: Path) -> None:
     """Reading copies nothing, and a batch stays valid after its reader was closed and the files unlinked."""
     with writer_in(tmp_path, 1, FileOptions()) as writer:

@@ -103,6 +103,8 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
                 batch = make_batch(schema, rows, rng)
                 if subpartition < 0:
                     writer.broadcast(batch)
+                elif rng.random() < 0.3:
+                    writer.write_split([(subpartition, batch.slice(0, 1)), (subpartition, batch.slice(1))])
                 else:
                     writer.write(batch, subpartition)
                 for each in range(case.subpartitions) if subpartition < 0 else [subpartition]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +29,8 @@ pytestmark = pytest.mark.processes
 KINDS = (PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
 READERS = ("a", "b")
 """Beside the producer, and on another host."""
+LEAST = 1 << 20
+"""Bytes that a sort-merge writer gets at the least."""
 SUBPARTITIONS = 4
 
 
@@ -160,13 +161,15 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHar
     kind = PartitionKind.BLOCKING_SORT_MERGE
     commander = exchange.host("a") and harness.commander("a")
     writing: list[Producer] = []
-    while True:
-        writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
-        setting_up = Running(writing[-1].writer.setup)
-        with contextlib.suppress(AssertionError):
-            setting_up.join(0.5)
-            continue
-        break
+
+    def left() -> float:
+        figures = commander.call("local.statistics", {}, 10)
+        return figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"]
+
+    while left() >= LEAST // (256 << 10):
+        writing.append(exchange.produce(Written(kind, subpartitions=20, index=len(writing))))
+    writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
+    setting_up = Running(writing[-1].writer.setup)
     figures = commander.call("local.statistics", {}, 10)
     assert figures["segments_guaranteed"] <= figures["segments_total"] * 7 / 8
     assert len(writing) > 20

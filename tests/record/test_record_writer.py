@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -320,6 +320,12 @@ class StoringTarget(Target):
 
     gather_bytes = 1 << 20
 
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Keep the batches, and how many came at once."""
+        self.calls.append((f"split of {len(parts)}", -1, None))
+        for subpartition, batch in parts:
+            self.write(batch, subpartition)
+
 
 def test_a_storing_target_gets_its_bytes_at_once() -> None:
     """However many rows: gathered until they are as many bytes as it asks for; what is larger passes as it is."""
@@ -346,7 +352,7 @@ def test_a_storing_target_has_no_flusher() -> None:
         assert target.calls == []
         assert not [t for t in threading.enumerate() if t.name == "penstock-output-flusher"]
         writer.flush()
-        assert target.names == ["write", "flush"]
+        assert target.names == ["split of 1", "write", "flush"]
         writer.close()
 
 
@@ -362,7 +368,8 @@ def test_a_storing_target_is_not_given_others_rows(kind: pa.DataType) -> None:
     writer = _writer(target, "hash", 100)
     writer.write(whole)
     writer.finish()
-    assert len(target.calls) == 101
+    assert target.names[0] == "split of 100"
+    assert len(target.batches) == 100
     assert sum(b.nbytes for b in target.batches) < whole.nbytes * 2
     rows = {row["row"]: row["text"] for b in target.batches for row in b.to_pylist()}
     assert rows == dict(enumerate(texts.to_pylist()))

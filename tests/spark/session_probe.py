@@ -64,10 +64,11 @@ class SessionProbe:
         return int(self._core().slots_in_use)
 
     def files(self) -> list[str]:
-        """The result files of this host."""
+        """The folders of the blocking partitions of this host, in whatever directories they lie."""
         application = SparkRuntime.of(self._spark)._application
-        results = application.launch(self._settings).place().results
-        return sorted(path.name for path in results.iterdir()) if results.exists() else []
+        place = application.launch(self._settings).place()
+        folders = [place.results, *place._folders_elsewhere()]
+        return sorted(path.name for folder in folders if folder.exists() for path in folder.iterdir())
 
     def holdings(self) -> dict[str, object]:
         """All that a job must give back: compare before and after."""

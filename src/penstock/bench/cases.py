@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,25 @@ class SmallAndAll:
             raise WrongAnswerError(f"the mean of group {wrong[0]} is {means[wrong[0]]}, not {expected[wrong[0]]}")
 
 
-def exchange_case(spark: Any, name: str, data: Dataset, key: str, consumers: int = CONSUMERS) -> Case:
+@dataclass(frozen=True, slots=True)
+class ExchangeForm:
+    """The exchange of a case: by which column, to how many consumers, in which mode."""
+
+    key: str
+    consumers: int = CONSUMERS
+    mode: str = "pipelined"
+
+
+def exchange_case(spark: Any, name: str, data: Dataset, form: ExchangeForm) -> Case:
     """Python stage, exchange by key, Python stage."""
+    key = form.key
     both = SmallAndAll(data)
     ddl = NUMBERS_DDL if key == "id" else TEXTS_DDL
 
     def ours(small: bool) -> Any:
         rows = penstock.readParquet(spark, both.paths(small))
-        return rows.keyBy(key, numPartitions=consumers).mapInArrow(count_rows, COUNT_DDL).toDF().collect()
+        keyed = rows.keyBy(key, numPartitions=form.consumers, mode=form.mode)
+        return keyed.mapInArrow(count_rows, COUNT_DDL).toDF().collect()
 
     def theirs(small: bool, partitions: int) -> Any:
         rows = _python_rows(spark, both.source(small), ddl)

@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.cases import CONSUMERS, PRODUCERS, dataframe_case, exchange_case, group_case, words_case
+from penstock.bench.cases import (
+    CONSUMERS,
+    PRODUCERS,
+    ExchangeForm,
+    dataframe_case,
+    exchange_case,
+    group_case,
+    words_case,
+)
 from penstock.bench.measure import Case, Outcome, compare
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, collect_garbage, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
 from penstock.bench.tables import check_readme, markdown, print_table, write_readme
+from penstock.bench.widths import little_memory_outcomes, width_outcomes
 from penstock.shuffle.errors import SettingError
 from penstock.wordcount.files import find_demo_files
 
@@ -70,17 +79,29 @@ def bench_all(options: AllOptions) -> int:
     return 0
 
 
+def bench_blocking(options: AllOptions) -> int:
+    """Blocking exchanges to many subpartitions, and with little network memory."""
+    with bench_session() as spark:
+        outcomes = width_outcomes(spark, options.scale, options.repeat, say)
+    with bench_session(conf={"spark.penstock.network.memory": "64m"}) as spark:
+        outcomes += little_memory_outcomes(spark, options.scale, say)
+    _show(outcomes, options.json)
+    return 0
+
+
 def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:
     outcomes = []
     run = _comparison(spark)
     if options.keys in ("int", "both"):
         numbers = write_numbers(folder / "numbers", options.rows)
-        case = exchange_case(spark, "exchange by an integer", numbers, "id", options.partitions)
+        case = exchange_case(spark, "exchange by an integer", numbers, ExchangeForm("id", options.partitions))
         outcomes.append(run(case, options.repeat))
+        form = ExchangeForm("id", options.partitions, "blocking")
+        outcomes.append(run(exchange_case(spark, "the same, blocking", numbers, form), options.repeat))
         outcomes.append(run(group_case(spark, "groupBy().applyInArrow", numbers), options.repeat))
     if options.keys in ("string", "both"):
         texts = write_texts(folder / "texts", max(1, options.rows // 2))
-        case = exchange_case(spark, "exchange by a string", texts, "key", options.partitions)
+        case = exchange_case(spark, "exchange by a string", texts, ExchangeForm("key", options.partitions))
         outcomes.append(run(case, options.repeat))
     return outcomes
 
@@ -94,10 +115,11 @@ def _everything(spark: Any, options: AllOptions, folder: Path) -> list[Outcome]:
     outcomes.append(run(case, options.repeat))
     outcomes.append(rate_outcome(spark, options.scale, options.repeat, say))
     few = write_numbers(folder / "few", FEW_ROWS)
-    case = exchange_case(spark, "a whole action on few rows", few, "id")
+    case = exchange_case(spark, "a whole action on few rows", few, ExchangeForm("id"))
     outcomes.append(run(case, 3 * options.repeat))
     case = words_case(spark, "word count, Spark's in the JVM", find_demo_files(), folder)
     outcomes.append(run(case, options.repeat))
+    outcomes += width_outcomes(spark, options.scale, options.repeat, say)
     return outcomes + memory_outcomes(spark, options.scale, say)
 
 

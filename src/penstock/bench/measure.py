@@ -13,7 +13,7 @@ from penstock.shuffle.errors import PenstockError
 
 Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)
-SECONDS, RATE, MEGABYTES = "s", "GB/s", "MB"
+SECONDS, RATE, MEGABYTES, COUNT, RATIO = "s", "GB/s", "MB", "", "x"
 
 
 class WrongAnswerError(PenstockError):

@@ -10,22 +10,25 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 SLOTS = 8
 """Four consumers, and as many for the source: with two sources on two cores the consumers starve at the end."""
 
 
-def bench_session(slots: int = SLOTS) -> contextlib.AbstractContextManager[Any]:
-    """A session for a `with` block."""
+def bench_session(
+    slots: int = SLOTS, conf: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Any]:
+    """A session for a `with` block; `conf` is added to what suits Spark best."""
     from penstock.spark.session import open_session
 
-    conf = {
+    best = {
         "spark.driver.memory": f"{_heap_gigabytes()}g",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
     }
-    return open_session("penstock-bench", slots, conf)
+    return open_session("penstock-bench", slots, {**best, **(conf or {})})
 
 
 def machine() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench.measure import MEGABYTES, SECONDS, Outcome
+from penstock.bench.measure import COUNT, MEGABYTES, SECONDS, Outcome
 from penstock.shuffle.errors import SettingError
 
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
@@ -88,6 +88,8 @@ def _cells(outcome: Outcome) -> list[str]:
 def _figure(value: float, unit: str) -> str:
     if unit == SECONDS and value < 1:
         return f"{value * 1000:.0f} ms"
+    if unit == COUNT:
+        return f"{value:,.0f}"
     return f"{value:.0f} {unit}" if unit == MEGABYTES else f"{value:.2f} {unit}"
 
 

@@ -3,8 +3,9 @@
 
 Rules. A connection counts only after its handshake, which has a deadline; until then it costs one small task, and
 there are at most `max_handshakes` of them. A request for a partition that is not produced yet waits `request_timeout`
-seconds for it and is then answered *not produced*. Losing a connection releases all its views. `close` leaves no
-task, socket, timer or callback.
+seconds for it and is then answered *not produced*. Losing a connection releases all its views. A peer that has granted
+credit and takes nothing for `stall_timeout` seconds is given up: what was read for it would be kept from others.
+`close` leaves no task, socket, timer or callback.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.network.messages import Message, PartitionRequest
 from penstock.network.sender import PartitionRequestQueue
 from penstock.network.transport import Endpoint, Listener, Transport
 from penstock.network.views import PartitionProvider
-from penstock.shuffle.errors import AuthenticationError, ProtocolError
+from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 
 logger = logging.getLogger("penstock.network")
 
@@ -32,6 +33,7 @@ class ServerSettings:
 
     handshake_timeout: float = 10.0
     request_timeout: float = 10.0
+    stall_timeout: float = 60.0
     max_handshakes: int = 256
     checksums: bool = True
     marks: WaterMarks = field(default_factory=WaterMarks)
@@ -57,6 +59,8 @@ class _ServedConnection:
         self._request_timeout = request_timeout
         self._loop = asyncio.get_running_loop()
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self._sent = -1
         self.decoder = queue.decoder
         self.next_frame: Callable[[], OutgoingFrame | None] = queue.next_frame
         self.farewell = queue.farewell
@@ -91,7 +95,18 @@ class _ServedConnection:
         for handle in self._deadlines.values():
             handle.cancel()
         self._deadlines.clear()
+        if self._watch is not None:
+            self._watch.cancel()
         self._queue.connection_lost(error)
+
+    def watch(self, connection: FrameConnection, patience: float) -> None:
+        """Give the connection up when bytes wait for a whole `patience` and none is taken."""
+        if connection.pending and connection.bytes_sent == self._sent:
+            gone = f"{connection.peer} has taken nothing for {patience:g} s: it hangs or was lost"
+            connection.close(EnvironmentLostError(gone))
+            return
+        self._sent = connection.bytes_sent
+        self._watch = self._loop.call_later(patience, self.watch, connection, patience)
 
     def _expire(self, receiver: int) -> None:
         self._deadlines.pop(receiver, None)
@@ -179,6 +194,7 @@ class DataServer:
         connection = FrameConnection(endpoint, served, self._on_closed, self._settings.marks)
         served.close = connection.close
         self._connections[connection] = served
+        served.watch(connection, self._settings.stall_timeout)
 
     def _on_closed(self, connection: FrameConnection, error: BaseException | None) -> None:
         self._bytes_sent += connection.bytes_sent

@@ -10,7 +10,8 @@ Rules:
   batches for all take turns, each turn is a region, because only that keeps the order.
 - Both files get their names at the end, the index last: where it is, the partition is complete.
 - Held are at most `sort_buffer` bytes and the batch in hand. Slices keep their parents alive, all of them until the
-  region is written; beyond that about a MiB waits to be written.
+  region is written; beyond that about a MiB waits to be written. A split that fills half the buffer by itself is a
+  region at once and not held at all, so a caller that gathers `gather_bytes` before it splits needs no more memory.
 
 When not to use it: a few subpartitions, where a file for each (`result_file`) does without the buffer, or data that
 is read while it is written. `docs/file-formats.md` describes both files.
@@ -18,6 +19,7 @@ is read while it is written. `docs/file-formats.md` describes both files.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -112,9 +114,21 @@ class SortMergeWriter:
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Add a batch to one subpartition. PenstockError, with both files removed, when it can't be stored."""
-        if not 0 <= subpartition < self.subpartitions:
-            raise ValueError(f"there is no subpartition {subpartition} in {self._paths.data}")
         self._add(batch, subpartition, is_broadcast=False)
+
+    def write_split(self, parts: Iterable[tuple[int, pa.RecordBatch]]) -> None:
+        """Add batches of one split, each with its subpartition. A large split becomes a region without being held."""
+        self._check_open()
+        split = SortBuffer(self._buffer.limit)
+        for subpartition, batch in parts:
+            self._check_batch(batch, subpartition)
+            split.add(batch, self._payloads.size(batch), subpartition, is_broadcast=False)
+        if split.nbytes * 2 >= split.limit:
+            self._append_regions(self._buffer, split)
+            return
+        if not self._buffer.fits(split.nbytes, is_broadcast=False):
+            self._append_regions(self._buffer)
+        self._buffer.merge(split)
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Add a batch to all subpartitions, stored once. Errors as of `write`."""
@@ -127,7 +141,7 @@ class SortMergeWriter:
         """
         self._check_open()
         try:
-            self._append_region()
+            self._append_region(self._buffer)
             ends = self._totals.ends()
             self._index.append(pack_end(self._regions, self._data.size, self._index.size, ends))
             self._index.seal()
@@ -152,21 +166,30 @@ class SortMergeWriter:
 
     def _add(self, batch: pa.RecordBatch, subpartition: int, *, is_broadcast: bool) -> None:
         self._check_open()
+        self._check_batch(batch, subpartition)
+        nbytes = self._payloads.size(batch)
+        if not self._buffer.fits(nbytes, is_broadcast):
+            self._append_regions(self._buffer)
+        self._buffer.add(batch, nbytes, subpartition, is_broadcast)
+
+    def _check_batch(self, batch: pa.RecordBatch, subpartition: int) -> None:
+        if not 0 <= subpartition < self.subpartitions:
+            raise ValueError(f"there is no subpartition {subpartition} in {self._paths.data}")
         if not batch.schema.equals(self._schema):
             raise ValueError(
                 f"the batch's schema is not that of {self._paths.data}: {batch.schema} instead of {self._schema}"
             )
-        nbytes = self._payloads.size(batch)
-        if not self._buffer.fits(nbytes, is_broadcast):
-            try:
-                self._append_region()
-            except BaseException:
-                self.abort()
-                raise
-        self._buffer.add(batch, nbytes, subpartition, is_broadcast)
 
-    def _append_region(self) -> None:
-        buffer, blocks = self._buffer, self._blocks
+    def _append_regions(self, *buffers: SortBuffer) -> None:
+        try:
+            for buffer in buffers:
+                self._append_region(buffer)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _append_region(self, buffer: SortBuffer) -> None:
+        blocks = self._blocks
         if buffer.is_empty:
             return
         self._data.ensure_room(buffer.nbytes)

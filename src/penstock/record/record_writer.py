@@ -4,9 +4,9 @@
 Rules:
 - Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
   large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
-- A target that stores the batches it gets says so by an attribute `gather_bytes`: so many bytes are gathered for it,
-  no flusher runs, as nobody can read it yet, and its batches hold on to no more memory than their rows need
-  (`layout.compact`). Others encode a part when it comes.
+- A target that stores the batches it gets is a `StoringTarget`: as many bytes are gathered for it as it asks for,
+  it gets a whole split at once, no flusher runs, as nobody can read it yet, and its batches hold on to no more memory
+  than their rows need (`layout.compact`). Others encode a part when it comes.
 - Rows keep their order within a subpartition. What was written becomes visible at the latest `flush_timeout`
   seconds later (0: at once, negative: when a buffer is full or at the end).
 - One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
@@ -19,8 +19,8 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -43,6 +43,18 @@ class Waiter(Protocol):
 
     def set(self) -> None:
         """Stop."""
+
+
+@runtime_checkable
+class StoringTarget(Protocol):
+    """What a target has besides a ResultPartitionWriter's methods when it stores batches as it gets them."""
+
+    @property
+    def gather_bytes(self) -> int:
+        """How many bytes to split at once."""
+
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Append the batches of one split, each to its subpartition; errors as of `write`."""
 
 
 class OutputFlusher:
@@ -91,8 +103,8 @@ class RecordWriter:
     ) -> None:
         self._partitioner = partitioner
         self._target = target
-        self._gather_bytes = int(getattr(target, "gather_bytes", 0))
-        self._flush_always = flush_timeout == 0 and not self._gather_bytes
+        self._store = target if isinstance(target, StoringTarget) else None
+        self._flush_always = flush_timeout == 0 and self._store is None
         self._enough_rows = max(_SMALL_ROWS, _ROWS_PER_SUBPARTITION * partitioner.subpartitions)
         self._loose: list[int] | None = None
         self._lock = threading.Lock()
@@ -101,7 +113,7 @@ class RecordWriter:
         self._gathered_bytes = 0
         self._written = False
         self._flusher: OutputFlusher | None = None
-        if flush_timeout > 0 and not self._gather_bytes:
+        if flush_timeout > 0 and self._store is None:
             self._flusher = OutputFlusher(self._flush_in_time, flush_timeout, clock)
             self._flusher.start()
 
@@ -160,8 +172,8 @@ class RecordWriter:
             self._emit_gathered()
 
     def _is_enough(self, rows: int, nbytes: int) -> bool:
-        if self._gather_bytes:
-            return nbytes >= self._gather_bytes or rows >= _SLICE_ROWS
+        if self._store is not None:
+            return nbytes >= self._store.gather_bytes or rows >= _SLICE_ROWS
         return rows >= self._enough_rows or nbytes >= _GATHER_BYTES
 
     def _emit_gathered(self) -> None:
@@ -181,12 +193,16 @@ class RecordWriter:
             if self._partitioner.broadcasts:
                 self._target.broadcast(self._compacted(rest.pop(0)))
                 continue
-            for subpartition, rows in self._partitioner.split(rest.pop(0)):
-                self._target.write(self._compacted(rows), subpartition)
+            parts = self._partitioner.split(rest.pop(0))
+            if self._store is not None:
+                self._store.write_split([(subpartition, self._compacted(rows)) for subpartition, rows in parts])
+                continue
+            for subpartition, rows in parts:
+                self._target.write(rows, subpartition)
 
     def _compacted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch itself, or for a target that keeps it one that does not drag others' rows along."""
-        if not self._gather_bytes:
+        if self._store is None:
             return batch
         if self._loose is None:
             self._loose = [at for at, field in enumerate(batch.schema) if contains(field.type, is_loose)]

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
@@ -37,16 +38,17 @@ Subtasks = tuple[tuple[int, int], ...]
 class SparkPayload:
     """What this launcher needs of a submission.
 
-    The tasks of each DataFrame's part, how to make those of a range, and the user's thread.
+    The tasks of each DataFrame's part, how to make those of a range, the user's thread and session.
     """
 
     frames: Mapping[int, DataFrame]
-    range_frame: Callable[[JobGraph, Subtasks], DataFrame]
+    range_tasks: Callable[[JobGraph, Subtasks], RDD[Any]]
     user: UserThread
+    session: SparkSession
 
-    def frame(self, graph: JobGraph, part: LaunchPart) -> DataFrame:
+    def tasks(self, graph: JobGraph, part: LaunchPart) -> DataFrame | RDD[Any]:
         """The tasks of a part; each gives a status row."""
-        return self.frames[part.part] if part.part in self.frames else self.range_frame(graph, part.subtasks)
+        return self.frames[part.part] if part.part in self.frames else self.range_tasks(graph, part.subtasks)
 
 
 class SparkLauncher:
@@ -122,8 +124,7 @@ class _PartWork:
 
     def _run(self) -> None:
         submission = self.request.submission
-        frame = self.payload.frame(self.request.graph, self.part)
-        spark = frame.sparkSession
+        spark = self.payload.session
         self.payload.user.apply(spark)
         spark.sparkContext.addJobTag(tag_of(submission.job))
         spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
@@ -131,7 +132,7 @@ class _PartWork:
             self._announce_when_active(spark)
         else:
             self.range_submitted.wait(_ORDER_SECONDS)
-        frame.collect()
+        self.payload.tasks(self.request.graph, self.part).collect()
 
     def _announce_when_active(self, spark: SparkSession) -> None:
         if len(self.request.parts) > 1:

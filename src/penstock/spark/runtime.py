@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
@@ -37,7 +38,7 @@ from penstock.spark.planning import plan_scans
 from penstock.spark.result_files import ResultTicket
 from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.slots import total_slots
-from penstock.spark.task import STATUS_DDL, TaskPlan, task_of
+from penstock.spark.task import STATUS_DDL, Status, TaskPlan, dataframe_task, range_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
@@ -109,10 +110,13 @@ class SparkRuntime:
         handle = master.submit(submission)
         try:
             return _wait(handle, on_progress)
-        except KeyboardInterrupt:
-            handle.cancel("interrupted")
-            with contextlib.suppress(JobCancelledError):
-                handle.wait()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                handle.cancel("interrupted")
+                with contextlib.suppress(JobCancelledError):
+                    handle.wait()
+            if lost is not None:
+                self.release(submission.job)
             raise
 
     def rows(self, finished: FinishedJob, schema: pa.Schema, settings: Settings) -> list[tuple[Any, ...]]:
@@ -168,12 +172,12 @@ class SparkRuntime:
         launch = self._application.launch(settings)
         frames = self._frames(TaskPlan(launch, job, graph), dataframes)
 
-        def range_frame(planned: JobGraph, subtasks: Subtasks) -> DataFrame:
-            rows = self._spark.range(0, len(subtasks), 1, len(subtasks))
-            return rows.mapInArrow(task_of(TaskPlan(launch, job, planned, subtasks)), STATUS_DDL)
+        def range_tasks(planned: JobGraph, subtasks: Subtasks) -> RDD[Status]:
+            positions = self._context.parallelize(range(len(subtasks)), len(subtasks))
+            return positions.mapPartitions(range_task(TaskPlan(launch, job, planned, subtasks)))
 
         slots = total_slots(self._context, settings.job.slots_timeout)
-        return Submission(job, graph, settings, slots, SparkPayload(frames, range_frame, user))
+        return Submission(job, graph, settings, slots, SparkPayload(frames, range_tasks, user, self._spark))
 
     def _frames(self, base: TaskPlan, dataframes: Mapping[int, DataFrame]) -> dict[int, DataFrame]:
         graph = base.graph
@@ -187,7 +191,7 @@ class SparkRuntime:
                     # PySpark loses the number of rows of batches without columns; the task drops this one again.
                     frame = frame.selectExpr("true AS row")
                 plan = dataclasses.replace(base, dataframe_vertex=vertex.id, dataframe_schema=schema)
-                part = frame.coalesce(vertex.parallelism).mapInArrow(task_of(plan), STATUS_DDL)
+                part = frame.coalesce(vertex.parallelism).mapInArrow(dataframe_task(plan), STATUS_DDL)
                 plan_scans(part)
                 frames[vertex.id] = part
         return frames

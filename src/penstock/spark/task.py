@@ -3,7 +3,8 @@
 
 Rules. The input of a range task is drained, so that Spark reuses the worker. How a task ended is told to the
 JobMaster and returned as a row, not raised: Spark then neither retries it nor prints a stack of its own. Only a
-host whose environment or JobMaster can't be reached raises.
+host whose environment or JobMaster can't be reached raises. Range tasks are an RDD's, which Spark starts without
+planning a query; the tasks that read a DataFrame are a `mapInArrow` over it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
 """Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
 
 Batches = Iterator[pa.RecordBatch]
+Status = tuple[int, int, str, str]
+"""Vertex, subtask, state, error."""
 
 _frozen = False
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """All that a worker needs; travels in Spark's closure. `table` says which subtask a range row stands for."""
+    """All that a worker needs; travels in Spark's closure. `table` says which subtask a position of the range is."""
 
     launch: EnvironmentLaunch
     job: str
@@ -58,34 +61,43 @@ class TaskPlan:
     dataframe_schema: pa.Schema | None = None
 
 
-def task_of(plan: TaskPlan) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`."""
+def range_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
+    """The function for an RDD's `mapPartitions`: each partition holds one position in the plan's table."""
 
-    def penstock_task(batches: Batches) -> Batches:
-        yield run_task(plan, batches)
+    def penstock_task(positions: Iterator[int]) -> Iterator[Status]:
+        (position,) = list(positions)
+        vertex, subtask = plan.table[position]
+        yield _run(plan, vertex, subtask, None)
 
     return penstock_task
 
 
-def run_task(plan: TaskPlan, batches: Batches) -> pa.RecordBatch:
-    """Run the subtask that this Spark task stands for; its status row."""
+def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow` over a DataFrame."""
+
+    def penstock_task(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        vertex, context = plan.dataframe_vertex, TaskContext.get()
+        if vertex is None or context is None:
+            raise PenstockError("a Penstock task was run outside a Spark task, or without its DataFrame")
+        status = _run(plan, vertex, context.partitionId(), _conformed(batches, plan.dataframe_schema))
+        columns = [_number(status[0]), _number(status[1]), _text(status[2]), _text(status[3])]
+        yield pa.RecordBatch.from_arrays(columns, schema=_STATUS_SCHEMA)
+
+    return penstock_task
+
+
+def _run(plan: TaskPlan, vertex: int, subtask: int, rows: Batches | None) -> Status:
+    """Run the subtask that this Spark task stands for."""
     from pyspark import TaskContext
 
     _freeze_modules()
     context = TaskContext.get()
     if context is None:
         raise PenstockError("a Penstock task was run outside a Spark task")
-    rows: Batches | None = None
-    if plan.dataframe_vertex is None:
-        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        vertex, subtask = plan.table[numbers[0]]
-    else:
-        vertex, subtask = plan.dataframe_vertex, context.partitionId()
-        rows = _conformed(batches, plan.dataframe_schema)
     attempt = AttemptId(plan.job, vertex, subtask, context.taskAttemptId())
-    state, error = _run_attempt(plan, attempt, rows)
-    columns = [_number(vertex), _number(subtask), _text(state), _text(error)]
-    return pa.RecordBatch.from_arrays(columns, schema=_STATUS_SCHEMA)
+    return (vertex, subtask, *_run_attempt(plan, attempt, rows))
 
 
 def _number(value: int) -> pa.Array:

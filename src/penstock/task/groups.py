@@ -77,6 +77,7 @@ class GroupCollector:
         self, sides: Sequence[Side], memory: TaskMemory, level: int = 0, chunk_rows: int = CHUNK_ROWS
     ) -> None:
         self._sides = tuple(sides)
+        self._keys = [[side.schema.get_field_index(key) for key in side.keys] for side in sides]
         self._memory = memory
         self._level = level
         self._chunk_rows = chunk_rows
@@ -116,11 +117,16 @@ class GroupCollector:
         for groups in sides:
             groups.extend([] for _ in range(count - len(groups)))
             groups.reverse()
+        indices = self._keys[0]
         for _ in range(count):
             slices = [groups.pop() for groups in sides]
-            side = next(side for side, found in enumerate(slices) if found)
-            first = slices[side][0]
-            yield tuple(column[0] for column in self._sides[side].key_columns(first)), slices
+            found = slices[0]
+            if not found:
+                side = next(side for side, part in enumerate(slices) if part)
+                found, indices = slices[side], self._keys[side]
+            first = found[0]
+            yield tuple([first.column(index)[0] for index in indices]), slices
+            indices = self._keys[0]
 
     def _spilled_groups(self) -> Iterator[tuple[tuple[pa.Scalar, ...], list[list[pa.RecordBatch]]]]:
         spills, self._spills = self._spills, []

@@ -98,8 +98,9 @@ class _PartFile:
 
     def abort(self) -> None:
         """Close and remove it."""
-        with suppress(OSError, pa.ArrowException, ValueError):
-            self._sink.close()
+        for part in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException, ValueError):
+                part.close()
         with suppress(OSError, pa.ArrowException):
             self._filesystem.delete_file(self._path)
 

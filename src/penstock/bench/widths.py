@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking exchanges to many subpartitions: ranges against few, sort-merge against hash, twice the data.
+
+The rows are made in memory, two producers write, eight tasks read. Every figure is of a whole job in a warm session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.bench.cases import PRODUCERS
+from penstock.bench.environment import PeakMemory
+from penstock.bench.functions import COUNT_DDL, count_rows
+from penstock.bench.measure import COUNT, MEGABYTES, RATIO, SECONDS, Outcome, Say, WrongAnswerError
+from penstock.bench.rows import NUMBERS, GeneratedSource
+from penstock.bench.workers import WorkerFigures, WorkerWatch
+from penstock.spark.runtime import SparkRuntime
+
+ROW_BYTES = 32
+MANY, FEW = 1_000, 8
+READERS = 8
+_ROWS = 31_250_000
+_MORE = 1.1
+"""Stored bytes are more than the rows', and the target should still give as many readers as meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """One run of one width and mode."""
+
+    seconds: float
+    workers: WorkerFigures
+    stored: float
+    """Bytes on disk over bytes of rows."""
+
+
+def width_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outcome]:
+    """The rows of the table about blocking exchanges."""
+    rows = max(MANY, int(_ROWS * scale))
+    say(f"blocking, {rows * ROW_BYTES / 1e6:,.0f} MB to {FEW} and to {MANY:,} subpartitions, {READERS} readers")
+    contenders = {"few": (FEW, "blocking"), "many": (MANY, "blocking"), "hash": (MANY, "blocking_hash")}
+    runs: dict[str, list[Wide]] = {name: [] for name in (*contenders, "twice")}
+    for turn in range(repeat + 1):
+        for name, (subpartitions, mode) in contenders.items():
+            runs[name].append(run_wide(spark, rows, subpartitions, mode))
+        runs["twice"].append(run_wide(spark, 2 * rows, MANY, "blocking"))
+        shown = ", ".join(f"{name} {found[-1].seconds:.2f} s" for name, found in runs.items())
+        say(f"  {shown}" + ("" if turn else " (not counted)"))
+    return list(_outcomes({name: found[1:] for name, found in runs.items()}, rows))
+
+
+def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
+    """Twice the data to many subpartitions, in a session whose environment has little network memory."""
+    rows = max(MANY, int(2 * _ROWS * scale))
+    memory = SparkRuntime.of(spark).settings().network.memory
+    with PeakMemory(spark.sparkContext.applicationId) as peak:
+        run = run_wide(spark, rows, MANY, "blocking")
+    name = f"blocking to {MANY:,} subpartitions with {memory >> 20} MB of network memory"
+    say(f"{name}: {run.seconds:.2f} s, {run.workers.bytes / 1e6:.0f} MB in tasks, {peak.bytes / 1e6:.0f} MB beside")
+    size = rows * ROW_BYTES
+    return [
+        Outcome(name, rows, size, (run.seconds,)),
+        Outcome(f"{name}: tasks' peak memory", rows, size, (run.workers.bytes / 1e6,), unit=MEGABYTES),
+    ]
+
+
+def run_wide(spark: Any, rows: int, subpartitions: int, mode: str) -> Wide:
+    """One job: made in memory, keyed to so many subpartitions, counted by eight readers of ranges."""
+    source = SourceStep("generated", NUMBERS, GeneratedSource(rows), limit=PRODUCERS)
+    conf = {
+        "spark.penstock.blocking.maxSubpartitions": str(subpartitions),
+        "spark.penstock.blocking.targetBytes": str(int(rows * ROW_BYTES * _MORE / READERS)),
+    }
+    with _settings(spark, conf):
+        counted = Stream((source,), spark).keyBy("id", mode=mode).mapInArrow(count_rows, COUNT_DDL)
+        runtime = SparkRuntime.of(spark)
+        settings = runtime.settings()
+        plan = counted.plan(settings, runtime.total_slots(), keep=False)
+        gc.collect()
+        began = time.perf_counter()
+        with WorkerWatch() as watch:
+            result = runtime.run(plan.graph, plan.dataframes, settings)
+        seconds = time.perf_counter() - began
+    written = result.metrics[0]
+    read = result.metrics[1]["rows_in"]
+    if read != rows:
+        raise WrongAnswerError(f"{read:,.0f} rows arrived of {rows:,}")
+    return Wide(seconds, watch.figures, written.get("service.bytes_stored", 0.0) / written["bytes_out"])
+
+
+def _outcomes(runs: dict[str, list[Wide]], rows: int) -> Iterator[Outcome]:
+    size = rows * ROW_BYTES
+
+    def outcome(name: str, kind: str, unit: str, figures: list[float]) -> Outcome:
+        twice = 2 if kind == "twice" else 1
+        return Outcome(name, twice * rows, twice * size, tuple(figures), unit=unit)
+
+    names = {
+        "few": f"blocking to {FEW} subpartitions",
+        "many": f"blocking to {MANY:,} subpartitions (sort-merge), read as ranges",
+        "twice": "the same, twice the data",
+        "hash": f"blocking to {MANY:,} subpartitions (hash)",
+    }
+    for kind, name in names.items():
+        found = runs[kind]
+        yield outcome(name, kind, SECONDS, [run.seconds for run in found])
+        if kind != "few":
+            yield outcome(f"{name}: tasks' peak memory", kind, MEGABYTES, [run.workers.bytes / 1e6 for run in found])
+    for kind in ("many", "hash"):
+        yield outcome(f"{names[kind]}: open files", kind, COUNT, [float(run.workers.files) for run in runs[kind]])
+        yield outcome(f"{names[kind]}: write calls", kind, COUNT, [float(run.workers.writes) for run in runs[kind]])
+    yield outcome("bytes on disk over bytes of rows", "many", RATIO, [run.stored for run in runs["many"]])
+
+
+@contextlib.contextmanager
+def _settings(spark: Any, conf: dict[str, str]) -> Iterator[None]:
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in conf:
+            spark.conf.unset(key)
