@@ -25,7 +25,7 @@ def each_batch(query, **tables):
 
 
 def whole_partition(query, **tables):
-    """Run the query once over all rows of the partition, which must fit memory: orders, and the last step of a top-k."""
+    """Run the query once over all rows of the partition, which must fit memory: orders, the last step of a top-k."""
     over_batches = each_batch(query, **tables)
 
     def over_partition(batches):

@@ -114,6 +114,7 @@ def test_public_names() -> None:
         "GroupedDataFrame",
         "KeyedStream",
         "Stream",
+        "datasets",
         "fromDataFrame",
         "groupBy",
         "readParquet",

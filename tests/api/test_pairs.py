@@ -71,7 +71,9 @@ def test_cogroup_in_pandas(settings: Settings) -> None:
         assert list(right.columns) == ["k", "p"]
         return left.merge(right, on="k", how="inner")[["o", "p"]]
 
-    found = bag(run_local(orders(numPartitions=2).cogroup(people()).applyInPandas(merged, "o long, p string"), settings))
+    found = bag(
+        run_local(orders(numPartitions=2).cogroup(people()).applyInPandas(merged, "o long, p string"), settings)
+    )
     names = {row["k"]: row["p"] for row in PEOPLE.to_pylist()}
     assert found == Counter((row["o"], names[row["k"]]) for row in ORDERS.to_pylist() if row["k"] in names)
 
@@ -169,7 +171,13 @@ def test_the_plan_of_a_join(capsys: pytest.CaptureFixture[str]) -> None:
     assert graph.vertices[2].parallelism == 3
     stream.explain()
     text = capsys.readouterr().out
-    for part in ("combine: inner join on k", "input side 0: edge 0", "input side 1: edge 1", "blocking_sort_merge", "Region 1"):
+    for part in (
+        "combine: inner join on k",
+        "input side 0: edge 0",
+        "input side 1: edge 1",
+        "blocking_sort_merge",
+        "Region 1",
+    ):
         assert part in text
 
 

@@ -49,7 +49,9 @@ def test_partitions_one_after_the_other_are_in_order(
     columns: tuple[str, ...], ascending: Any, nulls: str | None, settings: Settings
 ) -> None:
     """The concatenated result is the full sort: several columns, both directions, nulls as in Spark or as asked."""
-    result = LocalRunner(settings, slots=8).run(source().sortBy(*columns, ascending=ascending, nulls=nulls, numPartitions=4))
+    result = LocalRunner(settings, slots=8).run(
+        source().sortBy(*columns, ascending=ascending, nulls=nulls, numPartitions=4)
+    )
     assert len(result.partitions) == 4
     assert sum(1 for part in result.partitions if part) == 4
     directions = ascending if isinstance(ascending, list) else [ascending] * len(columns)
@@ -144,7 +146,11 @@ CALLS = {
     "an expression": (lambda s: s.sortBy(3), TypeError, "withColumn"),
     "too few directions": (lambda s: s.sortBy("n", "s", ascending=[True]), PlanError, "2 columns and 1 directions"),
     "a direction that is none": (lambda s: s.sortBy("n", ascending="up"), TypeError, "'up'"),
-    "a place that is none": (lambda s: s.sortBy("n", nulls="middle"), PlanError, "'first', 'last' or None, not 'middle'"),
+    "a place that is none": (
+        lambda s: s.sortBy("n", nulls="middle"),
+        PlanError,
+        "'first', 'last' or None, not 'middle'",
+    ),
     "a nested column": (lambda s: s.sortBy("l"), SchemaError, "'l' of type list"),
     "an interval": (lambda s: s.sortBy("i"), SchemaError, "'i' of type month_day_nano_interval has no order"),
     "zero partitions": (lambda s: s.sortBy("n", numPartitions=0), PlanError, "sortBy: numPartitions"),
@@ -154,9 +160,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_sorts_are_refused_at_the_call(name: str) -> None:
     """Each wrong argument is refused where it is written, by an error that names it."""
-    rows = pa.table(
-        {"n": [1], "s": ["a"], "l": [[1]], "i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}
-    )
+    rows = pa.table({"n": [1], "s": ["a"], "l": [[1]], "i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     call, error, message = CALLS[name]
     with pytest.raises(error, match=message):
         call(fromBatches(rows))

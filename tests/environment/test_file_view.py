@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -191,6 +192,28 @@ def test_readers_without_credit_hold_no_memory(tmp_path: Path, layout: Layout) -
         assert idle[0].rows == rows_of(0)
 
     run(lambda: make(tmp_path / "p", layout), body)
+
+
+def test_a_file_is_read_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of all subpartitions, opened from the last to the first: the file is gone through once or twice."""
+    offsets: list[int] = []
+    read = ServedFileView.read
+
+    def noted(view: ServedFileView) -> bytes | None:
+        if view.place[1]:
+            offsets.append(view.place[1])
+        return read(view)
+
+    monkeypatch.setattr(ServedFileView, "read", noted)
+
+    async def body(bench: Bench) -> None:
+        readers = [Reader(bench, first, 1, credit=AHEAD) for first in reversed(range(SUBPARTITIONS))]
+        await until(lambda: all(len(reader.events) == 2 for reader in readers), readers)
+        turns = sum(following < offset for offset, following in itertools.pairwise(offsets))
+        assert len(offsets) >= SUBPARTITIONS * ROWS * 8 // CHUNK
+        assert turns <= len(offsets) // 5
+
+    run(lambda: make(tmp_path / "p", Layout.SORT_MERGE, chunks=16), body)
 
 
 def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_every_life_can_end_in_every_way() -> None:
     [
         ("write write finish consume release", PartitionState.RELEASED),
         ("finish consume", PartitionState.CONSUMED),
+        ("write finish consume consume release", PartitionState.RELEASED),
         ("write consume write finish", PartitionState.CONSUMED),
         ("write fail release", PartitionState.FAILED),
         ("write finish expire fail", PartitionState.EXPIRED),

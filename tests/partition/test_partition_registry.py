@@ -106,6 +106,18 @@ def test_answers_are_distinct() -> None:
         assert registry.occupying() == []
 
 
+def test_a_range_is_the_partitions_business_and_an_answer_needs_no_view() -> None:
+    """A pipelined partition refuses a range; `answer` is None of a living one, else what a reader would be told."""
+    registry = PartitionRegistry("host-a")
+    registry.register(partition(name(), registry))
+    with pytest.raises(ProtocolError, match="pipelined"):
+        registry.request(name(), 0, lambda: None, 2)
+    assert registry.answer(name()) is None
+    registry.expire([name()])
+    assert isinstance(registry.answer(name()), PartitionExpiredError)
+    assert isinstance(registry.answer(name(index=3)), PartitionNotProducedError)
+
+
 def test_first_end_is_remembered() -> None:
     """A failed partition that is released afterwards stays failed: the cause is what matters."""
     registry = PartitionRegistry()

@@ -344,6 +344,32 @@ def test_a_reserve_is_kept_free(tmp_path: Path) -> None:
     assert keys(tmp_path, 1) == list(range(10))
 
 
+class _Shrinking:
+    """A file system with so many bytes free at the first look, and half as many at each following one."""
+
+    f_frsize = 1
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+
+    @property
+    def f_bavail(self) -> int:
+        """What is free now."""
+        self._free //= 2
+        return self._free
+
+
+def test_a_reserve_is_kept_free_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up while a partition is written: it is refused before the reserve is touched, and goes."""
+    system = _Shrinking(8 << 20)
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: system)
+    writer = writer_in(tmp_path, 5, FileOptions(sort_buffer=16 << 10, reserve=1 << 20))
+    with pytest.raises(PenstockError, match=re.escape("1048576 stay free (spark.penstock.blocking.reserve)")):
+        fill(writer)
+    assert list(tmp_path.iterdir()) == []
+    assert not writer.is_open
+
+
 def test_an_index_that_cannot_get_its_name_leaves_no_data(tmp_path: Path) -> None:
     """When the very last step fails nothing stays that could be taken for a partition."""
     (tmp_path / "p.index").mkdir()

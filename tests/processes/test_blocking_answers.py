@@ -137,7 +137,8 @@ def test_a_damaged_file_names_partition_attempt_host_and_file(
 def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exchange: Exchange) -> None:
     """A partition occupies its host while it is written and when it is finished; two files however many readers."""
     kind = PartitionKind.BLOCKING_SORT_MERGE
-    commander = exchange.host("a") and harness.commander("a")
+    exchange.host("a")
+    commander = harness.commander("a")
     before = commander.call("local.statistics", {}, 10)["segments_guaranteed"]
     producer = exchange.produce(Written(kind, subpartitions=1000))
     reserved = commander.call("local.statistics", {}, 10)["segments_guaranteed"] - before
@@ -147,11 +148,15 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     row = pa.record_batch([pa.array([1], pa.int64())], schema=schema)
     for subpartition in range(1000):
         producer.writer.write(row, subpartition)
+    producer.writer.broadcast(numbers(*range(500)))
     producer.writer.finish()
     assert commander.call("local.statistics", {}, 10)["segments_guaranteed"] == before
     assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data", "index"]
+    size = sum(path.stat().st_size for path in folder_of(harness, producer).iterdir())
+    assert size < 1 << 20, "a broadcast batch is stored once"
     consumers = [exchange.consume([(producer.descriptor, first, 125)]) for first in range(0, 1000, 125)]
-    assert [len(consumer.values()) for consumer in consumers] == [125] * 8
+    rows = [sum(end.rows for end in ends_of(consumer.drain()).values()) for consumer in consumers]
+    assert rows == [125 * 501] * 8
     exchange.host("a").release_partitions_locally([producer.descriptor.partition])
     wait_until(lambda: not folder_of(harness, producer).exists(), "the files to go")
 
@@ -159,12 +164,13 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
 def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHarness, exchange: Exchange) -> None:
     """Some writers get all there is; the next waits for one to end, and another that is cancelled stops waiting."""
     kind = PartitionKind.BLOCKING_SORT_MERGE
-    commander = exchange.host("a") and harness.commander("a")
+    exchange.host("a")
+    commander = harness.commander("a")
     writing: list[Producer] = []
 
     def left() -> float:
         figures = commander.call("local.statistics", {}, 10)
-        return figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"]
+        return float(figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"])
 
     while left() >= LEAST // (256 << 10):
         writing.append(exchange.produce(Written(kind, subpartitions=20, index=len(writing))))
@@ -184,3 +190,33 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHar
         producer.writer.write(numbers(1), 19)
         producer.writer.finish()
     assert exchange.consume([(producer.descriptor, 0, 20) for producer in writing]).values() == [1] * len(writing)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_partitions_are_read_beside_and_elsewhere(
+    request: pytest.FixtureRequest, compression: str
+) -> None:
+    """Both layouts, compressed, of numbers, texts and dictionaries: the same rows at either reader, fewer bytes."""
+    harness = LocalHarness(request.node.name, {"spark.penstock.blocking.compression": compression})
+    exchange = Exchange(harness, asyncio.run)
+    columns = {
+        "n": pa.array(range(20_000), pa.int64()),
+        "s": pa.array([f"text {n % 100}" for n in range(20_000)]),
+        "d": pa.array([f"word {n % 3}" for n in range(20_000)]).dictionary_encode(),
+    }
+    batch = pa.record_batch(columns)
+    for index, kind in enumerate(KINDS):
+        for schema in (batch.schema, batch.schema.remove(2)):
+            producer = exchange.produce(Written(kind, schema, SUBPARTITIONS, index))
+            for subpartition in (1, 2, 1):
+                producer.writer.write(batch.select(schema.names), subpartition)
+            producer.writer.finish()
+            assert 0 < producer.writer.subpartition_bytes()[1] < batch.nbytes
+            for host in READERS:
+                received = exchange.consume([(producer.descriptor, 0, SUBPARTITIONS)], schema, host).drain()
+                table = pa.Table.from_batches([item.batch for item in received if item.batch is not None])
+                assert table.num_rows == 60_000
+                expected = pa.Table.from_batches([batch.select(schema.names)] * 3)
+                assert table.sort_by("n").to_pylist() == expected.sort_by("n").to_pylist()
+    exchange.close()
+    harness.close()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, NO_KEYS, batch_of, sample
 
-from penstock.record.partitioners import KINDS, Partitioner, PartitionerSpec
+from penstock.record.partitioners import KINDS, RANGE_PLACES, Partitioner, PartitionerSpec
 from penstock.record.spark_hash import spark_hash
 from penstock.record.word_hash import word_hash
 from penstock.shuffle.errors import SchemaError, SettingError
@@ -29,7 +29,7 @@ def _modulo(batch: pa.RecordBatch) -> Any:
 
 def _spec(kind: str, keys: tuple[str, ...] = ("row",), spark: bool = False) -> PartitionerSpec:
     function = _modulo if kind == "custom" else None
-    return PartitionerSpec(kind, keys if kind == "hash" else (), function, spark)
+    return PartitionerSpec(kind, keys if kind in ("hash", "range") else (), function, spark)
 
 
 def _placed(partitioner: Partitioner, batch: pa.RecordBatch) -> dict[int, list[Any]]:
@@ -214,7 +214,12 @@ def test_missing_and_unhashable_keys() -> None:
 
 def test_specs_are_checked_and_travel() -> None:
     """A wrong spec is refused at once; a right one survives pickling."""
-    for wrong, message in (({"kind": "range"}, "range"), ({"kind": "hash"}, "key"), ({"kind": "custom"}, "function")):
+    for wrong, message in (
+        ({"kind": "nearest"}, "unknown partitioner 'nearest'"),
+        ({"kind": "range"}, "one column that holds the places"),
+        ({"kind": "hash"}, "key"),
+        ({"kind": "custom"}, "function"),
+    ):
         with pytest.raises(SettingError, match=message):
             PartitionerSpec(**wrong)
     with pytest.raises(SettingError, match="0 subpartitions"):
@@ -222,6 +227,15 @@ def test_specs_are_checked_and_travel() -> None:
     for kind in KINDS:
         spec = pickle.loads(pickle.dumps(_spec(kind)))  # noqa: S301 - our own bytes
         assert spec == _spec(kind)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 300])
+def test_ranges_have_equal_shares_of_the_places(n: int) -> None:
+    """Subpartitions are in order of the places, and each has as many places as the others."""
+    batch = pa.record_batch([pa.array(range(RANGE_PLACES), pa.uint16())], ["row"])
+    placed = _placed(_spec("range").build(n, 0), batch)
+    assert [row["row"] for channel in sorted(placed) for row in placed[channel]] == list(range(RANGE_PLACES))
+    assert {len(rows) for rows in placed.values()} <= {RANGE_PLACES // n, RANGE_PLACES // n + 1}
 
 
 def test_zero_columns_and_zero_rows() -> None:

@@ -135,6 +135,10 @@ out["environments"] = [
     {name: int(item[name]) for name in ("connections_opened", "connections_accepted", "remote_bytes_in")}
     for item in after.values()
 ]
+kept = parts.persist()
+out["persisted"] = [kept.toDF().count(), kept.keyBy("id", numPartitions=7).agg(n=("id", "count")).toDF().count()]
+out["persisted_on"] = len({d.environment for d in runtime.persisted.find(kept.branches[0]).held.present})
+kept.unpersist()
 out["read_over_tcp"] = sum(after[pid]["remote_bytes_in"] - before[pid]["remote_bytes_in"] for pid in before)
 
 # 2. peers without the secret, while a job runs
@@ -258,6 +262,8 @@ def test_two_executors(tmp_path: Path) -> None:
         assert item["connections_accepted"] == 1
         assert item["remote_bytes_in"] > 0
     assert out["read_over_tcp"] > 10_000 * 8 // 2, "a reader on one host reads the other host's partitions"
+    assert out["persisted"] == [20000, 20000], "one task reads what is persisted on both hosts"
+    assert out["persisted_on"] == 2
     assert out["refused"] == [True] * len(out["refused"])
     for answer in out["answers"]:
         assert "AuthenticationError" in json.dumps(answer), answer

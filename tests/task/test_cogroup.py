@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +120,9 @@ def test_a_large_group_beside_small_ones() -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     collector = GroupCollector((Side(schema, ("k",)),), memory)
     for number, batch in enumerate(_chunks(50_000, 1)):
-        small = pa.RecordBatch.from_arrays([int64_array(np.arange(number * 9, number * 9 + 9) + 1)] * 2, names=["k", "v"])
+        small = pa.RecordBatch.from_arrays(
+            [int64_array(np.arange(number * 9, number * 9 + 9) + 1)] * 2, names=["k", "v"]
+        )
         collector.add(batch)
         collector.add(small)
     sizes = sorted(sum(part.num_rows for part in slices) for _, (slices,) in collector.groups())
@@ -150,10 +151,12 @@ def test_a_spill_file_has_no_name(tmp_path: Path) -> None:
     spill = SpillFile(schema, memory)
     for batch in _chunks(5000, 100):
         spill.write(batch, key_buckets([batch.column("k")], 0))
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
     assert sum(spill.size(bucket) for bucket in range(64)) == memory.spilled_bytes
     for _ in range(2):
-        parts = [np.concatenate([np.asarray(b.column("v")) for b in spill.read(n)] or [np.zeros(0)]) for n in range(64)]
+        parts = [
+            np.concatenate([np.asarray(b.column("v")) for b in spill.read(n)] or [np.zeros(0)]) for n in range(64)
+        ]
         assert sum(map(len, parts)) == 5000
         assert all(np.all(np.diff(part) > 0) for part in parts)
     spill.close()
@@ -169,12 +172,11 @@ def test_a_folder_that_cannot_be_written_is_named() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's ENOSPC, from a device that is always full, becomes an error with the remedy."""
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: open("/dev/full", "r+b", buffering=0))
-    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-    spill = SpillFile(schema, memory_of(1))
-    with pytest.raises(PenstockError, match="no space left"):
-        spill.write(next(_chunks(1000, 10)), np.zeros(1000, np.uint8))
-    spill.close()
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+        spill = SpillFile(pa.schema([("k", pa.int64()), ("v", pa.int64())]), memory_of(1))
+        with pytest.raises(PenstockError, match="no space left"):
+            spill.write(next(_chunks(1000, 10)), np.zeros(1000, np.uint8))
 
 
 def test_levels_use_other_bits() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equi-joins of one partition against nested loops: any rows, any cut, every type of join, with and without spilling."""
+"""Equi-joins of one partition against nested loops: any rows, any cut, every type of join, spilled or not."""
 
 from __future__ import annotations
 
@@ -188,7 +188,9 @@ def test_which_side_may_be_divided(how: str, side: int | None) -> None:
 
 def test_nulls_are_declared_where_a_side_may_be_missing() -> None:
     """Columns that are NOT NULL stay so, except those of a side that may have met nothing."""
-    left = Side(pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("a", pa.int64(), nullable=False)]), ("k",))
+    left = Side(
+        pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("a", pa.int64(), nullable=False)]), ("k",)
+    )
     right = Side(pa.schema([pa.field("k", pa.int64()), pa.field("b", pa.int64(), nullable=False)]), ("k",))
     found = {how: [field.nullable for field in join_schema(left, right, how)] for how in JOINS}
     assert found == {

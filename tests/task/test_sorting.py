@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from penstock.record import PartitionerSpec
 from penstock.record.partitioners import RANGE_PLACES
-from penstock.shuffle.errors import SettingError
 from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.ordering import Places, SortKey, comparable, sorted_positions
 from penstock.task.sorting import CutRanges, KeySample, Order, SampleKeys, SortRows, TagRanges
@@ -107,7 +106,9 @@ def batches_of(rows: pa.RecordBatch, cut: int) -> Iterator[pa.RecordBatch]:
 
 
 @settings(deadline=None, max_examples=150)
-@given(rows_of_all, orders, st.integers(1, 9), st.sampled_from([1, 200, 1000, 1 << 30]), st.integers(1, 4), st.booleans())
+@given(
+    rows_of_all, orders, st.integers(1, 9), st.sampled_from([1, 200, 1000, 1 << 30]), st.integers(1, 4), st.booleans()
+)
 def test_ranges_sorted_one_after_the_other_are_a_sort(
     rows: list[dict[str, Any]], keys: list[SortKey], cut: int, limit: int, partitions: int, placed: bool
 ) -> None:
@@ -261,9 +262,3 @@ def test_ranges_are_even() -> None:
     sizes = [len(values) for number, values in parts.items() if number not in homes]
     assert max(sizes) < 400_000 / 8 * 1.15
     assert len(parts[homes[0]]) < 100_000 + 400_000 / 8 * 1.15
-
-
-def test_a_range_partitioner_needs_its_column() -> None:
-    """One column of places, no more and no less."""
-    with pytest.raises(SettingError, match="one column that holds the places"):
-        PartitionerSpec("range")

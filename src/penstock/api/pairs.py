@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two keyed streams into one: cogroup and join. Both sides are exchanged by the same hash to the same partitions.
 
-An exchange belongs to the verb behind it: a keyed stream that is joined twice is sent twice. Persist or write out what
-is used often.
+An exchange belongs to the verb behind it: a keyed stream that is joined twice is sent twice. Persist or write out
+what is used often.
 """
 
 from __future__ import annotations
@@ -106,18 +106,21 @@ def check_pair(left: KeyedStream, right: object, verb: str) -> None:
 
     if not isinstance(right, KeyedStream):
         raise TypeError(
-            f"{verb} takes a keyed stream, not {type(right).__name__}: write other.keyBy(...) with the columns to meet on"
+            f"{verb} takes a keyed stream, not {type(right).__name__}: write other.keyBy(...) with the columns to "
+            "meet on"
         )
     if len(left.keys) != len(right.keys):
-        raise PlanError(f"{verb}: both sides need as many keys; they have {_shown(left.keys)} and {_shown(right.keys)}")
+        raise PlanError(
+            f"{verb}: both sides need as many keys; they have {_shown(left.keys)} and {_shown(right.keys)}"
+        )
     for side in (left, right):
         refuse_ungroupable(side.schema, side.keys)
     for one, other in zip(left.keys, right.keys, strict=True):
         types = [plain_type(side.schema.field(key).type) for side, key in ((left, one), (right, other))]
         if types[0] != types[1]:
             raise SchemaError(
-                f"{verb}: keys must have the same type; {one!r} of the left side is {types[0]}, {other!r} of the right "
-                f"side is {types[1]}: cast one of them with mapInArrow before keyBy"
+                f"{verb}: keys must have the same type; {one!r} of the left side is {types[0]}, {other!r} of the "
+                f"right side is {types[1]}: cast one of them with mapInArrow before keyBy"
             )
     counts = (left.partitions, right.partitions)
     if None not in counts and counts[0] != counts[1]:
@@ -130,7 +133,9 @@ def check_pair(left: KeyedStream, right: object, verb: str) -> None:
 def _join_type(how: object) -> str:
     kind = _ALIASES.get(how.replace("_", "").lower()) if isinstance(how, str) else None
     if kind is None:
-        raise PlanError(f"join: how={how!r} is not one of {', '.join(JOINS)}, or another of PySpark's names for these")
+        raise PlanError(
+            f"join: how={how!r} is not one of {', '.join(JOINS)}, or another of PySpark's names for these"
+        )
     return kind
 
 
@@ -155,8 +160,8 @@ def _check_columns(left: Side, right: Side, how: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaError(
-            f"join: {', '.join(map(repr, twice))} would be in the result twice: rename or drop the column on one side "
-            "with mapInArrow before keyBy"
+            f"join: {', '.join(map(repr, twice))} would be in the result twice: rename or drop the column on one "
+            "side with mapInArrow before keyBy"
         )
 
 

@@ -5,10 +5,10 @@ Chaining: an operator joins the vertex of the step it reads unless that step has
 gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex, and so
 does a combination of streams, whose exchanges end in its one vertex, each on a side of its own.
 
-Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that run at the same
-time and ask for nothing, at least one each. Vertices that a blocking edge keeps apart do not run at the same time;
-where no edge is blocking all do, also those that no edge joins. A source is not split finer than its parts, and a
-vertex behind a forward edge has its producer's parallelism. Whether it all fits is the JobMaster's to say.
+Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that run at the
+same time and ask for nothing, at least one each. Vertices that a blocking edge keeps apart do not run at the same
+time; where no edge is blocking all do, also those that no edge joins. A source is not split finer than its parts,
+and a vertex behind a forward edge has its producer's parallelism. Whether it all fits is the JobMaster's to say.
 """
 
 from __future__ import annotations

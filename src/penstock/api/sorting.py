@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A global order: sortBy as steps of a plan.
 
-The stream's last stage sends a sample of its keys to one task, which cuts them into ranges; the rows wait in a blocking
-exchange until that is known, whatever the job's mode. Then each row goes to the partition of its range and is sorted
-there. One partition needs no ranges.
+The stream's last stage sends a sample of its keys to one task, which cuts them into ranges; the rows wait in a
+blocking exchange until that is known, whatever the job's mode. Then each row goes to the partition of its range and
+is sorted there. One partition needs no ranges.
 """
 
 from __future__ import annotations

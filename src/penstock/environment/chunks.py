@@ -8,6 +8,8 @@ loop, while the disk works.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -24,8 +26,8 @@ class ChunkedRange:
     """One reader's way through its range."""
 
     __slots__ = (
-        "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size", "_stored",
-        "_stretches",
+        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size", "_starts",
+        "_stored", "_stretches", "_warmed",
     )  # fmt: skip
 
     def __init__(self, stored: StoredRange, chunk: int) -> None:
@@ -33,6 +35,8 @@ class ChunkedRange:
         self._chunk = chunk
         self._open: OpenRange | None = None
         self._stretches: list[Stretch] = []
+        self._starts: list[int] = []
+        self._at = self._warmed = 0
         self._messages: Iterator[bytes | memoryview] = iter(())
         self._parts: list[bytes | memoryview] = []
         self._size = 0
@@ -61,6 +65,7 @@ class ChunkedRange:
         if self._open is None:
             self._open = self._stored.open()
             self._stretches = self._open.stretches
+            self._starts = list(itertools.accumulate((each.end - each.begin for each in self._stretches), initial=0))
             self._messages = self._open.messages()
             self._find_place()
             return None
@@ -96,27 +101,38 @@ class ChunkedRange:
     def _find_place(self) -> None:
         """Where the range's next unread byte lies, and how much there is from there on."""
         done = self._consumed - self._size
-        left = 0
-        for stretch in self._stretches:
-            left += (stretch.end - stretch.begin) * stretch.times
-        self._left = max(0, left - done)
-        for stretch in self._stretches:
+        self._left = max(0, sum((each.end - each.begin) * each.times for each in self._stretches) - done)
+        for start, stretch in zip(self._starts, self._stretches, strict=False):
             size = (stretch.end - stretch.begin) * stretch.times
             if done < size:
-                self._place = (stretch.file, stretch.begin + done // stretch.times)
+                inside = done // stretch.times
+                self._at = start + inside
+                self._place = (stretch.file, stretch.begin + inside)
                 return
             done -= size
 
     def _warm(self) -> None:
-        scratch = getattr(_scratch, "bytes", None)
-        if scratch is None or len(scratch) < 2 * self._chunk:
-            scratch = _scratch.bytes = bytearray(2 * self._chunk)
-        file, offset = self._place
-        try:
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # released meanwhile: what is mapped stays readable
-        try:
-            os.preadv(descriptor, [scratch], offset)
-        finally:
-            os.close(descriptor)
+        """Read what the next chunk needs into the page cache: of each stretch its own bytes, and each byte once."""
+        begin = max(self._at, self._warmed)
+        self._warmed = min(self._at + 2 * self._chunk, self._starts[-1])
+        number = max(0, bisect.bisect_right(self._starts, begin) - 1)
+        while begin < self._warmed:
+            start, stretch = self._starts[number], self._stretches[number]
+            size = min(self._warmed, self._starts[number + 1]) - begin
+            _fetch(stretch.file, stretch.begin + begin - start, size)
+            begin += size
+            number += 1
+
+
+def _fetch(file: str, offset: int, size: int) -> None:
+    scratch = getattr(_scratch, "bytes", None)
+    if scratch is None or len(scratch) < size:
+        scratch = _scratch.bytes = bytearray(size)
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # released meanwhile: what is mapped stays readable, and what is not is the answer's business
+    try:
+        os.preadv(descriptor, [memoryview(scratch)[:size]], offset)
+    finally:
+        os.close(descriptor)

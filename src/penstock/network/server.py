@@ -3,8 +3,8 @@
 
 Rules. A connection counts only after its handshake, which has a deadline; until then it costs one small task, and
 there are at most `max_handshakes` of them. A request for a partition that is not produced yet waits `request_timeout`
-seconds for it and is then answered *not produced*. Losing a connection releases all its views. A peer that has granted
-credit and takes nothing for `stall_timeout` seconds is given up: what was read for it would be kept from others.
+seconds for it and is then answered *not produced*. Losing a connection releases all its views. A peer that takes
+nothing of what waits for it for `stall_timeout` seconds is given up: what was read for it would be kept from others.
 `close` leaves no task, socket, timer or callback.
 """
 
@@ -101,6 +101,8 @@ class _ServedConnection:
 
     def watch(self, connection: FrameConnection, patience: float) -> None:
         """Give the connection up when bytes wait for a whole `patience` and none is taken."""
+        if connection.is_closed:
+            return
         if connection.pending and connection.bytes_sent == self._sent:
             gone = f"{connection.peer} has taken nothing for {patience:g} s: it hangs or was lost"
             connection.close(EnvironmentLostError(gone))

@@ -5,8 +5,8 @@ Rules:
 
 - Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it.
 - Written with `writev`, never gathered into one piece; short writes are continued.
-- `reserve` bytes of the file system stay free: looked at before the first byte, every few MiB, and where the caller
-  says what it is about to write. A full disk and a reserve that is reached are one clear error, and the space is
+- `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
+  says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is reached are one clear error, and the space is
   given back at once.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
@@ -26,7 +26,7 @@ from penstock.shuffle.ids import PartitionId
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a file system says that has no room."""
 
-_LOOK_EVERY = 4 << 20
+_LOOK_EVERY = 256 << 10
 _PARTS = 1024
 """IOV_MAX of Linux: more parts than this are refused by `writev`."""
 

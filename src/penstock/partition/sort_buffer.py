@@ -16,8 +16,15 @@ import pyarrow as pa
 BLOCK_BYTES = 256 << 10
 """Batches are joined up to this many bytes."""
 
+_SLICE_BYTES = 16 << 10
+
 Held = list[tuple[pa.RecordBatch, int]]
 """Batches of one subpartition in order, each with its bytes."""
+
+
+def gather_bytes(subpartitions: int, limit: int) -> int:
+    """How many bytes to split at once, so that each subpartition gets a block that needs no joining."""
+    return min(limit, max(BLOCK_BYTES, subpartitions * _SLICE_BYTES))
 
 
 class SortBuffer:

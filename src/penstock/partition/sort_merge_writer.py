@@ -30,14 +30,12 @@ from penstock.buffer import PayloadFormat
 from penstock.partition.file_blocks import BlockOutput
 from penstock.partition.file_header import FileHeader, pack_header
 from penstock.partition.file_output import FileOptions, FileOutput
-from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, joined
+from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined
 from penstock.partition.sort_merge_index import INDEX_MAGIC, Region, Totals, pack_end
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.ids import PartitionId
 
 DATA_MAGIC = b"PENSTDAT"
-
-_SLICE_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ class SortMergeWriter:
 
     @property
     def gather_bytes(self) -> int:
-        """How many bytes are best split at once: a batch for each subpartition that need not be joined."""
-        return min(self._buffer.limit, self.subpartitions * _SLICE_BYTES)
+        """How many bytes are best split at once."""
+        return gather_bytes(self.subpartitions, self._buffer.limit)
 
     @property
     def bytes_on_disk(self) -> int:

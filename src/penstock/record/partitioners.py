@@ -184,7 +184,8 @@ class _Range:
         self._dtype = layout.index_dtype(subpartitions)
 
     def split(self, batch: pa.RecordBatch) -> Parts:
-        places = layout.fixed_values(batch.column(self._column), np.uint16).astype(np.uint64)
+        column = batch.column(self._column)
+        places = layout.fixed_values(column, column.type.to_pandas_dtype()).astype(np.uint64)
         ids = places * np.uint64(self.subpartitions) // np.uint64(RANGE_PLACES)
         return scatter(batch, ids.astype(self._dtype), self.subpartitions)
 

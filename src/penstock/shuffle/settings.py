@@ -84,7 +84,7 @@ class BlockingSettings:
 
     compression: str = "none"
     sort_buffer: int = 16 << 20
-    hash_max_subpartitions: int = 16
+    hash_max_subpartitions: int = 8
     directories: str = ""
     reserve: int = 256 << 20
     read_memory: int = 32 << 20

@@ -62,10 +62,7 @@ class CoGroupApply:
         for key, slices in collector.groups():
             yield (
                 key,
-                [
-                    pa.Table.from_batches(found, side.schema)
-                    for side, found in zip(self.sides, slices, strict=True)
-                ],
+                [pa.Table.from_batches(found, side.schema) for side, found in zip(self.sides, slices, strict=True)],
             )
 
     def call(self, key: tuple[object, ...], sides: Sequence[object]) -> Any:

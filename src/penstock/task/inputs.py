@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's input as iterators of batches, one for each side, over any number of gates.
 
-Events that only say that data has ended are swallowed. Several gates of a side are read in turn, so that none starves:
-all are polled, and when all are empty each is waited on for a few milliseconds. Schemas of a side's gates are the same,
-or differ in nothing that the operators see. A side is read when it is asked, so its producers may wait for the others.
+Events that only say that data has ended are swallowed. Several gates of a side are read in turn, so that none
+starves: all are polled, and when all are empty each is waited on for a few milliseconds. Schemas of a side's gates
+are the same, or differ in nothing that the operators see. A side is read when it is asked, so its producers may
+wait for the others.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Equi-joins of two keyed streams, partition by partition. Which rows meet is found by Arrow's hash join (Acero).
 
-One side is collected, the other is streamed past it in large chunks: the right side is collected, of a right join the
-left one. So write the smaller side on the right. Acero is given the keys and row numbers only, and the rows are then
-gathered by these numbers: it cannot carry nested columns, and so any column can be carried. A chunk of the streamed
-side takes up to half as much memory again as the collected side may.
+One side is collected, the other is streamed past it in large chunks: the right side is collected, of a right join
+the left one. So write the smaller side on the right. Acero is given the keys and row numbers only, and the rows are
+then gathered by these numbers: it cannot carry nested columns, and so any column can be carried. A chunk of the
+streamed side takes up to half as much memory again as the collected side may.
 
-Keys match as Spark matches them: null matches nothing, NaN matches NaN, -0.0 matches 0.0. A collected side that exceeds
-the task's memory makes both sides go to disk by the hash of their keys, and they are joined bucket by bucket; only the
-rows of one key of the collected side must fit. The order of the result is not promised.
+Keys match as Spark matches them: null matches nothing, NaN matches NaN, -0.0 matches 0.0. A collected side that
+exceeds the task's memory makes both sides go to disk by the hash of their keys, and they are joined bucket by
+bucket; only the rows of one key of the collected side must fit. The order of the result is not promised.
 
 When not to use it: for conditions other than equality (cogroup and a function), and without keys (a cross join).
 """
@@ -203,9 +203,7 @@ class _BuiltSide:
             nulls = [pa.nulls(found.num_rows, kind) for kind in missing]
             yield self._row_batch(self._side.key_columns(found), nulls, _others_of(self._side, found))
 
-    def _row_batch(
-        self, keys: list[pa.Array], streamed: list[pa.Array], built: list[pa.Array]
-    ) -> pa.RecordBatch:
+    def _row_batch(self, keys: list[pa.Array], streamed: list[pa.Array], built: list[pa.Array]) -> pa.RecordBatch:
         others = [*built, *streamed] if self._join.streamed_side == _RIGHT else [*streamed, *built]
         return pa.RecordBatch.from_arrays([*map(plain, keys), *others], schema=self._join.schema)
 
@@ -247,4 +245,8 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def _valid_values(numbers: pa.Array) -> npt.NDArray[np.int64]:
     valid = numbers.drop_null() if numbers.null_count else numbers
-    return np.frombuffer(valid.buffers()[1], np.int64, len(valid), valid.offset * 8) if len(valid) else np.zeros(0, np.int64)
+    return (
+        np.frombuffer(valid.buffers()[1], np.int64, len(valid), valid.offset * 8)
+        if len(valid)
+        else np.zeros(0, np.int64)
+    )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of its input a task may hold, and where it puts the rest.
 
-Operators that collect rows (group functions, joins, sorts) ask `task_memory()`; the runner sets it for the length of a
-subtask, so that it need not be handed through every operator. One limit for a task: of a chain, only one operator
-collects at a time, except where a function keeps what it was given. What counts are the collected batches; the copies
-that a function makes, and one group while it is with the function, come on top.
+Operators that collect rows (group functions, joins, sorts) ask `task_memory()`; the runner sets it for the length
+of a subtask, so that it need not be handed through every operator. One limit for a task: of a chain, only one
+operator collects at a time, except where a function keeps what it was given. What counts are the collected batches;
+the copies that a function makes, and one group while it is with the function, come on top.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ class SubtaskReport:
 
     The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
     for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and
-    gates count, under `service.`. `sizes` holds, per output that is a blocking partition, the bytes of each subpartition.
+    gates count, under `service.`. `sizes` holds, per output that is a blocking partition, the bytes of each
+    subpartition.
     """
 
     metrics: dict[str, float]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of a global sort: sample, cut, send each row to its range, sort each range.
 
-A vertex sends a sample of its keys (`SampleKeys`) beside its rows. One task makes of all samples the cuts (`CutRanges`),
-at equal distances of the estimated number of rows. Behind them each row gets its place among the cuts (`TagRanges`), a
-number that grows with the order; equal keys have equal places, so they never part. The exchange sends equal shares of
-the places to each partition, in order, and `SortRows` sorts them there.
+A vertex sends a sample of its keys (`SampleKeys`) beside its rows. One task makes of all samples the cuts
+(`CutRanges`), at equal distances of the estimated number of rows. Behind them each row gets its place among the
+cuts (`TagRanges`), a number that grows with the order; equal keys have equal places, so they never part. The
+exchange sends equal shares of the places to each partition, in order, and `SortRows` sorts them there.
 
 A partition larger than the task's memory is put aside by place and sorted place by place; a place that is still too
-large is cut again by a sample of its own. Rows that all equal one cut need no sorting, so many equal keys need no memory.
-Partitions are as even as the sample: a share of them with equal keys stays in one. Re-runs see the same sample as long
-as their input comes in the same order.
+large is cut again by a sample of its own. Rows that all equal one cut need no sorting, so many equal keys need no
+memory. Partitions are as even as the sample: a share of them with equal keys stays in one. Re-runs see the same
+sample as long as their input comes in the same order.
 
 When not to use it: for the few first rows, which need no order of all.
 """
@@ -161,9 +161,7 @@ class CutRanges:
         reached = np.cumsum(fixed_values(weight, np.float64)[positions])
         wanted = np.arange(1, self.ranges) * (reached[-1] / self.ranges)
         at = np.minimum(np.searchsorted(reached, wanted), len(positions) - 1)
-        yield gathered(
-            pa.RecordBatch.from_arrays(keys, schema=self.order.key_schema), int64_array(positions[at])
-        )
+        yield gathered(pa.RecordBatch.from_arrays(keys, schema=self.order.key_schema), int64_array(positions[at]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ class SpillFile:
         for position, length in self._parts[bucket]:
             data = pa.py_buffer(os.pread(self._file.fileno(), length, position))
             if len(data) != length:
-                raise PenstockError(f"a spill file in {self._memory.directory} is shorter than what was written to it")
+                raise PenstockError(
+                    f"a spill file in {self._memory.directory} is shorter than what was written to it"
+                )
             yield self._decoded(data)
 
     def size(self, bucket: int) -> int:

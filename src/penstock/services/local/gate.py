@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.buffer import PayloadFormat
 from penstock.network.attachment import FILE, TARGET, FrameType, frame, segments_frame
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.stored import StoredRange
@@ -47,6 +48,7 @@ class SegmentInputGate:
         self._recycled: list[int] = []
         self._open = len(descriptor.channels)
         self._verify = verify
+        self._size = PayloadFormat(descriptor.schema).size
         self._port = 0
         self._closed = False
 
@@ -159,7 +161,7 @@ class SegmentInputGate:
             found = stored.open()
             for batch in found.batches():
                 self._attachment.check_cancelled()
-                self._metrics.add("bytes_in", batch.nbytes)
+                self._metrics.add("bytes_in", self._size(batch))
                 yield Received(channel, batch)
         except PartitionLostError as error:
             raise self._answer(source.partition, error) from error

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.buffer import PayloadFormat
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
@@ -41,6 +42,7 @@ class BlockingPartitionWriter:
         self._descriptor = descriptor
         self._settings = settings
         self._metrics = owner.metrics
+        self._size = PayloadFormat(descriptor.schema).size  # of slices `nbytes` costs as much as the writing
         self._files: LayoutWriter | None = None
         self._sizes: tuple[int, ...] = ()
         self._state = "created"
@@ -150,4 +152,4 @@ class BlockingPartitionWriter:
 
     def _count(self, batch: pa.RecordBatch, times: int) -> None:
         self._metrics.add("rows_out", times * batch.num_rows)
-        self._metrics.add("bytes_out", times * batch.nbytes)
+        self._metrics.add("bytes_out", times * self._size(batch))

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layout a partition gets, and that what it had begun goes whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
+from penstock.partition.stored import Layout, StoredFiles, StoredRange, layout_of
+from penstock.services.local.layouts import HashFiles
+from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle.errors import PartitionLostError, PenstockError
+
+SCHEMA = pa.schema([("n", pa.int64())])
+PARTITION = PartitionId("job-e0", 0, 1)
+ROW = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("kind", "subpartitions", "layout"),
+    [
+        (PartitionKind.BLOCKING_SORT_MERGE, 17, Layout.SORT_MERGE),
+        (PartitionKind.BLOCKING_SORT_MERGE, 16, Layout.HASH),
+        (PartitionKind.BLOCKING_HASH, 1000, Layout.HASH),
+        (PartitionKind.BLOCKING_PERSISTENT, 1, Layout.HASH),
+    ],
+)
+def test_the_layout_follows_kind_and_number(kind: PartitionKind, subpartitions: int, layout: Layout) -> None:
+    """Sort-merge where it is asked for and there are more subpartitions than the threshold."""
+    assert layout_of(kind, subpartitions, 16) is layout
+
+
+def test_files_that_cannot_all_be_opened_are_all_removed(tmp_path: Path) -> None:
+    """When the third file of three can't be made, the first two go again."""
+    paths = [tmp_path / "0", tmp_path / "1", tmp_path / "missing" / "2"]
+    with pytest.raises(PenstockError, match="missing"):
+        HashFiles(paths, SCHEMA, PARTITION, FileOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_aborting_removes_what_is_begun(tmp_path: Path) -> None:
+    """Temporary files go; aborting twice is aborting once."""
+    files = HashFiles([tmp_path / "0", tmp_path / "1"], SCHEMA, PARTITION, FileOptions())
+    files.broadcast(ROW)
+    assert len(list(tmp_path.iterdir())) == 2
+    files.abort()
+    files.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_of_hash_files_names_its_files_only(tmp_path: Path) -> None:
+    """A range survives a control message, is read as one, and a file that is gone is a lost partition."""
+    stored = StoredFiles(Layout.HASH, tmp_path, 4)
+    files = HashFiles(stored.paths, SCHEMA, PARTITION, FileOptions())
+    for subpartition in (0, 1, 1, 3):
+        files.write(ROW, subpartition)
+    ends = files.finish()
+    origin = FileOrigin(PARTITION, "here")
+    part = StoredRange.of(stored, 1, 2, origin)
+    assert part.paths == (tmp_path / "1", tmp_path / "2")
+    again = StoredRange.from_message(part.to_message(), origin)
+    assert again == part
+    found = again.open()
+    assert [batch.num_rows for batch in found.batches()] == [1, 1]
+    assert found.end == EndOfPartition(2, 2 * ends[0].bytes, 2 * ends[0].checksum % (1 << 64))
+    (tmp_path / "2").unlink()
+    with pytest.raises(PartitionLostError, match="attempt 1"):
+        list(again.open().batches())
