@@ -27,13 +27,21 @@ def environment_pids(application: str) -> list[int]:
 
 def private_bytes(pid: int) -> int:
     """The resident memory of a process without what it shares with tasks; 0 where it is gone."""
+    return _resident(pid, ("RssAnon", "RssFile"))
+
+
+def own_bytes(pid: int) -> int:
+    """The resident memory of a process that no file stands behind; 0 where it is gone."""
+    return _resident(pid, ("RssAnon",))
+
+
+def _resident(pid: int, kinds: tuple[str, ...]) -> int:
     try:
         lines = (_PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
     sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    kilobytes = [int(sizes.get(name, "0").split()[0]) for name in ("RssAnon", "RssFile")]
-    return sum(kilobytes) << 10
+    return sum(int(sizes.get(kind, "0").split()[0]) for kind in kinds) << 10
 
 
 class PeakMemory:

@@ -60,6 +60,8 @@ def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
     """Twice the data to many subpartitions, in a session whose environment has little network memory."""
     rows = max(MANY, int(2 * _ROWS * scale))
     memory = SparkRuntime.of(spark).settings().network.memory
+    for mode in ("blocking", "blocking_hash"):  # so that the workers are there, and what they import
+        run_wide(spark, rows // 20, FEW, mode)
     with PeakMemory(spark.sparkContext.applicationId) as peak:
         run = run_wide(spark, rows, MANY, "blocking")
     name = f"blocking to {MANY:,} subpartitions with {memory >> 20} MB of network memory"

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.environment import private_bytes
+from penstock.bench.environment import own_bytes
 
 _PROC = Path("/proc")
 _LOOK_SECONDS = 0.02
@@ -40,7 +40,7 @@ class WorkerWatch:
 
     def __enter__(self) -> WorkerWatch:
         for pid in worker_pids():
-            self._before[pid] = private_bytes(pid)
+            self._before[pid] = own_bytes(pid)
             self._first_writes[pid] = _write_calls(pid)
         self._thread.start()
         return self
@@ -59,7 +59,7 @@ class WorkerWatch:
         while not self._stop.wait(_LOOK_SECONDS):
             own = files = 0
             for pid in worker_pids():
-                own += max(0, private_bytes(pid) - self._before.get(pid, 0))
+                own += max(0, own_bytes(pid) - self._before.get(pid, 0))
                 files += _open_files(pid)
                 self._last_writes[pid] = _write_calls(pid)
             self._bytes, self._files = max(self._bytes, own), max(self._files, files)

@@ -26,8 +26,8 @@ class ChunkedRange:
     """One reader's way through its range."""
 
     __slots__ = (
-        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size", "_starts",
-        "_stored", "_stretches", "_warmed",
+        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size",
+        "_starts", "_stored", "_stretches", "_warmed",
     )  # fmt: skip
 
     def __init__(self, stored: StoredRange, chunk: int) -> None:

@@ -6,8 +6,8 @@ Rules:
 - Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it.
 - Written with `writev`, never gathered into one piece; short writes are continued.
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
-  says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is reached are one clear error, and the space is
-  given back at once.
+  says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
+  reached are one clear error, and the space is given back at once.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
 """

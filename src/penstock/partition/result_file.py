@@ -76,6 +76,11 @@ class ResultFileWriter:
         """Whether it can be written to."""
         return self._file.is_open
 
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the file takes so far."""
+        return self._file.size
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch. PenstockError, with the file removed, when it can't be stored."""
         self._check_open()

@@ -15,11 +15,23 @@ import pyarrow as pa
 
 from penstock.partition.file_output import FileOptions
 from penstock.partition.result_file import ResultFileWriter
+from penstock.partition.sort_buffer import gather_bytes
 from penstock.shuffle import EndOfPartition, PartitionId
 
 
 class LayoutWriter(Protocol):
     """The files of one partition, being written."""
+
+    @property
+    def gather_bytes(self) -> int:
+        """How many bytes are best split at once."""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the files take so far."""
+
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Append the batches of one split, each to its subpartition."""
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition."""
@@ -40,6 +52,7 @@ class HashFiles:
     def __init__(
         self, paths: Sequence[Path], schema: pa.Schema, partition: PartitionId, options: FileOptions
     ) -> None:
+        self._gather_bytes = gather_bytes(len(paths), options.sort_buffer)
         self._files: list[ResultFileWriter] = []
         try:
             for path in paths:
@@ -47,6 +60,21 @@ class HashFiles:
         except BaseException:
             self.abort()
             raise
+
+    @property
+    def gather_bytes(self) -> int:
+        """How many bytes are best split at once: larger batches are fewer calls to the file system."""
+        return self._gather_bytes
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the files take so far."""
+        return sum(file.bytes_on_disk for file in self._files)
+
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Append the batches of one split, each to its subpartition's file."""
+        for subpartition, batch in parts:
+            self._files[subpartition].write(batch)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to the subpartition's file."""

@@ -8,7 +8,7 @@ task collects rows in memory that the environment has granted it out of the netw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -80,6 +80,18 @@ class BlockingPartitionWriter:
         self._guarded(lambda: files.write(batch, subpartition))
         self._count(batch, 1)
 
+    @property
+    def gather_bytes(self) -> int:
+        """How many bytes are best split at once."""
+        return self._writable().gather_bytes
+
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Append the batches of one split, each to its subpartition; errors as of `write`."""
+        files = self._writable()
+        self._guarded(lambda: files.write_split(parts))
+        self._metrics.add("rows_out", sum(batch.num_rows for _, batch in parts))
+        self._metrics.add("bytes_out", sum(batch.nbytes for _, batch in parts))
+
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions; a sort-merge partition stores it once. Errors as of `write`."""
         files = self._writable()
@@ -107,6 +119,7 @@ class BlockingPartitionWriter:
         ends = self._guarded(files.finish)
         self._state = "finished"
         self._sizes = tuple(end.bytes for end in ends)
+        self._metrics.add("bytes_stored", files.bytes_on_disk)
         wire = [(end.rows, end.bytes, end.checksum) for end in ends]
         self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": wire})
 
