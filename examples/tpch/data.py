@@ -4,6 +4,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,15 +19,19 @@ _CUSTOMERS = 150_000
 def generate(folder, scale):
     """Write the tables into the folder, or leave there what an earlier call wrote at the same scale factor.
 
-    Raises ValueError where the folder has tables of another scale factor, or some of the tables only.
+    Raises ValueError where the folder has tables of another scale factor, or some of the tables only, and
+    CalledProcessError where the generator fails.
     """
     there = [table for table in TABLES if _path(folder, table).exists()]
     if there:
         _check(folder, there, scale)
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
-    arguments = ["-s", str(scale), "-o", str(folder), "--tables", ",".join(TABLES), "--quiet"]
-    subprocess.run([_generator(), "parquet", *arguments], check=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as making:  # whole tables only get their names
+        arguments = ["-s", str(scale), "-o", making, "--tables", ",".join(TABLES), "--quiet"]
+        subprocess.run([_generator(), "parquet", *arguments], check=True)
+        for table in TABLES:
+            _path(making, table).rename(_path(folder, table))
 
 
 def _path(folder, table):

@@ -5,11 +5,12 @@
 
 Needs `pip install -e '.[tpch]'`. The tables go into a folder that is removed at the end, or with `--data` into one
 that is kept and used again. Exit code 1 means that an answer differs or a query failed. The seconds are those of one
-run each in a session whose workers are up.
+run each in a session whose workers are up; the first has the imports of all workers in it.
 """
 
 import argparse
 import contextlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +40,7 @@ def main(arguments=None):
         folder = options.data or stack.enter_context(tempfile.TemporaryDirectory(prefix="tpch-"))
         try:
             generate(folder, options.scale)
-        except ValueError as error:
+        except (ValueError, subprocess.CalledProcessError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         conf = {"spark.master": options.master, "spark.penstock.shuffle.mode": options.mode}

@@ -380,8 +380,9 @@ def test_lost_environment_fails_its_job_and_loses_results() -> None:
     assert (lost.job, len(lost.partitions)) == ("j1", 2)
 
 
-def test_results_are_released_when_nobody_wants_them() -> None:
-    """A result stays after its job and goes with ResultReleased, everywhere."""
+@pytest.mark.parametrize("expired", [False, True])
+def test_results_are_released_when_nobody_wants_them(expired: bool) -> None:
+    """A result stays after its job and goes with ResultReleased, everywhere; hosts are told if its lease ran out."""
     driver = Driver()
     driver.submit(diamondless())
     for attempt in run_all(driver, diamondless()):
@@ -390,8 +391,9 @@ def test_results_are_released_when_nobody_wants_them() -> None:
     driver.returned()
     assert len(driver.of(do.CompleteJob)[0].partitions) == 2
     assert len(driver.core.tracker) == 2
-    out = driver.send(events.ResultReleased("j1"))
+    out = driver.send(events.ResultReleased("j1", expired))
     assert [type(item) for item in out] == [do.ReleasePartitions, do.ReleaseJob]
+    assert [item.expired for item in out if isinstance(item, do.ReleasePartitions)] == [expired]
     assert len(driver.core.tracker) == 0
 
 

@@ -375,12 +375,12 @@ def test_one_huge_row(spark: Any) -> None:
 
 def release(spark: Any, frame: Any) -> None:
     """Give up the result of a DataFrame, as the end of its lease would."""
-    from penstock.job import events
     from penstock.spark.runtime import SparkRuntime
 
-    master = SparkRuntime.of(spark)._application._master
+    runtime = SparkRuntime.of(spark)
+    master = runtime._application._master
     assert master is not None
     results = master._results._results
-    job = results[max(results, key=lambda name: int(name[1:]))].job
-    assert job is not None, f"{frame} was not read"
-    master._loop.call_soon_threadsafe(master._driver.handle, events.ResultReleased(job))
+    jobs = results[max(results, key=lambda name: int(name[1:]))].jobs
+    assert len(jobs) == 1, f"{frame} was not read"
+    runtime.release(*jobs)

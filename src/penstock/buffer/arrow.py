@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+_METADATA_BYTES = 256
+"""About what a message carries beside its columns."""
 COMPRESSIONS = ("none", "lz4", "zstd")
 """How payloads of files may be compressed."""
 
@@ -64,10 +66,18 @@ def read_payload(schema: pa.Schema, buffer: pa.Buffer, *, self_contained: bool |
         return reader.read_next_batch()
 
 
+def _row_bits(schema: pa.Schema) -> int:
+    """The bits of a row, null flags included, where every column has a fixed width; else 0."""
+    kinds = schema.types
+    if any(pa.types.is_nested(kind) or not pa.types.is_primitive(kind) for kind in kinds):
+        return 0
+    return int(sum(kind.bit_width + 1 for kind in kinds))
+
+
 class PayloadFormat:
     """The payloads of one file: one schema, one compression."""
 
-    __slots__ = ("_is_plain", "_options", "_start", "compression", "schema", "self_contained")
+    __slots__ = ("_is_plain", "_options", "_row_bits", "_start", "compression", "schema", "self_contained")
 
     def __init__(self, schema: pa.Schema, compression: str = "none") -> None:
         if compression not in COMPRESSIONS:
@@ -75,6 +85,7 @@ class PayloadFormat:
         self.schema = schema
         self.compression = compression
         self.self_contained = has_dictionaries(schema)
+        self._row_bits = _row_bits(schema)
         self._is_plain = compression == "none" and not self.self_contained
         codec = None if compression == "none" else compression
         self._options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
@@ -87,6 +98,8 @@ class PayloadFormat:
         """About the bytes of the batch's payload before compression; for its rows alone, not for its parent's."""
         if self.self_contained:
             return int(batch.nbytes)
+        if self._row_bits:  # Arrow's own answer costs as much as a small batch itself
+            return _METADATA_BYTES + int(batch.num_rows) * self._row_bits // 8
         return int(pa.ipc.get_record_batch_size(batch))
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:

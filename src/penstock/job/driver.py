@@ -204,7 +204,8 @@ class JobDriver:
 
     def _release_partitions(self, instruction: do.ReleasePartitions) -> None:
         partitions = [descriptor.partition.to_wire() for descriptor in instruction.descriptors]
-        self.environments.tell(instruction.environment, {"op": "release_partitions", "partitions": partitions})
+        op = "expire_partitions" if instruction.expired else "release_partitions"
+        self.environments.tell(instruction.environment, {"op": op, "partitions": partitions})
         self._in_background(self._masters.release(instruction.descriptors))
 
     def _release_job(self, instruction: do.ReleaseJob) -> None:

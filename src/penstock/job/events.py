@@ -144,9 +144,10 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class ResultReleased:
-    """Nobody will read the result of this finished job any more."""
+    """Nobody will read the result of this finished job any more, or its lease has run out."""
 
     job: str
+    expired: bool = False
 
 
 Event = (

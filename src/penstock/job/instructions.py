@@ -103,10 +103,14 @@ class StartDeadline:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions:
-    """Release partitions: what the environment holds (empty: none) and what is held outside."""
+    """Release partitions: what the environment holds (empty: none) and what is held outside.
+
+    Late readers are told that they were released, or that their lease has run out.
+    """
 
     environment: str
     descriptors: tuple[ShuffleDescriptor, ...]
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,13 +269,13 @@ class JobMaster:
             # Called out of the driver's handling of an event; the next one waits until that is over.
             self._loop.call_soon(self._release_result, job)
 
-    def _release_result(self, job: str) -> None:
+    def _release_result(self, job: str, *, expired: bool = False) -> None:
         self._results.forget(job)
-        self._driver.handle(events.ResultReleased(job))
+        self._driver.handle(events.ResultReleased(job, expired))
 
     def _expire(self, job: str) -> None:
         if not self._results.is_opened(job):
-            self._release_result(job)
+            self._release_result(job, expired=True)
 
     @staticmethod
     def _on_fatal_error(error: BaseException) -> None:

@@ -170,7 +170,7 @@ class MasterCore:
             return
         environments = self.tracker.environments_of(event.job)
         for environment, descriptors in self.tracker.release(event.job).items():
-            self._out.append(do.ReleasePartitions(environment, descriptors))
+            self._out.append(do.ReleasePartitions(environment, descriptors, event.expired))
         self._out.append(do.ReleaseJob(event.job, environments))
 
 

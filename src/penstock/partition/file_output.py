@@ -40,7 +40,7 @@ class FileOptions:
     """
 
     compression: str = "none"
-    sort_buffer: int = 16 << 20
+    sort_buffer: int = 32 << 20
     reserve: int = 0
 
 

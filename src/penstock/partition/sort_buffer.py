@@ -16,7 +16,7 @@ import pyarrow as pa
 BLOCK_BYTES = 256 << 10
 """Batches are joined up to this many bytes."""
 
-_SLICE_BYTES = 16 << 10
+_SLICE_BYTES = 32 << 10
 
 Held = list[tuple[pa.RecordBatch, int]]
 """Batches of one subpartition in order, each with its bytes."""

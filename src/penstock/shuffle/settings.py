@@ -83,7 +83,7 @@ class BlockingSettings:
     """
 
     compression: str = "none"
-    sort_buffer: int = 16 << 20
+    sort_buffer: int = 32 << 20
     hash_max_subpartitions: int = 8
     directories: str = ""
     reserve: int = 256 << 20

@@ -71,7 +71,9 @@ class BlockingPartitionWriter:
         answer = self._attachment.call("local.open_result", message)
         self._state = "writing"
         paths = [Path(path) for path in answer["paths"]]
-        options = FileOptions(settings.compression, int(answer["buffer"]), settings.reserve)
+        # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
+        buffer = int(answer["buffer"]) if layout is Layout.SORT_MERGE else settings.sort_buffer
+        options = FileOptions(settings.compression, buffer, settings.reserve)
         self._guarded(lambda: self._begin(layout, paths, options))
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
