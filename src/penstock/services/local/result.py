@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.buffer import PayloadFormat
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
@@ -42,7 +41,6 @@ class BlockingPartitionWriter:
         self._descriptor = descriptor
         self._settings = settings
         self._metrics = owner.metrics
-        self._size = PayloadFormat(descriptor.schema).size  # of slices `nbytes` costs as much as the writing
         self._files: LayoutWriter | None = None
         self._sizes: tuple[int, ...] = ()
         self._state = "created"
@@ -80,7 +78,6 @@ class BlockingPartitionWriter:
         """Append a batch to a subpartition; PenstockError, and the partition has failed, when it can't be stored."""
         files = self._writable()
         self._guarded(lambda: files.write(batch, subpartition))
-        self._count(batch, 1)
 
     @property
     def gather_bytes(self) -> int:
@@ -91,14 +88,11 @@ class BlockingPartitionWriter:
         """Append the batches of one split, each to its subpartition; errors as of `write`."""
         files = self._writable()
         self._guarded(lambda: files.write_split(parts))
-        self._metrics.add("rows_out", sum(batch.num_rows for _, batch in parts))
-        self._metrics.add("bytes_out", sum(batch.nbytes for _, batch in parts))
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions; a sort-merge partition stores it once. Errors as of `write`."""
         files = self._writable()
         self._guarded(lambda: files.broadcast(batch))
-        self._count(batch, self.subpartitions)
 
     def broadcast_event(self, event: Event) -> None:
         """Refuse: what is read again and again carries no events but its end."""
@@ -121,6 +115,9 @@ class BlockingPartitionWriter:
         ends = self._guarded(files.finish)
         self._state = "finished"
         self._sizes = tuple(end.bytes for end in ends)
+        # Counted once, at the end: asking each small batch for its bytes costs as much as writing it.
+        self._metrics.add("rows_out", sum(end.rows for end in ends))
+        self._metrics.add("bytes_out", sum(self._sizes))
         self._metrics.add("bytes_stored", files.bytes_on_disk)
         wire = [(end.rows, end.bytes, end.checksum) for end in ends]
         self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": wire})
@@ -164,7 +161,3 @@ class BlockingPartitionWriter:
         except (PenstockError, OSError) as error:
             self.fail(error)
             raise
-
-    def _count(self, batch: pa.RecordBatch, times: int) -> None:
-        self._metrics.add("rows_out", times * batch.num_rows)
-        self._metrics.add("bytes_out", times * self._size(batch))
