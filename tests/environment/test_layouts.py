@@ -12,7 +12,7 @@ from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.stored import Layout, StoredFiles, StoredRange, layout_of
 from penstock.services.local.layouts import HashFiles
-from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle import EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionLostError, PenstockError
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -21,17 +21,21 @@ ROW = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
 
 
 @pytest.mark.parametrize(
-    ("kind", "subpartitions", "layout"),
+    ("kind", "subpartitions", "broadcast", "layout"),
     [
-        (PartitionKind.BLOCKING_SORT_MERGE, 17, Layout.SORT_MERGE),
-        (PartitionKind.BLOCKING_SORT_MERGE, 16, Layout.HASH),
-        (PartitionKind.BLOCKING_HASH, 1000, Layout.HASH),
-        (PartitionKind.BLOCKING_PERSISTENT, 1, Layout.HASH),
+        (PartitionKind.BLOCKING_SORT_MERGE, 17, False, Layout.SORT_MERGE),
+        (PartitionKind.BLOCKING_SORT_MERGE, 16, False, Layout.HASH),
+        (PartitionKind.BLOCKING_SORT_MERGE, 2, True, Layout.SORT_MERGE),
+        (PartitionKind.BLOCKING_SORT_MERGE, 1, True, Layout.HASH),
+        (PartitionKind.BLOCKING_HASH, 1000, False, Layout.HASH),
+        (PartitionKind.BLOCKING_PERSISTENT, 1, False, Layout.HASH),
     ],
 )
-def test_the_layout_follows_kind_and_number(kind: PartitionKind, subpartitions: int, layout: Layout) -> None:
-    """Sort-merge where it is asked for and there are more subpartitions than the threshold."""
-    assert layout_of(kind, subpartitions, 16) is layout
+def test_the_layout_follows_kind_and_number(
+    kind: PartitionKind, subpartitions: int, broadcast: bool, layout: Layout
+) -> None:
+    """Sort-merge where it is asked for and there are more subpartitions than the threshold, or rows for all."""
+    assert layout_of(PartitionDescriptor("d", 0, kind, subpartitions, broadcast), 16) is layout
 
 
 def test_files_that_cannot_all_be_opened_are_all_removed(tmp_path: Path) -> None:

@@ -182,6 +182,33 @@ def test_blocking_edges_break_a_diamond() -> None:
     refuse_deadlocks(graph([1, 1, 1, 1], [(0, 1), (0, 2), (3, 1), (3, 2)]))
 
 
+def test_two_combining_stages_over_the_same_producers_are_refused() -> None:
+    """Each reads one side before the other, so they could wait for each other; blocking edges are the way out."""
+    edges = [(0, 2), (1, 2), (0, 3), (1, 3)]
+
+    def crossed(blocking: frozenset[int]) -> JobGraph:
+        job = graph([1] * 4, edges, blocking=blocking)
+        sides = tuple(replace(edge, side=edge.producer) for edge in job.edges)
+        job = replace(job, edges=sides)
+        for number in (2, 3):
+            job = job.with_vertex(replace(job.vertex(number), combine=Both()))
+        return job
+
+    with pytest.raises(PlanError, match="'v2' and 'v3' read the same stages"):
+        refuse_deadlocks(crossed(frozenset()))
+    refuse_deadlocks(crossed(frozenset({2, 3})))
+
+
+def test_a_tree_of_combining_stages_is_fine() -> None:
+    """A join of a join reads different producers on each side."""
+    job = graph([1] * 5, [(0, 3), (1, 3), (3, 4), (2, 4)])
+    sides = (0, 1, 0, 1)
+    job = replace(job, edges=tuple(replace(edge, side=side) for edge, side in zip(job.edges, sides, strict=True)))
+    for number in (3, 4):
+        job = job.with_vertex(replace(job.vertex(number), combine=Both()))
+    refuse_deadlocks(job)
+
+
 def test_explanation_names_what_matters() -> None:
     """The plan text holds stages, exchanges with mode and service, and the slots of each region."""
     text = explain_graph(graph([2, 3], [(0, 1)]))

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
-from job_graphs import diamondless, pipeline
+from job_graphs import diamondless, edge, open_sink, pipeline
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
@@ -411,3 +412,27 @@ def test_table_leaves_no_state_without_an_end() -> None:
     for state in JobState:
         assert (state in TERMINAL) == (not any(source is state for source, _ in JOB_TABLE))
     assert len(as_text().splitlines()) == len(JOB_TABLE)
+
+
+def test_free_regions_answer_every_task() -> None:
+    """Without pipelined edges a task that reads a DataFrame is answered though no range task is there yet."""
+    driver = Driver()
+    source = replace(open_sink(dataframe=True).vertex(0), id=4, name="other", reads_dataframe=False)
+    graph = open_sink(dataframe=True)
+    more = edge(9, 4, 1, blocking=True)
+    driver.submit(replace(graph, vertices=(*graph.vertices, source), edges=(*graph.edges, more)))
+    driver.register(0, 0)
+    (answer,) = driver.of(do.AnswerRegistration)
+    assert isinstance(answer.answer, TaskDeployment)
+
+
+def test_wrong_sizes_of_a_service_fail_the_job() -> None:
+    """A service that counts other subpartitions than there are is named, and the job ends."""
+    driver = Driver()
+    driver.submit(open_sink())
+    attempts = [driver.register(0, subtask) for subtask in range(2)]
+    driver.finish(attempts[0], sizes={0: [1, 2, 3]})
+    driver.finish(attempts[1], sizes={0: [1] * 16})
+    driver.returned()
+    (failed,) = driver.of(do.FailJob)
+    assert "3 subpartitions, there are 16" in str(failed.error)

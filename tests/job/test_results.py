@@ -134,3 +134,26 @@ def test_a_failed_build_is_tried_again() -> None:
             await rig.results.open("r9")
 
     run(act())
+
+
+def test_what_is_given_up_while_it_is_looked_up_is_looked_up_again() -> None:
+    """A made result whose job is forgotten before it is handed out is not kept: the build is asked once more."""
+
+    async def act() -> None:
+        rig = Rig()
+        loop = asyncio.get_running_loop()
+        given: list[str] = []
+
+        def build() -> MadeResult:
+            given.append(f"j{len(given) + 1}")
+            if len(given) == 1:
+                done = threading.Event()
+                loop.call_soon_threadsafe(lambda: (rig.results.forget("j1"), done.set()))
+                assert done.wait(SECONDS)
+            return MadeResult(frozenset({given[-1]}), KEPT)
+
+        rig.results.add("r1", build)
+        assert await rig.results.open("r1") == KEPT
+        assert given == ["j1", "j2"]
+
+    run(act())

@@ -66,7 +66,8 @@ def refuse_deadlocks(graph: JobGraph) -> None:
     """Raise PlanError where a vertex is reached from another over two different pipelined paths.
 
     The consumer may then wait for rows of one path while the producer waits for room on the other: a
-    pipelined exchange holds a bounded number of rows, so neither goes on.
+    pipelined exchange holds a bounded number of rows, so neither goes on. The same can happen where two combining
+    stages, each of which reads one side before the other, share their producers: that is refused too.
     """
     outputs: dict[int, list[JobEdge]] = {}
     for edge in graph.edges:
@@ -74,6 +75,7 @@ def refuse_deadlocks(graph: JobGraph) -> None:
             outputs.setdefault(edge.producer, []).append(edge)
     for vertex in graph.vertices:
         _refuse_second_path(graph, vertex.id, outputs)
+    _refuse_crossed_sides(graph)
     regions(graph)
 
 
@@ -108,6 +110,42 @@ def _refuse_second_path(graph: JobGraph, start: int, outputs: dict[int, list[Job
                 raise PlanError(_deadlock_text(graph, known, path))
             reached[edge.consumer] = path
             waiting.append(edge.consumer)
+
+
+def _refuse_crossed_sides(graph: JobGraph) -> None:
+    pipelined = [edge for edge in graph.edges if edge.kind.pipelined]
+    combining = [vertex for vertex in graph.vertices if vertex.combine is not None]
+    for vertex in combining:
+        others = [edge for edge in pipelined if vertex.id not in (edge.producer, edge.consumer)]
+        sides: dict[int, int] = {}
+        for edge in pipelined:
+            if edge.consumer != vertex.id:
+                continue
+            reached = _joined_to(edge.producer, others)
+            side = sides.setdefault(min(reached), edge.side)
+            rival = next((other for other in combining if other.id in reached), None)
+            if side != edge.side and rival is not None:
+                raise PlanError(_crossed_text(vertex.name, rival.name))
+
+
+def _joined_to(start: int, edges: list[JobEdge]) -> set[int]:
+    """Every vertex that these edges join to one, in either direction."""
+    reached, waiting = {start}, [start]
+    while waiting:
+        current = waiting.pop()
+        for edge in edges:
+            if current in (edge.producer, edge.consumer):
+                fresh = {edge.producer, edge.consumer} - reached
+                reached |= fresh
+                waiting.extend(fresh)
+    return reached
+
+
+def _crossed_text(one: str, other: str) -> str:
+    return (
+        f"{one!r} and {other!r} read the same stages over pipelined exchanges, one input before the other: each may "
+        'wait for rows that the other one holds up. Set mode="blocking" on the exchanges of one of them'
+    )
 
 
 def _deadlock_text(graph: JobGraph, one: tuple[int, ...], other: tuple[int, ...]) -> str:

@@ -148,7 +148,9 @@ class JobCore:
         self._record("task_finished", f"{event.attempt} {event.state}")
         if event.state == "FINISHED" and subtask.deployed:
             subtask.lifecycle.handle(ExecutionEvent.FINISH)
-            self._regions.add_sizes(event.sizes)
+            wrong = self._regions.add_sizes(event.sizes)
+            if wrong:
+                self.fail(f"{subtask.title}: {wrong}")
             if self.lifecycle.is_active:
                 for edge in subtask.outputs:
                     self._make_consumable(subtask, edge)
@@ -282,9 +284,9 @@ class JobCore:
         state = self.lifecycle.state
         if state is JobState.DEPLOYING:
             region = self._regions.current
-            ranged = [s for s in self._current_tasks() if not s.vertex.reads_dataframe]
-            there = [s for s in ranged if s.is_ready]
-            if len(there) < (len(ranged) if region.at_once else min(1, len(ranged))):
+            tasks = self._current_tasks()
+            ranged = [s for s in tasks if not s.vertex.reads_dataframe]
+            if ranged and not (all(s.is_ready for s in ranged) if region.at_once else any(s.is_ready for s in tasks)):
                 return
             self.lifecycle.fire(JobEvent.TASKS_COMPLETE)
             self._record("tasks_complete", str(len(ranged)))

@@ -76,14 +76,19 @@ class RegionOrder:
         """The Spark job that carries a vertex of the region that runs."""
         return vertex.id if vertex.reads_dataframe else range_part(self._current)
 
-    def add_sizes(self, sizes: Mapping[int, Sequence[int]]) -> None:
-        """A producer has finished: the bytes of its subpartitions by edge."""
+    def add_sizes(self, sizes: Mapping[int, Sequence[int]]) -> str:
+        """A producer has finished: the bytes of its subpartitions by edge. What is wrong with them, or nothing."""
         chosen = {edge.id for edge in self._topology.graph.edges if self._is_open(edge)}
         for edge, found in sizes.items():
             if edge not in chosen:
                 continue
+            wanted = self._topology.graph.vertex(self._topology.graph.edge(edge).consumer).subpartitions
+            if len(found) != wanted:
+                return f"its shuffle service counted the bytes of {len(found)} subpartitions, there are {wanted}"
             known = self._sizes.setdefault(edge, [0] * len(found))
             self._sizes[edge] = [one + other for one, other in zip(known, found, strict=True)]
+
+        return ""
 
     def consumed_edges(self) -> Iterator[JobEdge]:
         """The blocking edges that the region that runs has read."""

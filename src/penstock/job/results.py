@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ class Results:
         self._run = run
         self._results: dict[str, _Result] = {}
         self._watchers: dict[str, Callable[[], None]] = {}
+        self._numbers = itertools.count()
+        self._builds: dict[int, set[str]] = {}
+        """The builds under way, and the jobs that were forgotten meanwhile."""
 
     def add(self, name: str, build: Build) -> None:
         """Make a result known; nothing runs."""
@@ -66,7 +70,14 @@ class Results:
             raise PartitionExpiredError(f"result {name} is not known to this application any more")
         if result.opening is None:
             result.opening = asyncio.ensure_future(self._make(result))
-        partitions = await asyncio.shield(result.opening)
+        opening = result.opening
+        try:
+            partitions = await asyncio.shield(opening)
+        except BaseException:
+            # A kept exception would keep the frames of all who waited for it, and the next opening is to run anew.
+            if opening.done() and result.opening is opening:
+                result.opening = None
+            raise
         result.opened = True
         return partitions
 
@@ -88,6 +99,8 @@ class Results:
     def forget(self, job: str) -> None:
         """A job's partitions are going to be released: nobody is told, and the next who opens them runs anew."""
         self._watchers.pop(job, None)
+        for forgotten in self._builds.values():
+            forgotten.add(job)
         for result in self._results.values():
             if job in result.jobs:
                 result.opening, result.jobs = None, frozenset()
@@ -97,18 +110,23 @@ class Results:
         return any(job in result.jobs and result.opened for result in self._results.values())
 
     async def _make(self, result: _Result) -> Partitions:
-        try:
-            made = await _on_own_thread(result.build)
+        made = await self._built(result)
+        if result.opening is asyncio.current_task():  # else this one was given up, and a newer one makes it again
+            result.jobs = made.jobs if isinstance(made, MadeResult) else frozenset((made.job,))
             result.opened = False
-            if isinstance(made, MadeResult):
-                result.jobs = made.jobs
-                return made.partitions
-            result.jobs = frozenset((made.job,))
-            return await self._run(made)
-        except BaseException:
-            # A kept exception would keep the frames of all who waited for it, and the next opening is to run anew.
-            result.opening = None
-            raise
+        return made.partitions if isinstance(made, MadeResult) else await self._run(made)
+
+    async def _built(self, result: _Result) -> Submission | MadeResult:
+        """What the result's build gives; once more where what it found was given up meanwhile."""
+        while True:
+            number, forgotten = next(self._numbers), set[str]()
+            self._builds[number] = forgotten
+            try:
+                made = await _on_own_thread(result.build)
+            finally:
+                del self._builds[number]
+            if not (isinstance(made, MadeResult) and made.jobs & forgotten):
+                return made
 
 
 async def _on_own_thread(build: Build) -> Submission | MadeResult:

@@ -136,6 +136,11 @@ class FileOutput:
             self._temporary = None
 
     def _failure(self, error: OSError) -> PenstockError:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return PenstockError(
+                f"cannot open {self.path} for partition {self._partition}: too many open files. A hash "
+                'partition opens one for each subpartition: use mode="blocking", fewer of them, or a higher ulimit -n'
+            )
         what = "the disk is full" if error.errno in FULL else str(error)
         return PenstockError(
             f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {what}. "

@@ -23,6 +23,7 @@ from penstock.partition.result_file import ResultFileReader
 from penstock.partition.sort_merge_index import IndexReader
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths
+from penstock.shuffle.descriptors import PartitionDescriptor
 from penstock.shuffle.errors import PartitionLostError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.kinds import PartitionKind
@@ -35,10 +36,13 @@ class Layout(Enum):
     SORT_MERGE = "sort_merge"
 
 
-def layout_of(kind: PartitionKind, subpartitions: int, hash_max: int) -> Layout:
-    """Sort-merge where that kind was asked for and there are more than `hash_max` subpartitions; else hash."""
-    sorts = kind is PartitionKind.BLOCKING_SORT_MERGE and subpartitions > hash_max
-    return Layout.SORT_MERGE if sorts else Layout.HASH
+def layout_of(partition: PartitionDescriptor, hash_max: int) -> Layout:
+    """Sort-merge where that kind was asked for and it pays; else hash.
+
+    It pays with more than `hash_max` subpartitions, and for what is broadcast to several: that is stored once.
+    """
+    pays = partition.subpartitions > (1 if partition.broadcast else hash_max)
+    return Layout.SORT_MERGE if partition.kind is PartitionKind.BLOCKING_SORT_MERGE and pays else Layout.HASH
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.graph.job_graph import JobGraph
 from penstock.job.launcher import LaunchRequest
 from penstock.job.region_order import LaunchPart
+from penstock.shuffle.errors import PenstockError
 from penstock.spark.checks import python_hint
 from penstock.spark.user_thread import UserThread
 
@@ -29,6 +30,8 @@ _POLL_SECONDS = 0.005
 _ORDER_SECONDS = 5.0
 _CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled because SparkContext was shut down")
 _ERROR_LIMIT = 8000
+_CANCEL_SECONDS = 30.0
+_CANCEL_AGAIN_SECONDS = 0.25
 
 Subtasks = tuple[tuple[int, int], ...]
 """`(vertex, subtask)` pairs."""
@@ -58,6 +61,7 @@ class SparkLauncher:
         self._context = context
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
+        self._cancelled: set[str] = set()
 
     def launch(self, request: LaunchRequest) -> None:
         """Start the Spark jobs; returns at once."""
@@ -75,14 +79,28 @@ class SparkLauncher:
             threading.Thread(target=work.run, name=f"penstock-{job}-{part.part}", daemon=True).start()
 
     def cancel(self, job: str) -> None:
-        """Cancel what is left of a job's Spark jobs."""
+        """Cancel what is left of a job's Spark jobs, also what is submitted a moment later; blocks until they end."""
         with self._lock:
             if job not in self._running:
                 return
-        try:
-            self._context.cancelJobsWithTag(tag_of(job))
-        except Exception:  # noqa: BLE001 - a stopped context has cancelled them already
-            _LOG.debug("the Spark jobs of %s could not be cancelled", job, exc_info=True)
+            self._cancelled.add(job)
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while self._is_running(job) and time.monotonic() < deadline:
+            try:
+                self._context.cancelJobsWithTag(tag_of(job))
+            except Exception:  # noqa: BLE001 - a stopped context has cancelled them already
+                _LOG.debug("the Spark jobs of %s could not be cancelled", job, exc_info=True)
+                return
+            time.sleep(_CANCEL_AGAIN_SECONDS)
+
+    def is_cancelled(self, job: str) -> bool:
+        """Whether the job's Spark jobs were cancelled."""
+        with self._lock:
+            return job in self._cancelled
+
+    def _is_running(self, job: str) -> bool:
+        with self._lock:
+            return job in self._running
 
     def close(self) -> None:
         """Forget everything; idempotent."""
@@ -97,6 +115,7 @@ class SparkLauncher:
                 self._running[job] = left
             else:
                 self._running.pop(job, None)
+                self._cancelled.discard(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +148,12 @@ class _PartWork:
         spark.sparkContext.addJobTag(tag_of(submission.job))
         spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
         if self.part.part < 0:
+            spark.sparkContext.addJobTag(range_tag_of(submission.job, self.part.part))
             self._announce_when_active(spark)
         else:
             self.range_submitted.wait(_ORDER_SECONDS)
+        if self.launcher.is_cancelled(submission.job):
+            raise PenstockError(f"{_CANCELLED[0]}: cancelled before it was submitted")
         self.payload.tasks(self.request.graph, self.part).collect()
 
     def _announce_when_active(self, spark: SparkSession) -> None:
@@ -141,7 +163,7 @@ class _PartWork:
 
     def _watch(self, spark: SparkSession) -> None:
         tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001 - by tag it is not public in PySpark
-        tag = tag_of(self.request.submission.job)
+        tag = range_tag_of(self.request.submission.job, self.part.part)
         deadline = time.monotonic() + _ORDER_SECONDS
         try:
             while not self.range_submitted.is_set() and time.monotonic() < deadline:
@@ -152,6 +174,11 @@ class _PartWork:
             _LOG.debug("could not watch for the range job", exc_info=True)
         finally:
             self.range_submitted.set()
+
+
+def range_tag_of(job: str, part: int) -> str:
+    """The tag of the Spark job that carries the range tasks of one region."""
+    return f"{tag_of(job)}-r{-part}"
 
 
 def tag_of(job: str) -> str:

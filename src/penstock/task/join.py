@@ -10,6 +10,9 @@ Keys match as Spark matches them: null matches nothing, NaN matches NaN, -0.0 ma
 exceeds the task's memory makes both sides go to disk by the hash of their keys, and they are joined bucket by
 bucket; only the rows of one key of the collected side must fit. The order of the result is not promised.
 
+Limit: which rows meet is found for a whole chunk at once, 16 bytes for each pair. A key that is frequent on both
+sides makes many pairs (1,000,000 rows against 1,000 of one key are 16 GB), whatever the task's memory is set to.
+
 When not to use it: for conditions other than equality (cogroup and a function), and without keys (a cross join).
 """
 

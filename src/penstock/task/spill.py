@@ -74,12 +74,20 @@ class SpillFile:
     def read(self, bucket: int) -> Iterator[pa.RecordBatch]:
         """The batches of one bucket, any number of times."""
         for position, length in self._parts[bucket]:
-            data = pa.py_buffer(os.pread(self._file.fileno(), length, position))
-            if len(data) != length:
+            yield self._decoded(self._read(position, length))
+
+    def _read(self, position: int, length: int) -> pa.Buffer:
+        data = pa.allocate_buffer(length)
+        left = memoryview(data).cast("B")
+        while left:  # the system gives at most 2 GiB at once
+            count = os.preadv(self._file.fileno(), [left], position)
+            if not count:
                 raise PenstockError(
                     f"a spill file in {self._memory.directory} is shorter than what was written to it"
                 )
-            yield self._decoded(data)
+            left = left[count:]
+            position += count
+        return data
 
     def size(self, bucket: int) -> int:
         """The bytes of one bucket."""

@@ -57,8 +57,8 @@ class BlockingPartitionWriter:
 
     def setup(self) -> None:
         """Register the partition and open its files; raises InsufficientBuffersError where memory is short."""
-        kind, settings = self._descriptor.partition.kind, self._settings
-        layout = layout_of(kind, self.subpartitions, settings.hash_max_subpartitions)
+        settings = self._settings
+        layout = layout_of(self._descriptor.partition, settings.hash_max_subpartitions)
         message = {
             "attempt": self._owner.attempt.to_wire(),
             "partition": self.partition.to_wire(),
