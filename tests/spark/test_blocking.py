@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,3 +144,32 @@ def test_explain_shows_regions_and_open_parallelism(spark: Any, numbers: str, ca
     assert "chosen from the bytes produced" in text
     assert "Region 1" in text
     assert "any number of slots" in text
+
+
+def test_a_hot_key_of_a_join_is_read_by_several_tasks(spark: Any, tmp_path: Path) -> None:
+    """Nearly all rows have one key: several tasks share them, each with the whole other side; each row comes once."""
+    rows = 1_000_000
+    ids = np.arange(rows)
+    pq.write_table(
+        pa.table({"k": np.where(ids % 50 == 0, ids % 97, 0), "id": ids}), tmp_path / "l", row_group_size=1 << 16
+    )
+    pq.write_table(pa.table({"k": np.arange(97), "name": np.arange(97) * 10}), tmp_path / "r")
+    left = penstock.readParquet(spark, str(tmp_path / "l")).keyBy("k", mode="blocking")
+    right = penstock.readParquet(spark, str(tmp_path / "r")).keyBy("k", mode="blocking")
+
+    def hot(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        total = found = checksum = 0
+        for batch in batches:
+            keys, numbers = np.asarray(batch["k"]), np.asarray(batch["id"])
+            assert (np.asarray(batch["name"]) == keys * 10).all()
+            total, found, checksum = total + len(keys), found + int((keys == 0).sum()), checksum + int(numbers.sum())
+        yield pa.RecordBatch.from_pydict({"total": [total], "hot": [found], "sum": [checksum]})
+
+    spark.conf.set("spark.penstock.blocking.targetBytes", "2m")
+    try:
+        tasks = left.join(right).mapInArrow(hot, "total long, hot long, sum long").toDF().collect()
+    finally:
+        spark.conf.unset("spark.penstock.blocking.targetBytes")
+    assert sum(task.total for task in tasks) == rows
+    assert sum(task.sum for task in tasks) == rows * (rows - 1) // 2
+    assert sum(task.hot > 0 for task in tasks) > 3

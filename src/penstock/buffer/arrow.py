@@ -14,6 +14,8 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 _METADATA_BYTES = 256
@@ -101,6 +103,13 @@ class PayloadFormat:
         if self._row_bits:  # Arrow's own answer costs as much as a small batch itself
             return _METADATA_BYTES + int(batch.num_rows) * self._row_bits // 8
         return int(pa.ipc.get_record_batch_size(batch))
+
+    def sizes(self, batches: Sequence[pa.RecordBatch]) -> int:
+        """The sum of `size` over batches of this schema."""
+        if self._row_bits and not self.self_contained:
+            rows = sum(int(batch.num_rows) for batch in batches)
+            return _METADATA_BYTES * len(batches) + rows * self._row_bits // 8
+        return sum(map(self.size, batches))
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         """The batch's payload."""

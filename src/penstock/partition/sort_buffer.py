@@ -59,14 +59,6 @@ class SortBuffer:
         else:
             held.append((batch, nbytes))
 
-    def merge(self, other: SortBuffer) -> None:
-        """Hold what another one holds, which fits."""
-        if not other.is_empty:
-            self.nbytes += other.nbytes
-            self.is_broadcast = other.is_broadcast
-            for subpartition, held in other.take():
-                self._held.setdefault(subpartition, []).extend(held)
-
     def take(self) -> Iterator[tuple[int, Held]]:
         """What is held, subpartition by subpartition, each let go of as soon as the next one is asked for."""
         held, self._held, self.nbytes = self._held, {}, 0

@@ -19,8 +19,10 @@ is read while it is written. `docs/file-formats.md` describes both files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 
@@ -114,19 +116,27 @@ class SortMergeWriter:
         """Add a batch to one subpartition. PenstockError, with both files removed, when it can't be stored."""
         self._add(batch, subpartition, is_broadcast=False)
 
-    def write_split(self, parts: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        """Add batches of one split, each with its subpartition. A large split becomes a region without being held."""
+    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Add the batches of one split, of one schema, each with its subpartition.
+
+        A large split becomes a region without being held.
+        """
         self._check_open()
-        split = SortBuffer(self._buffer.limit)
-        for subpartition, batch in parts:
-            self._check_batch(batch, subpartition)
-            split.add(batch, self._payloads.size(batch), subpartition, is_broadcast=False)
-        if split.nbytes * 2 >= split.limit:
-            self._append_regions(self._buffer, split)
+        for subpartition, batch in parts[:1]:
+            self._check_batch(batch, subpartition)  # the others are of the same split
+        nbytes = self._payloads.sizes([batch for _, batch in parts])
+        if nbytes * 2 < self._buffer.limit:
+            for subpartition, batch in parts:
+                self._add(batch, subpartition, is_broadcast=False)
             return
-        if not self._buffer.fits(split.nbytes, is_broadcast=False):
-            self._append_regions(self._buffer)
-        self._buffer.merge(split)
+        ordered = sorted(parts, key=itemgetter(0))  # stable, so a subpartition's batches keep their order
+        runs = ((number, [batch for _, batch in run]) for number, run in groupby(ordered, itemgetter(0)))
+        try:
+            self._append_held()
+            self._append_region(runs, nbytes, is_broadcast=False)
+        except BaseException:
+            self.abort()
+            raise
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Add a batch to all subpartitions, stored once. Errors as of `write`."""
@@ -139,7 +149,7 @@ class SortMergeWriter:
         """
         self._check_open()
         try:
-            self._append_region(self._buffer)
+            self._append_held()
             ends = self._totals.ends()
             self._index.append(pack_end(self._regions, self._data.size, self._index.size, ends))
             self._index.seal()
@@ -167,7 +177,11 @@ class SortMergeWriter:
         self._check_batch(batch, subpartition)
         nbytes = self._payloads.size(batch)
         if not self._buffer.fits(nbytes, is_broadcast):
-            self._append_regions(self._buffer)
+            try:
+                self._append_held()
+            except BaseException:
+                self.abort()
+                raise
         self._buffer.add(batch, nbytes, subpartition, is_broadcast)
 
     def _check_batch(self, batch: pa.RecordBatch, subpartition: int) -> None:
@@ -178,29 +192,29 @@ class SortMergeWriter:
                 f"the batch's schema is not that of {self._paths.data}: {batch.schema} instead of {self._schema}"
             )
 
-    def _append_regions(self, *buffers: SortBuffer) -> None:
-        try:
-            for buffer in buffers:
-                self._append_region(buffer)
-        except BaseException:
-            self.abort()
-            raise
+    def _append_held(self) -> None:
+        buffer = self._buffer
+        if not buffer.is_empty:
+            nbytes, is_broadcast = buffer.nbytes, buffer.is_broadcast
+            runs = ((number, joined(held, BLOCK_BYTES)) for number, held in buffer.take())
+            self._append_region(runs, nbytes, is_broadcast=is_broadcast)
 
-    def _append_region(self, buffer: SortBuffer) -> None:
-        blocks = self._blocks
-        if buffer.is_empty:
-            return
-        self._data.ensure_room(buffer.nbytes)
+    def _append_region(
+        self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]], nbytes: int, *, is_broadcast: bool
+    ) -> None:
+        """Append the batches of each subpartition, in ascending order of these."""
+        blocks, totals = self._blocks, self._totals
+        self._data.ensure_room(nbytes)
         numbers: list[int] = []
         ends: list[int] = []
-        region = Region(blocks.position, buffer.is_broadcast, numbers, ends)
-        for subpartition, held in buffer.take():
-            for batch in joined(held, BLOCK_BYTES):
-                nbytes, checksum = blocks.append(batch, self._regions << 32 | subpartition)
-                if region.is_broadcast:
-                    self._totals.add_to_all(batch.num_rows, nbytes, checksum)
+        region = Region(blocks.position, is_broadcast, numbers, ends)
+        for subpartition, batches in runs:
+            for batch in batches:
+                length, checksum = blocks.append(batch, self._regions << 32 | subpartition)
+                if is_broadcast:
+                    totals.add_to_all(batch.num_rows, length, checksum)
                 else:
-                    self._totals.add(subpartition, batch.num_rows, nbytes, checksum)
+                    totals.add(subpartition, batch.num_rows, length, checksum)
             numbers.append(subpartition)
             ends.append(blocks.position)
         blocks.flush()
