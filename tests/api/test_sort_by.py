@@ -114,12 +114,14 @@ def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
         (0, 1, "to_one", False),
         (1, 2, "broadcast", False),
         (0, 2, "rescale", False),
-        (2, 3, "range", True),
+        (2, 3, "range", False),
     ]
     assert [edge.summary is not None for edge in graph.edges] == [True, False, False, False]
-    assert [region.vertices for region in regions(graph)] == [(0,), (1,), (2, 3)]
-    assert [vertex.parallelism for vertex in graph.vertices] == [3, 1, 3, 3]
-    assert graph.edges[3].kind is PartitionKind.PIPELINED_BOUNDED
+    assert [region.vertices for region in regions(graph)] == [(0,), (1,), (2,), (3,)]
+    assert [vertex.parallelism for vertex in graph.vertices] == [3, 1, 6, 6]
+    overlapping = source().sortBy("n", mode="pipelined").plan(Settings(), 6).graph
+    assert overlapping.edges[3].kind is PartitionKind.PIPELINED_BOUNDED
+    assert [region.vertices for region in regions(overlapping)] == [(0,), (1,), (2, 3)]
     stream.explain()
     text = capsys.readouterr().out
     for part in (
@@ -132,11 +134,11 @@ def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_sort_needs_no_more_slots_than_its_widest_region() -> None:
-    """Three sources, three that tag and three that sort never run all at once."""
-    stream = source().sortBy("n", numPartitions=3)
-    assert run_local(stream, slots=6).num_rows == 20_000
+    """Blocking, any number of slots will do; pipelined, those that tag and those that sort run together."""
+    assert run_local(source().sortBy("n", numPartitions=12), slots=2).num_rows == 20_000
+    assert run_local(source().sortBy("n", numPartitions=3, mode="pipelined"), slots=6).num_rows == 20_000
     with pytest.raises(SlotsError):
-        run_local(source().sortBy("n", numPartitions=6), slots=6)
+        run_local(source().sortBy("n", numPartitions=6, mode="pipelined"), slots=6)
 
 
 CALLS = {

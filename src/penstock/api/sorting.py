@@ -3,7 +3,8 @@
 
 The stream's last stage sends a sample of its keys to one task, which cuts them into ranges; the rows wait in a
 blocking exchange until that is known, whatever the job's mode. Then each row goes to the partition of its range and
-is sorted there. One partition needs no ranges.
+is sorted there; that exchange is blocking too unless `mode` says otherwise, so that a sort needs no slots at the same
+time. One partition needs no ranges.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def sorted_stream(stream: Stream, keys: tuple[SortKey, ...], choice: ExchangeCho
         CombineInput(stream.branches, exchange("rescale"), waiting),
     )
     placed = CombineStep(inputs, TagRanges(order, tagged), tagged)
-    ranges = ExchangeStep((placed,), range_exchange(place), choice)
+    last = ExchangeChoice(choice.partitions, choice.mode or _BLOCKING, choice.service)
+    ranges = ExchangeStep((placed,), range_exchange(place), last)
     return stream.over(OperatorStep(ranges, SortRows(order, placed=True), stream.schema))
 
 
