@@ -7,8 +7,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import session_probe
 
 SLOTS = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers can't import the tests' modules, so their functions go to them as code."""
+    from pyspark import cloudpickle
+
+    modules = (request.module, session_probe)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(scope="session")

@@ -22,16 +22,6 @@ pytestmark = pytest.mark.spark
 ROWS = 200
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import this module, so its functions go to them as code."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
 @pytest.fixture(autouse=True)
 def _nothing_stays_and_the_next_job_works(spark: Any) -> Iterator[None]:
     """Around each test: what the application holds is the same, and a small job runs behind it."""
@@ -303,7 +293,6 @@ def test_exit_in_the_function(stream: penstock.Stream) -> None:
     """`sys.exit` and a hard exit of the worker fail the job; they do not end it well or let it hang."""
 
     def leaves(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys
 
         for batch in batches:
             yield batch

@@ -7,7 +7,6 @@ Results are computed once, however they are read; plans, views and schemas run n
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections import Counter
@@ -27,19 +26,6 @@ from penstock.spark.runtime import SparkRuntime
 pytestmark = pytest.mark.spark
 
 ROWS = 1000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import these modules, so their functions go to them as code."""
-    from pyspark import cloudpickle
-
-    modules = (sys.modules[__name__], session_probe)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 class Counting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import session_probe
 from session_probe import SessionProbe, wait_until
 
 import penstock
@@ -29,19 +27,6 @@ SUM = ROWS * (ROWS - 1) // 2
 STAGE_SECONDS = 60.0
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import these modules, so their functions go to them as code."""
-    from pyspark import cloudpickle
-
-    modules = (sys.modules[__name__], session_probe)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture

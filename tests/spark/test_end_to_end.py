@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,16 +20,6 @@ from penstock.spark.runtime import SparkRuntime
 pytestmark = pytest.mark.spark
 
 ROWS = 10_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import this module, so its functions go to them as code."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-import session_probe
 from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
@@ -36,19 +35,6 @@ STAGE_SECONDS = 60.0
 """After which a stage gives up, so that a test that fails leaves nothing for ever."""
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import these modules, so their functions go to them as code."""
-    from pyspark import cloudpickle
-
-    modules = (sys.modules[__name__], session_probe)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,16 +22,6 @@ ROWS = 5_000
 WAIT_SECONDS = 60.0
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.dictionary(pa.int8(), pa.string()))])
 """With a type that Spark itself does not have: the rows never are Spark's."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _functions_travel_by_value() -> Iterator[None]:
-    """Workers can't import this module, so its functions go to them as code."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def worded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.persisted import PersistedReading
-from penstock.api.plan import plan_job
+from penstock.api.plan import PLANNING_SLOTS, plan_job
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 SUCCESS = "_SUCCESS"
-
-_PLANNING_SLOTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite:
     reading = PersistedReading(runtime, runtime.settings())
     target = ParquetTarget.of(path)
     writing = stream.applied(WriteParquet(target.filesystem, target.staging, stream.schema, codec), STATUS_SCHEMA)
-    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, _PLANNING_SLOTS).graph)
+    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
     target.prepare(overwrite)
     try:
         plan = reading.plan(writing.branches)

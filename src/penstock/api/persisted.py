@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.lineage import CombineStep, ExchangeStep, OperatorStep, SourceStep, Step, in_order, with_parents
-from penstock.api.plan import Plan, plan_job
+from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
 from penstock.job.results import MadeResult
 from penstock.shuffle import Settings
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.user_thread import UserThread
 
-_PLANNING_SLOTS = 8
 _COLUMNS = ("name", "state", "rows", "bytes", "partitions", "place", "age")
 
 
@@ -90,7 +89,7 @@ def persist_steps(branches: tuple[Step, ...], runtime: SparkRuntime) -> None:
             )
     reading = PersistedReading(runtime, runtime.settings())
     for step in branches:
-        refuse_what_cannot_travel(plan_job(reading.outline((step,), step), reading.settings, _PLANNING_SLOTS).graph)
+        refuse_what_cannot_travel(plan_job(reading.outline((step,), step), reading.settings, PLANNING_SLOTS).graph)
     for step in branches:
         runtime.persisted.add(step, _title(step))
 

@@ -33,6 +33,8 @@ from penstock.shuffle import Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
 from penstock.task.exchanges import PartitionerSpec, exchange
 
+PLANNING_SLOTS = 8
+"""Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
 _NAME_LENGTH = 60
 _FIXED = ("to_one", "custom", "range")
 """Exchanges whose subpartitions mean something, so that each has a consumer of its own."""

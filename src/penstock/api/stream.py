@@ -18,7 +18,7 @@ from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, Ope
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
 from penstock.api.persisted import PersistedReading, persist_steps, unpersist_steps
-from penstock.api.plan import Plan, plan_job
+from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.api.schemas import (
     check_mode,
     column_arguments,
@@ -46,9 +46,6 @@ from penstock.task.operators import (
 
 if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
-
-_PLANNING_SLOTS = 8
-"""Slots that `explain` assumes where there is no session to ask."""
 
 
 class Stream:
@@ -179,7 +176,7 @@ class Stream:
         runtime = SparkRuntime.of(session)
         settings = runtime.settings()
         outline = PersistedReading(runtime, settings).outline(self.branches)
-        refuse_what_cannot_travel(plan_job(outline, settings, _PLANNING_SLOTS).graph)
+        refuse_what_cannot_travel(plan_job(outline, settings, PLANNING_SLOTS).graph)
 
         def build(user: Any) -> Any:
             made = PersistedReading(runtime, settings, user).plan_or_made(self.branches)
@@ -224,7 +221,7 @@ class Stream:
             runtime = self._runtime("explain")
             sys.stdout.write(PersistedReading(runtime, runtime.settings()).explain(self.branches))
         else:
-            sys.stdout.write(explain_graph(self.plan(Settings(), _PLANNING_SLOTS).graph))
+            sys.stdout.write(explain_graph(self.plan(Settings(), PLANNING_SLOTS).graph))
 
     def plan(self, settings: Settings, slots: int, *, keep: bool = True) -> Plan:
         """The job graph of this stream; raises PlanError for what cannot run."""

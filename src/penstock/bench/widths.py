@@ -6,11 +6,10 @@ The rows are made in memory, two producers write, eight tasks read. Every figure
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.api.lineage import SourceStep
@@ -76,20 +75,19 @@ def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
 def run_wide(spark: Any, rows: int, subpartitions: int, mode: str) -> Wide:
     """One job: made in memory, keyed to so many subpartitions, counted by eight readers of ranges."""
     source = SourceStep("generated", NUMBERS, GeneratedSource(rows), limit=PRODUCERS)
-    conf = {
-        "spark.penstock.blocking.maxSubpartitions": str(subpartitions),
-        "spark.penstock.blocking.targetBytes": str(int(rows * ROW_BYTES * _MORE / READERS)),
-    }
-    with _settings(spark, conf):
-        counted = Stream((source,), spark).keyBy("id", mode=mode).mapInArrow(count_rows, COUNT_DDL)
-        runtime = SparkRuntime.of(spark)
-        settings = runtime.settings()
-        plan = counted.plan(settings, runtime.total_slots(), keep=False)
-        gc.collect()
-        began = time.perf_counter()
-        with WorkerWatch() as watch:
-            result = runtime.run(plan.graph, plan.dataframes, settings)
-        seconds = time.perf_counter() - began
+    counted = Stream((source,), spark).keyBy("id", mode=mode).mapInArrow(count_rows, COUNT_DDL)
+    runtime = SparkRuntime.of(spark)
+    settings = runtime.settings()
+    target = int(rows * ROW_BYTES * _MORE / READERS)
+    settings = replace(
+        settings, blocking=replace(settings.blocking, max_subpartitions=subpartitions, target_bytes=target)
+    )
+    plan = counted.plan(settings, runtime.total_slots(), keep=False)
+    gc.collect()
+    began = time.perf_counter()
+    with WorkerWatch() as watch:
+        result = runtime.run(plan.graph, plan.dataframes, settings)
+    seconds = time.perf_counter() - began
     written = result.metrics[0]
     read = result.metrics[1]["rows_in"]
     if read != rows:
@@ -119,14 +117,3 @@ def _outcomes(runs: dict[str, list[Wide]], rows: int) -> Iterator[Outcome]:
         yield outcome(f"{names[kind]}: open files", kind, COUNT, [float(run.workers.files) for run in runs[kind]])
         yield outcome(f"{names[kind]}: write calls", kind, COUNT, [float(run.workers.writes) for run in runs[kind]])
     yield outcome("bytes on disk over bytes of rows", "many", RATIO, [run.stored for run in runs["many"]])
-
-
-@contextlib.contextmanager
-def _settings(spark: Any, conf: dict[str, str]) -> Iterator[None]:
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in conf:
-            spark.conf.unset(key)

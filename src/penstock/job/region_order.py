@@ -38,7 +38,7 @@ class RegionOrder:
         self._regions = regions(topology.graph)
         self._current = -1
         self._sizes: Sizes = {}
-        self.slots_needed = max(max(slots_needed(topology.graph, r), self._usable(r)) for r in self._regions)
+        self.slots_needed = max(map(self._slots_of, self._regions))
         """The slots a job holds while it runs: those of its largest region, as far as there are slots for it."""
         self.parts: dict[int, bool] = {}
         """The Spark jobs of the region that runs, and whether they have returned."""
@@ -100,9 +100,9 @@ class RegionOrder:
         """Whether the bytes on this edge say how many consumers there are."""
         return self._topology.graph.vertex(edge.consumer).subpartitions is not None and not edge.is_broadcast
 
-    def _usable(self, region: Region) -> int:
+    def _slots_of(self, region: Region) -> int:
         if region.at_once:
-            return 0
+            return slots_needed(self._topology.graph, region)
         vertices = [self._topology.graph.vertex(number) for number in region.vertices]
         return min(self._slots, sum(max(v.parallelism, v.subpartitions or 0) for v in vertices))
 

@@ -131,12 +131,8 @@ class SortMergeWriter:
             return
         ordered = sorted(parts, key=itemgetter(0))  # stable, so a subpartition's batches keep their order
         runs = ((number, [batch for _, batch in run]) for number, run in groupby(ordered, itemgetter(0)))
-        try:
-            self._append_held()
-            self._append_region(runs, nbytes, is_broadcast=False)
-        except BaseException:
-            self.abort()
-            raise
+        self._append_held()
+        self._append_region(runs, nbytes, is_broadcast=False)
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Add a batch to all subpartitions, stored once. Errors as of `write`."""
@@ -177,11 +173,7 @@ class SortMergeWriter:
         self._check_batch(batch, subpartition)
         nbytes = self._payloads.size(batch)
         if not self._buffer.fits(nbytes, is_broadcast):
-            try:
-                self._append_held()
-            except BaseException:
-                self.abort()
-                raise
+            self._append_held()
         self._buffer.add(batch, nbytes, subpartition, is_broadcast)
 
     def _check_batch(self, batch: pa.RecordBatch, subpartition: int) -> None:
@@ -202,7 +194,16 @@ class SortMergeWriter:
     def _append_region(
         self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]], nbytes: int, *, is_broadcast: bool
     ) -> None:
-        """Append the batches of each subpartition, in ascending order of these."""
+        """Append the batches of each subpartition, in ascending order of these; gives up where that fails."""
+        try:
+            self._append_runs(runs, nbytes, is_broadcast)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _append_runs(
+        self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]], nbytes: int, is_broadcast: bool
+    ) -> None:
         blocks, totals = self._blocks, self._totals
         self._data.ensure_room(nbytes)
         numbers: list[int] = []
