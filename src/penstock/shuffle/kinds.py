@@ -36,6 +36,16 @@ class PartitionKind(Enum):
         self.persistent = persistent
         self.reconnectable = reconnectable
 
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether it is read while it is written, yet never stops its producer: what memory can't hold is spilled."""
+        return self.pipelined and not self.back_pressured
+
+    @property
+    def runs_together(self) -> bool:
+        """Whether producer and consumer must run at the same time, because the producer waits for its readers."""
+        return self.pipelined and self.back_pressured
+
     @classmethod
     def from_label(cls, label: str) -> PartitionKind:
         """The kind with this label; raises SettingError for an unknown one."""
@@ -50,18 +60,14 @@ MODES = {
     "pipelined": PartitionKind.PIPELINED_BOUNDED,
     "blocking": PartitionKind.BLOCKING_SORT_MERGE,
     "blocking_hash": PartitionKind.BLOCKING_HASH,
+    "hybrid": PartitionKind.HYBRID_FULL,
+    "hybrid_selective": PartitionKind.HYBRID_SELECTIVE,
 }
-"""Modes this version can run. The others of the vocabulary are refused by name until they are built."""
-
-LATER_MODES = ("hybrid", "hybrid_selective")
+"""The modes a user may write. `auto` is pipelined until a plan finds that not everything fits at once."""
 
 
 def mode_to_kind(mode: str) -> PartitionKind:
-    """The partition kind of an edge's mode; raises SettingError for an unknown or not yet built mode."""
+    """The partition kind of an edge's mode; raises SettingError for an unknown mode."""
     if mode in MODES:
         return MODES[mode]
-    if mode in LATER_MODES:
-        raise SettingError(
-            f"mode {mode!r} is not available in this version of Penstock: use one of {', '.join(MODES)}"
-        )
     raise SettingError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
