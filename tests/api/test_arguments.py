@@ -40,7 +40,6 @@ CALLS = {
     "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
     "partitions that are no number": (lambda s: s.random("4"), TypeError, "whole number"),
     "an unknown mode": (lambda s: s.rebalance(mode="fast"), SettingError, "unknown mode 'fast'"),
-    "a mode of a later version": (lambda s: s.keyBy("k", mode="hybrid"), SettingError, "not available"),
     "an unknown service": (lambda s: s.keyBy("k", service="nope"), SettingError, "unknown shuffle service 'nope'"),
     "a function that is none": (lambda s: s.mapInArrow("f", "a int"), TypeError, "must be callable"),
     "a pandas function that is none": (lambda s: s.mapInPandas(3, "a int"), TypeError, "must be callable"),

@@ -185,6 +185,22 @@ def test_union() -> None:
     assert bag(run_local(source().union(source()).keyBy("k", numPartitions=2))) == twice
 
 
+@pytest.mark.parametrize("mode", [None, "hybrid", "hybrid_selective", "blocking"])
+def test_a_diamond_that_ends_in_a_union(mode: str | None) -> None:
+    """Both branches of one stage meet again, with far more batches than an exchange holds."""
+    shared = source(size=20).mapInArrow(doubled, SCHEMA)
+    left = shared.rebalance(2, mode=mode).mapInArrow(doubled, SCHEMA)
+    both = left.union(shared.keyBy("k", numPartitions=2, mode=mode)).rebalance(1)
+    expected = Counter((row["k"], factor * row["v"]) for row in ROWS.to_pylist() for factor in (2, 4))
+    assert bag(run_local(both)) == expected
+
+
+def test_more_stages_than_slots() -> None:
+    """Auto goes over to hybrid exchanges, and the rows are the same."""
+    stream = source().keyBy("k", numPartitions=4).rebalance(4).keyBy("v", numPartitions=4)
+    assert bag(run_local(stream, slots=4)) == bag(ROWS)
+
+
 def test_zero_columns_keep_their_rows() -> None:
     """Rows without columns are counted through exchanges."""
 
@@ -247,7 +263,8 @@ def test_a_bad_custom_partitioner_fails_the_job() -> None:
 def test_limits_of_the_local_runner() -> None:
     """More tasks than slots, and DataFrames, are refused."""
     with pytest.raises(SlotsError, match="needs 9 task slots and the local runner has 8"):
-        run_local(source(partitions=1).rebalance(8))
+        run_local(source(partitions=1).rebalance(8, mode="pipelined"))
+    assert run_local(source(partitions=1).rebalance(8)).num_rows == 5000
     from penstock.api.lineage import SourceStep
 
     with pytest.raises(PlanError, match="needs Spark"):

@@ -137,23 +137,69 @@ def test_a_join_in_the_middle() -> None:
     assert {row["place"]: row["n"] for row in run_local(total, slots=20).to_pylist()} == expected
 
 
-def test_a_self_join_needs_a_blocking_exchange() -> None:
-    """Pipelined on both sides it is refused with the remedy; blocking on both it runs, and the source runs once."""
+@pytest.mark.parametrize("mode", [None, "pipelined", "hybrid", "hybrid_selective", "blocking"])
+def test_a_stream_meets_itself(mode: str | None) -> None:
+    """In any mode each row meets itself, and the source runs once."""
     calls = []
 
     def seen(batches: Any) -> Any:
         calls.append(1)
         yield from batches
 
-    def stream(mode: str | None) -> Stream:
-        base = source(PEOPLE, 1).mapInArrow(seen, "k long, p string")
-        other = base.keyBy("k", numPartitions=2, mode=mode)
-        return base.keyBy("k", mode=mode).cogroup(other).applyInArrow(_both, "k long, n long")
-
-    with pytest.raises(PlanError, match=r"two pipelined paths[\s\S]*blocking"):
-        run_local(stream(None))
-    assert bag(run_local(stream("blocking"))) == Counter((key, 2) for key in (0, 1, 2, 3, 9, None))
+    base = source(PEOPLE, 1).mapInArrow(seen, "k long, p string")
+    other = base.keyBy("k", numPartitions=2, mode=mode)
+    stream = base.keyBy("k", mode=mode).cogroup(other).applyInArrow(_both, "k long, n long")
+    assert bag(run_local(stream)) == Counter((key, 2) for key in (0, 1, 2, 3, 9, None))
     assert len(calls) == 1
+
+
+LARGE = pa.table({"k": [n % 70_001 for n in range(200_000)], "o": range(200_000)})
+COUNTS = Counter(LARGE["k"].to_pylist())
+MEETINGS = sum(count * count for count in COUNTS.values())
+TIGHT = Settings.from_conf(
+    {
+        "spark.penstock.network.segmentSize": "4k",
+        "spark.penstock.network.exclusiveBuffersPerChannel": "1",
+        "spark.penstock.network.floatingBuffersPerGate": "1",
+    }
+)
+
+
+@pytest.mark.parametrize("how", ["inner", "right", "full"])
+def test_a_large_stream_joins_itself(how: str) -> None:
+    """Far more batches than a pipelined exchange holds: what is read last is stored, and no row is missing."""
+    base = source(LARGE, 2, 2000)
+    renamed = base.mapInArrow(_renamed, "k long, q long")
+    direct = base.keyBy("k", numPartitions=2).join(renamed.keyBy("k"), how)
+    assert run_local(direct, TIGHT, slots=12).num_rows == MEETINGS
+
+
+def test_a_large_stream_joins_what_was_made_of_it() -> None:
+    """A diamond: the totals of a stream beside its own rows."""
+    base = source(LARGE, 2, 2000)
+    totals = base.keyBy("k", numPartitions=2).agg(n=("o", "count"))
+    found = run_local(totals.keyBy("k", numPartitions=2).join(base.keyBy("k"), "right"), TIGHT, slots=12)
+    assert found.group_by(["k", "n"]).aggregate([("o", "count")]).num_rows == len(COUNTS)
+    assert set(zip(found["k"].to_pylist(), found["n"].to_pylist(), strict=True)) == set(COUNTS.items())
+    assert found.num_rows == LARGE.num_rows
+
+
+def test_joins_in_crossed_order() -> None:
+    """Two joins over the same two streams, each of which collects what the other one streams."""
+    one, two = source(LARGE, 2, 2000), source(LARGE, 2, 2000).mapInArrow(_renamed, "k long, q long")
+
+    def joined(how: str) -> Stream:
+        return one.keyBy("k", numPartitions=2).join(two.keyBy("k"), how)
+
+    both = joined("inner").union(joined("right"))
+    graph = both.plan(Settings(), 16).graph
+    assert [edge.kind for edge in graph.edges].count(PartitionKind.HYBRID_FULL) == 1
+    assert run_local(both, TIGHT, slots=16).num_rows == 2 * MEETINGS
+
+
+def _renamed(batches: Any) -> Any:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(batch.columns, ["k", "q"])
 
 
 def _both(key: Any, left: pa.Table, right: pa.Table) -> pa.Table:

@@ -13,7 +13,7 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.graph import JobGraph
 from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.kinds import MODES
 from penstock.testing.sources import fromBatches
 
 ROWS = pa.table({"k": ["a", "b"], "v": [1, 2]})
@@ -84,12 +84,80 @@ def test_an_exchange_after_a_union_has_an_edge_for_each_branch() -> None:
     assert [(edge.producer, edge.consumer) for edge in job.edges] == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_diamonds_are_refused_by_name() -> None:
-    """Branches that share a stage cannot meet again behind pipelined edges."""
+def test_diamonds_that_end_in_a_union_stay_pipelined() -> None:
+    """Branches that share a stage may meet again where all that comes is read."""
     shared = source().mapInArrow(same, ROWS.schema)
-    diamond = shared.keyBy("k").union(shared.keyBy("v")).rebalance(1)
-    with pytest.raises(PlanError, match=r"'rebalance'.*mapInArrow\(same\).*hash\(k\).*hash\(v\)"):
-        graph(diamond)
+    job = graph(shared.keyBy("k").union(shared.keyBy("v")).rebalance(1))
+    assert {edge.kind for edge in job.edges} == {PartitionKind.PIPELINED_BOUNDED}
+    assert job.notes == ()
+
+
+def test_diamonds_that_end_in_a_join_store_what_is_read_last() -> None:
+    """One exchange is hybrid and a note says why; of those the user did not give a mode where that is possible."""
+
+    def join(mode: str | None) -> JobGraph:
+        shared = source(2).mapInArrow(same, ROWS.schema)
+        left = shared.keyBy("k", mode=mode).agg(v=("v", "max")).mapInArrow(same, ROWS.schema)
+        right = shared.keyBy("v").mapInArrow(other, ROWS.schema).mapInArrow(same, "k string, w long")
+        return graph(left.keyBy("k", mode=mode).join(right.keyBy("k")))
+
+    job = join(None)
+    hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
+    assert [(edge.consumer, edge.side) for edge in hybrid] == [(4, 0)]
+    assert len(job.notes) == 1
+    assert "(hash(k) + final aggregate by k + mapInArrow(same) -> inner join on k): hybrid_full" in job.notes[0]
+    job = join("pipelined")
+    hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
+    assert [(edge.producer, edge.consumer) for edge in hybrid] == [(0, 1)]
+
+
+def test_auto_is_hybrid_where_not_everything_fits() -> None:
+    """What runs at once must fit the slots; a note has the numbers; then every stage has all slots to itself."""
+    stream = source(9).keyBy("k", numPartitions=4).rebalance(2)
+    assert {edge.kind for edge in graph(stream, 7).edges} == {PartitionKind.PIPELINED_BOUNDED}
+    job = graph(stream, 6)
+    assert [edge.kind for edge in job.edges] == [PartitionKind.HYBRID_FULL] * 2
+    assert [vertex.parallelism for vertex in job.vertices] == [6, 4, 2]
+    assert [vertex.subpartitions for vertex in job.vertices] == [None] * 3
+    reason = "hybrid_full, because all stages at once would need 7 slots and there are 6"
+    assert job.notes == (
+        f"exchange 0 (batches in 9 partitions -> hash(k)): {reason}",
+        f"exchange 1 (hash(k) -> rebalance): {reason}",
+    )
+
+
+def test_auto_is_chosen_region_by_region() -> None:
+    """A part of the plan that fits stays pipelined; the note names the stages that do not."""
+    wide = source(2).rebalance(9)
+    narrow = source(2).rebalance(2)
+    job = graph(wide.union(narrow))
+    assert [edge.kind for edge in job.edges] == [PartitionKind.HYBRID_FULL, PartitionKind.PIPELINED_BOUNDED]
+    assert [vertex.parallelism for vertex in job.vertices] == [2, 9, 2, 2]
+    assert "because the stages 'batches in 2 partitions', 'rebalance' at once would need 10 slots" in job.notes[0]
+
+
+def test_what_was_asked_to_be_pipelined_stays() -> None:
+    """By the edge or by the settings: the JobMaster may refuse it; the automatic edges around it give way."""
+    job = graph(source(9).rebalance(4, mode="pipelined").rebalance(7), 8)
+    assert [edge.kind for edge in job.edges] == [PartitionKind.PIPELINED_BOUNDED, PartitionKind.HYBRID_FULL]
+    assert [vertex.parallelism for vertex in job.vertices] == [4, 4, 7]
+    for job in (
+        graph(source(9).rebalance(9, mode="pipelined")),
+        graph(source(9).rebalance(9), mode="pipelined"),
+    ):
+        assert [edge.kind for edge in job.edges] == [PartitionKind.PIPELINED_BOUNDED]
+        assert job.notes == ()
+
+
+def test_modes_are_kinds() -> None:
+    """Each word of the vocabulary gives its kind, by edge or for the whole job; readers of hybrid have all slots."""
+    for mode, kind in MODES.items():
+        expected = PartitionKind.PIPELINED_BOUNDED if mode == "auto" else kind
+        for job in (graph(source(9).rebalance(mode=mode)), graph(source(9).rebalance(), mode=mode)):
+            assert [edge.kind for edge in job.edges] == [expected]
+            assert [vertex.parallelism for vertex in job.vertices] == ([4, 4] if expected.runs_together else [8, 8])
+            open_ones = [vertex.subpartitions is not None for vertex in job.vertices]
+            assert open_ones == [False, not expected.pipelined]
 
 
 def test_edges_have_their_own_mode_and_service() -> None:
@@ -105,18 +173,21 @@ def test_edges_have_their_own_mode_and_service() -> None:
     [
         (source(9).rebalance(), 8, [4, 4]),
         (source(9).rebalance(6), 8, [2, 6]),
-        (source(9).rebalance(8), 8, [1, 8]),
-        (source(9).rebalance(20), 8, [1, 20]),
+        (source(9).rebalance(8), 8, [8, 8]),
+        (source(9).rebalance(8, mode="pipelined"), 8, [1, 8]),
+        (source(9).rebalance(20, mode="pipelined"), 8, [1, 20]),
+        (source(9).rebalance(20), 8, [8, 20]),
+        (source(9).rebalance(mode="hybrid").rebalance(), 8, [8, 4, 4]),
         (source(2).rebalance().rebalance(), 9, [2, 3, 3]),
         (source(9).toOne(), 8, [7, 1]),
         (source(9).keyBy(), 8, [7, 1]),
-        (source(9).rebalance().rebalance(), 2, [1, 1, 1]),
+        (source(9).rebalance().rebalance(), 2, [2, 2, 2]),
         (source(9), 8, [8]),
-        (source(1).rebalance(2).union(source(9)), 8, [1, 2, 5]),
+        (source(1).rebalance(2).union(source(9)), 8, [1, 2, 8]),
     ],
 )
 def test_slots_are_shared_out(stream: Stream, slots: int, parallelisms: list[int]) -> None:
-    """Asked numbers are kept, the rest is shared evenly, sources are not split finer than their parts."""
+    """Asked numbers are kept, each region shares the rest evenly, sources are not split finer than their parts."""
     assert [vertex.parallelism for vertex in graph(stream, slots).vertices] == parallelisms
 
 
@@ -137,6 +208,12 @@ def test_explain_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """explain() prints stages, operators, exchange, mode, service, parallelism and slots."""
     source(2).keyBy("k", numPartitions=3).agg(n=("v", "sum")).explain()
     text = capsys.readouterr().out
+    assert "Note" not in text
     for part in ("batches in 2 partitions", "partial aggregate", "hash(k), pipelined_bounded, service local, 2 -> 3"):
         assert part in text
     assert "needs 5 task slots" in text
+    source(2).keyBy("k", numPartitions=8).agg(n=("v", "sum")).explain()
+    text = capsys.readouterr().out
+    assert "hash(k), hybrid_full, service local, 2 -> 8" in text
+    assert "Note: exchange 0 (batches in 2 partitions + partial aggregate by k -> hash(k) + final aggregate" in text
+    assert "because all stages at once would need 9 slots and there are 8" in text

@@ -17,6 +17,7 @@ import xxhash
 
 from penstock.buffer import read_payload
 from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.record.partitioners import Split
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
@@ -47,6 +48,13 @@ def keys(folder: Path, first: int, count: int = 1) -> list[int]:
     """The first column of a range, in the order it is read."""
     with SortMergeReader(paths_in(folder), ORIGIN) as reader:
         return [key for each in reader.batches(first, count) for key in each.column("k").to_pylist()]
+
+
+def split(*parts: tuple[int, int, int]) -> Split:
+    """A split of new rows: of each part its subpartition, its first row's key and how many there are."""
+    numbers, starts, counts = zip(*parts, strict=True)
+    rows = pa.concat_batches([batch(start, count) for start, count in zip(starts, counts, strict=True)])
+    return Split(rows, numbers, counts)
 
 
 def descriptors() -> int:
@@ -200,15 +208,15 @@ def test_a_large_split_is_a_region_at_once(tmp_path: Path) -> None:
     with writer_in(tmp_path, 5, FileOptions(sort_buffer=64 << 10)) as writer:
         size = writer.bytes_on_disk
         writer.write(batch(0, 1), 2)
-        writer.write_split([(4, batch(1, 2)), (2, batch(3, 2))])
+        writer.write_split(split((4, 1, 2), (2, 3, 2)))
         assert writer.bytes_on_disk == size
-        writer.write_split([(number, batch(1000 * number, 900)) for number in (3, 2, 1)])
+        writer.write_split(split(*((number, 1000 * number, 900) for number in (3, 2, 1))))
         assert writer.bytes_on_disk > size + (32 << 10)
         assert pa.total_allocated_bytes() - allocated < 10_000  # nothing is held any more
-        writer.write_split([])
-        writer.write_split([(2, batch(10, 1))])
+        writer.write_split(Split(batch(0, 0), (), ()))
+        writer.write_split(split((2, 10, 1)))
         with pytest.raises(ValueError, match="no subpartition 5"):
-            writer.write_split([(5, batch(0, 1))])
+            writer.write_split(split((5, 0, 1)))
         writer.finish()
     assert keys(tmp_path, 2) == [0, 3, 4, *range(2000, 2900), 10]
     assert keys(tmp_path, 4) == [1, 2]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.record.partitioners import Split
 from penstock.shuffle.ids import PartitionId
 
 ID = PartitionId("d-e1", 0, 7)
@@ -104,7 +105,8 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
                 if subpartition < 0:
                     writer.broadcast(batch)
                 elif rng.random() < 0.3:
-                    writer.write_split([(subpartition, batch.slice(0, 1)), (subpartition, batch.slice(1))])
+                    first = min(rows, 1)
+                    writer.write_split(Split(batch, (subpartition, subpartition), (first, rows - first)))
                 else:
                     writer.write(batch, subpartition)
                 for each in range(case.subpartitions) if subpartition < 0 else [subpartition]:

@@ -255,7 +255,7 @@ def test_types_arrow_cannot_gather_are_refused() -> None:
         [pa.StructArray.from_arrays([inner], ["r"]), pa.array(range(20))], ["s", "row"]
     )
     with pytest.raises(SchemaError, match="cast the column"):
-        _spec("hash").build(4, 0).split(batch)
+        list(_spec("hash").build(4, 0).split(batch))
 
 
 def test_the_oracle_of_scatter() -> None:

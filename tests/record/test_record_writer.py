@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, batch_of
 
-from penstock.record.partitioners import PartitionerSpec
+from penstock.record.partitioners import PartitionerSpec, Split
 from penstock.record.record_writer import OutputFlusher, RecordWriter
 from penstock.shuffle.events import Event
 from penstock.shuffle.ids import PartitionId
@@ -320,10 +320,10 @@ class StoringTarget(Target):
 
     gather_bytes = 1 << 20
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+    def write_split(self, split: Split) -> None:
         """Keep the batches, and how many came at once."""
-        self.calls.append((f"split of {len(parts)}", -1, None))
-        for subpartition, batch in parts:
+        self.calls.append((f"split of {len(split)}", -1, None))
+        for subpartition, batch in split:
             self.write(batch, subpartition)
 
 

@@ -53,7 +53,8 @@ def test_the_slot_of_a_finished_producer_is_free(spark: Any, numbers: str) -> No
     stream = penstock.readParquet(spark, numbers).rebalance(SLOTS, mode="blocking").mapInArrow(count, "n long")
     wide = stream.rebalance(SLOTS, mode="blocking").mapInArrow(count, "n long")
     assert sum(row.n for row in wide.toDF().collect()) == SLOTS
-    narrow = penstock.readParquet(spark, numbers).rebalance(SLOTS).rebalance(SLOTS).mapInArrow(count, "n long")
+    narrow = penstock.readParquet(spark, numbers).rebalance(SLOTS, mode="pipelined")
+    narrow = narrow.rebalance(SLOTS, mode="pipelined").mapInArrow(count, "n long")
     with pytest.raises(SlotsError, match='mode="blocking"'):
         narrow.run()
 
@@ -99,15 +100,15 @@ def test_consumers_are_chosen_from_the_bytes(spark: Any, numbers: str) -> None:
 
 
 def test_a_trace_shows_the_regions(spark: Any, numbers: str) -> None:
-    """Regions start one after the other; what a region has read is released before the job is over."""
+    """Behind a blocking exchange no task starts before the last of the other side has ended."""
     stream = penstock.readParquet(spark, numbers).keyBy("id", numPartitions=3, mode="blocking")
     result = stream.mapInArrow(count, "n long").run()
     story = [name for _, name, _ in result.trace]
-    starts = [index for index, name in enumerate(story) if name == "region_started"]
-    assert len(starts) == 2
-    finished = [index for index, name in enumerate(story) if name == "task_finished"]
-    registered = [index for index, name in enumerate(story) if name == "task_registered"]
-    assert max(index for index in finished if index < starts[1]) < min(i for i in registered if i > starts[1])
+    sources = sum(1 for _, name, ids in result.trace if name == "task_deployed" and "/v0." in ids)
+    ends = [index for index, name in enumerate(story) if name == "task_finished"]
+    starts = [index for index, name in enumerate(story) if name == "task_deployed"]
+    assert ends[sources - 1] < starts[sources]
+    assert len(starts) == sources + 3
 
 
 def test_a_failure_in_a_later_region_ends_the_job(spark: Any, numbers: str) -> None:

@@ -165,7 +165,7 @@ def test_user_error_shows_its_traceback(spark: Any) -> None:
 
 def test_too_many_slots_are_refused(spark: Any) -> None:
     """At once, with the numbers and the ways out."""
-    stream = penstock.fromDataFrame(spark.range(10)).keyBy("id", numPartitions=100)
+    stream = penstock.fromDataFrame(spark.range(10)).keyBy("id", numPartitions=100, mode="pipelined")
     with pytest.raises(SlotsError, match=r"needs \d+ task slots at the same time, but the application has 8"):
         stream.mapInArrow(lambda batches: batches, "id long").run()
 

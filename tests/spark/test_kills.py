@@ -136,6 +136,14 @@ def all_slots_work(spark: Any) -> None:
     assert penstock.repartition(source, 6, "id").count() == 1000
 
 
+@pytest.fixture(autouse=True)
+def no_restarts(spark: Any) -> Iterator[None]:
+    """What is killed stays dead here; `test_restarts` has the other half."""
+    spark.conf.set("spark.penstock.restart.strategy", "none")
+    yield
+    spark.conf.unset("spark.penstock.restart.strategy")
+
+
 @pytest.mark.parametrize("victim", ["producers", "consumers"])
 @pytest.mark.parametrize(("how", "forks"), [("run", ""), ("run", "fork"), ("run", "multiprocessing"), ("action", "")])
 def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: str) -> None:
@@ -285,7 +293,7 @@ from penstock.spark.session import build_session
 def main(folder, master):
     spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config(
         "spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").config(
-        "spark.ui.showConsoleProgress", "false").getOrCreate()
+        "spark.ui.showConsoleProgress", "false").config("spark.penstock.restart.strategy", "none").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     assert penstock.repartition(spark.range(100), 2, "id").count() == 100
     stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(test_kills.endless(folder), "id long")

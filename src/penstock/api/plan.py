@@ -5,10 +5,14 @@ Chaining: an operator joins the vertex of the step it reads unless that step has
 gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex, and so
 does a combination of streams, whose exchanges end in its one vertex, each on a side of its own.
 
-Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices that run at the
-same time and ask for nothing, at least one each. Vertices that a blocking edge keeps apart do not run at the same
-time; where no edge is blocking all do, also those that no edge joins. A source is not split finer than its parts,
-and a vertex behind a forward edge has its producer's parallelism. Whether it all fits is the JobMaster's to say.
+Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices of a region that
+ask for nothing, at least one each. Regions do not count on running side by side, so each has all slots. A source is
+not split finer than its parts, and a vertex behind a forward edge has its producer's parallelism.
+
+Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
+there are become hybrid, and then its stages need not run at once. What was asked to be pipelined stays, and whether
+it fits is the JobMaster's to say. What could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say
+what was changed and why.
 """
 
 from __future__ import annotations
@@ -28,13 +32,25 @@ from penstock.api.lineage import (
     in_order,
     parents_of,
 )
-from penstock.graph import Combine, JobEdge, JobGraph, JobVertex, Operator, refuse_deadlocks, regions
-from penstock.shuffle import Settings, mode_to_kind
+from penstock.graph import (
+    Combine,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    Region,
+    regions,
+    slots_needed,
+    without_deadlocks,
+)
+from penstock.shuffle import PartitionKind, Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
 from penstock.task.exchanges import PartitionerSpec, exchange
 
 PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
+AUTO = "auto"
+"""The mode that leaves the choice to the plan."""
 _NAME_LENGTH = 60
 _FIXED = ("to_one", "custom", "range")
 """Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
@@ -77,12 +93,7 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
         tuple(builder.edges),
         tuple(vertices) if keep else (),
     )
-    refuse_deadlocks(graph)
-    shares = _parallelism(builder.vertices, _side_by_side(graph), slots)
-    graph = replace(
-        graph,
-        vertices=tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in graph.vertices),
-    )
+    graph = _fitted(graph, builder, slots)
     graph = _with_open_parallelism(graph, builder.vertices, settings.blocking.max_subpartitions)
     dataframes = {
         vertex.id: vertex.source.dataframe
@@ -101,6 +112,8 @@ class _Builder:
         self._vertex_of: dict[int, int] = {}
         self.vertices: list[_Vertex] = []
         self.edges: list[JobEdge] = []
+        self.asked: set[int] = set()
+        """The edges whose mode was said, by the stream or by the settings."""
 
     def build(self, results: tuple[Step, ...]) -> list[int]:
         """Add all steps; gives the vertices of the results."""
@@ -166,11 +179,13 @@ class _Builder:
     def _connect(
         self, producer: int, consumer: int, spec: PartitionerSpec, choice: ExchangeChoice, side: int = 0
     ) -> int:
-        kind = mode_to_kind(choice.mode or self._settings.shuffle.mode)
+        mode = choice.mode or self._settings.shuffle.mode
         service = choice.service or self._settings.shuffle.service
         schema = self.vertices[producer].schema
         number = len(self.edges)
-        self.edges.append(JobEdge(number, producer, consumer, spec, schema, kind, service, side))
+        self.edges.append(JobEdge(number, producer, consumer, spec, schema, mode_to_kind(mode), service, side))
+        if mode != AUTO:
+            self.asked.add(number)
         return number
 
 
@@ -192,11 +207,50 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
     )
 
 
+def _fitted(graph: JobGraph, builder: _Builder, slots: int) -> JobGraph:
+    """The graph with kinds that cannot deadlock, with parallelism, and with its automatic edges fit to the slots."""
+    crowded: list[str] = []
+    while True:
+        mended, reasons = without_deadlocks(graph, builder.asked)
+        groups = [region.vertices for region in regions(mended)]
+        shares = _parallelism(builder.vertices, groups, slots)
+        vertices = tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in mended.vertices)
+        mended = replace(mended, vertices=vertices, notes=(*crowded, *reasons))
+        for region in regions(mended):
+            loose = [edge for edge in _joining(mended, region) if edge.id not in builder.asked]
+            if slots_needed(mended, region) > slots and loose:
+                break
+        else:
+            return mended
+        for edge in loose:
+            graph = graph.with_edge(replace(edge, kind=PartitionKind.HYBRID_FULL))
+            crowded.append(_crowded_text(mended, region, edge, slots))
+
+
+def _joining(graph: JobGraph, region: Region) -> list[JobEdge]:
+    """The edges because of which a region runs at once."""
+    return [edge for edge in graph.edges if edge.kind.runs_together and edge.producer in region.vertices]
+
+
+def _crowded_text(graph: JobGraph, region: Region, edge: JobEdge, slots: int) -> str:
+    everything = len(region.vertices) == len(graph.vertices)
+    names = ", ".join(repr(graph.vertex(number).name) for number in region.vertices)
+    stages = "all stages" if everything else f"the stages {names}"
+    return (
+        f"{graph.title_of(edge)}: {PartitionKind.HYBRID_FULL.label}, because {stages} at once would need "
+        f"{slots_needed(graph, region)} slots and there are {slots}"
+    )
+
+
 def _with_open_parallelism(graph: JobGraph, vertices: list[_Vertex], subpartitions: int) -> JobGraph:
     """Vertices whose parallelism is chosen from the bytes they will read: nobody asked for one, all inputs wait."""
     bound = {number for region in regions(graph) if region.at_once for number in region.vertices}
-    bound |= {edge.consumer for edge in graph.edges if edge.is_pointwise or edge.exchange.kind in _FIXED}
-    bound |= {edge.producer for edge in graph.edges if edge.exchange.kind == "forward"}
+    for edge in graph.edges:
+        # A reader of a hybrid exchange may start before there are bytes to choose by.
+        if edge.is_pointwise or edge.exchange.kind in _FIXED or edge.kind.is_hybrid:
+            bound.add(edge.consumer)
+        if edge.exchange.kind == "forward":
+            bound.add(edge.producer)
     for vertex in graph.vertices:
         spread = [edge for edge in graph.inputs_of(vertex.id) if not edge.is_broadcast]
         if spread and vertex.id not in bound and vertices[vertex.id].asked is None:
@@ -204,15 +258,8 @@ def _with_open_parallelism(graph: JobGraph, vertices: list[_Vertex], subpartitio
     return graph
 
 
-def _side_by_side(graph: JobGraph) -> list[tuple[int, ...]]:
-    """The vertices that run at the same time: each region, or all where no edge is blocking."""
-    if all(edge.kind.pipelined for edge in graph.edges):
-        return [tuple(vertex.id for vertex in graph.vertices)]
-    return [region.vertices for region in regions(graph)]
-
-
 def _parallelism(vertices: list[_Vertex], groups: list[tuple[int, ...]], slots: int) -> dict[int, int]:
-    """Each vertex with its leader's share, which is the least of what the groups with that leader can give."""
+    """Each vertex with its leader's share, which is the least of what the regions with that leader can give."""
     least: dict[int, int] = {}
     for group in groups:
         for leader, share in _shares(vertices, group, slots).items():

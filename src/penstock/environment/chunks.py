@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of a blocking partition as chunks to be sent: the messages of its blocks, gathered and cut to one size.
+"""A range of a stored partition as chunks to be sent: the messages of its stream, gathered and cut to one size.
 
 Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time. Bytes
 are read with `preadv` before the file's map is touched: a page fault would hold the interpreter, and with it the
@@ -14,10 +14,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from penstock.partition.stored import OpenRange, StoredRange, Stretch
-
-_PREFIX = 16
-"""What a block has in its file before the message that is sent."""
+from penstock.partition.stored import OpenStream, StreamedRange, Stretch
 
 _scratch = threading.local()
 
@@ -26,14 +23,15 @@ class ChunkedRange:
     """One reader's way through its range."""
 
     __slots__ = (
-        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_size",
-        "_starts", "_stored", "_stretches", "_warmed",
+        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_prefix",
+        "_size", "_starts", "_stored", "_stretches", "_warmed",
     )  # fmt: skip
 
-    def __init__(self, stored: StoredRange, chunk: int) -> None:
+    def __init__(self, stored: StreamedRange, chunk: int) -> None:
         self._stored = stored
         self._chunk = chunk
-        self._open: OpenRange | None = None
+        self._open: OpenStream | None = None
+        self._prefix = 0
         self._stretches: list[Stretch] = []
         self._starts: list[int] = []
         self._at = self._warmed = 0
@@ -42,7 +40,7 @@ class ChunkedRange:
         self._size = 0
         self._consumed = 0
         self._left = chunk
-        self._place = (str(stored.paths[0]), 0)
+        self._place = (stored.start, 0)
         self._at_end = False
 
     @property
@@ -64,6 +62,7 @@ class ChunkedRange:
         """The next chunk; None at the first call, which opens the files and finds the place. Raises what is wrong."""
         if self._open is None:
             self._open = self._stored.open()
+            self._prefix = self._open.prefix
             self._stretches = self._open.stretches
             self._starts = list(itertools.accumulate((each.end - each.begin for each in self._stretches), initial=0))
             self._messages = self._open.messages()
@@ -85,7 +84,7 @@ class ChunkedRange:
                 return
             self._parts.append(message)
             self._size += len(message)
-            self._consumed += len(message) + _PREFIX
+            self._consumed += len(message) + self._prefix
 
     def _cut(self) -> bytes:
         """At most a chunk of what was gathered; the rest stays."""

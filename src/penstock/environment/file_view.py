@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of a blocking partition's files: one for a reader on this host, one that sends their data elsewhere.
+"""Views of a finished partition's files: one for a reader on this host, one that sends their data elsewhere.
 
 A reader on this host is given one event that names the files; it opens them itself. What a reader elsewhere gets is
 the range's batches as messages of the record stream, cut into chunks, then the two closing events, so its gate
@@ -17,7 +17,7 @@ from penstock.buffer import DataType
 from penstock.environment.chunks import ChunkedRange
 from penstock.environment.reading import FileReads
 from penstock.network.attachment import FILE
-from penstock.partition.stored import StoredRange
+from penstock.partition.stored import StreamedRange
 from penstock.partition.view import BufferOrEvent, DataListener
 from penstock.shuffle import EndOfData, EndOfPartition
 from penstock.shuffle.control import pack
@@ -71,7 +71,7 @@ class LocalFileView:
         """The files' names are an event."""
         return self._due is not None
 
-    def start(self, stored: StoredRange, end: EndOfPartition) -> None:
+    def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
         """The files are finished."""
         self._due = pack({**stored.to_message(), "end": (end.rows, end.bytes, end.checksum)})
         if self._listener is not None:
@@ -133,7 +133,7 @@ class ServedFileView:
         self._credit = 0
         self._is_reading = False
 
-    def start(self, stored: StoredRange, end: EndOfPartition) -> None:
+    def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
         """The files are finished: read as far as the credit goes."""
         self._end = end
         if end.bytes == 0:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.environment")
 
+_EARLY_CANCELS = 1024
 _EARLY_UPDATES = 65536
 """Updates kept for gates that are not open yet; they are dropped when newer ones need the place."""
 
@@ -85,6 +86,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._background: set[asyncio.Task[None]] = set()
         self._left_gates: dict[AttemptId, list[GatePort]] = {}
+        self._early_cancels: deque[tuple[AttemptId, str]] = deque(maxlen=_EARLY_CANCELS)
         self._early_updates: deque[tuple[AttemptId, ShuffleDescriptor]] = deque(maxlen=_EARLY_UPDATES)
 
     def now(self) -> float:
@@ -153,10 +155,16 @@ class Host:
         return self.registry.request(partition, first, listener, count)
 
     def cancel_task(self, attempt: AttemptId, cause: str) -> None:
-        """Tell a task to stop, if it is here."""
-        for session in self.sessions:
-            if attempt == session.attempt or attempt in session.owners:
-                session.cancel(cause)
+        """Tell a task to stop; one that has not heard of this attempt yet is told when it has."""
+        found = [s for s in self.sessions if attempt == s.attempt or attempt in s.owners]
+        for session in found:
+            session.cancel(cause)
+        if not found:
+            self._early_cancels.append((attempt, cause))
+
+    def take_cancel(self, attempt: AttemptId) -> str | None:
+        """Why an attempt that has just been deployed here is to stop, where it is."""
+        return next((cause for known, cause in self._early_cancels if known == attempt), None)
 
     def task_metrics(self) -> list[tuple[Any, dict[str, float]]]:
         """What the tasks have reported, for the heartbeat."""

@@ -297,4 +297,6 @@ class GatePort:
         source, channel.source = channel.source, None
         if source is not None:
             source.release()
+        if isinstance(error, PenstockError) and not channel.descriptor.is_unknown:
+            error.partition = channel.descriptor.partition.to_wire()
         self._session.error(self.port, channel.index, error)

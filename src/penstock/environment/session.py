@@ -34,7 +34,15 @@ from penstock.network.attachment import (
 )
 from penstock.network.handshake import Handshake, Role
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.control import TASK_FINISHED, TASK_LOST, TASK_METHODS, error_message, pack, unpack
+from penstock.shuffle.control import (
+    REGISTER_TASK,
+    TASK_FINISHED,
+    TASK_LOST,
+    TASK_METHODS,
+    error_message,
+    pack,
+    unpack,
+)
 from penstock.shuffle.errors import AuthenticationError, ControlError, PenstockError, ProtocolError
 
 if TYPE_CHECKING:
@@ -56,6 +64,7 @@ class TaskSession:
         self._loop = asyncio.get_running_loop()
         self.pid = _peer_pid(connection)
         self.attempt: AttemptId | None = None
+        self._identity: AttemptId | None = None
         self.owners: set[AttemptId] = set()
         self.metrics: dict[str, float] = {}
         self.writers: dict[int, WriterPort] = {}
@@ -283,8 +292,8 @@ class TaskSession:
         if method.startswith("local."):
             self._call_local(request, method, message)
         elif method in TASK_METHODS:
-            if "attempt" in message:
-                self.attempt = AttemptId.from_wire(tuple(message["attempt"]))
+            if method == REGISTER_TASK:
+                self._begin(AttemptId.from_wire(tuple(message["attempt"])))
             message["environment"] = self._host.environment
             message["address"] = self._host.address
             self._host.in_background(lambda: self._relay(request, method, message))
@@ -322,10 +331,36 @@ class TaskSession:
                 raise ControlError("this environment has no JobMaster")
             answer = await control.call(method, message)
             if method == TASK_FINISHED:
-                self._reported = True
+                self._finished()
+            elif method == REGISTER_TASK:
+                self._deployed(answer)
         except PenstockError as error:
             answer = error_message(error)
         self._reply(request, answer)
+        if method == REGISTER_TASK and self.attempt is not None:
+            cause = self._host.take_cancel(self.attempt)
+            if cause is not None:
+                self.cancel(cause)
+
+    def _begin(self, identity: AttemptId) -> None:
+        """The task asks for work, by its own name; a worker is then given an attempt."""
+        self._identity = self.attempt = identity
+        self.metrics = {}
+        self._reported = self.is_cancelled = False
+
+    def _deployed(self, answer: dict[str, Any]) -> None:
+        """It has got an attempt to work on, or may end."""
+        deployment = answer.get("deployment")
+        if deployment is None:
+            self._reported = True
+        elif not self._closed:
+            self.attempt = AttemptId.from_wire(tuple(deployment[0]))
+
+    def _finished(self) -> None:
+        """Its attempt has ended: what the JobMaster still says of that one is not for what it does next."""
+        self._reported = self.attempt == self._identity
+        self.attempt = self._identity
+        self.owners.clear()
 
     def _reply(self, request: int, answer: dict[str, Any]) -> None:
         if not self._closed:

@@ -8,7 +8,7 @@ from penstock.graph.regions import Region, regions, slots_needed
 
 
 def explain_graph(graph: JobGraph) -> str:
-    """The plan in order of the vertices, each with its inputs, operators and outputs."""
+    """The plan in order of the vertices, each with its inputs, operators and outputs; then regions and notes."""
     lines = [f"== Penstock job {graph.name} =="]
     for vertex in graph.vertices:
         lines += _vertex_lines(graph, vertex)
@@ -17,6 +17,7 @@ def explain_graph(graph: JobGraph) -> str:
         lines.append("Result: stage " + ", ".join(str(vertex) for vertex in graph.result))
     else:
         lines.append("Result: none, the output of the last stage is dropped")
+    lines += [f"Note: {note}" for note in graph.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -43,7 +44,7 @@ def _region_text(graph: JobGraph, region: Region) -> str:
     if region.at_once:
         return f"Region {region.number}: stages {names}, needs {slots_needed(graph, region)} task slots at once"
     tasks = sum(graph.vertex(vertex).parallelism for vertex in region.vertices)
-    return f"Region {region.number}: stages {names}, {tasks} tasks on any number of slots"
+    return f"Region {region.number}: stage {names}, {tasks} tasks on any number of slots"
 
 
 def _edge_text(graph: JobGraph, edge: JobEdge) -> str:

@@ -48,7 +48,9 @@ class Combine(Protocol):
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Turn the inputs of one subtask, one iterator for each side, into one output.
 
-        A side is read only when its iterator is asked; until then its pipelined producers wait.
+        A side is read only when its iterator is asked; until then its pipelined producers wait. Sides are read one
+        after the other, each to its end, in order of their numbers; but a combine that has a `streamed_side` reads
+        that one last. What may deadlock is found from this order.
         """
 
 
@@ -138,13 +140,15 @@ class JobEdge:
 class JobGraph:
     """One job. `result` lists the vertices whose output is kept as the job's result, in order.
 
-    All result vertices have the same schema; the result's partitions are their subtasks' in this order.
+    All result vertices have the same schema; the result's partitions are their subtasks' in this order. `notes` are
+    sentences for people: where the plan differs from what was asked, and why.
     """
 
     name: str
     vertices: tuple[JobVertex, ...]
     edges: tuple[JobEdge, ...]
     result: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def vertex(self, vertex: int) -> JobVertex:
         """The vertex with this id; raises KeyError."""
@@ -164,6 +168,15 @@ class JobGraph:
         """This graph with another vertex in the place of the one with the same id."""
         vertices = tuple(vertex if known.id == vertex.id else known for known in self.vertices)
         return replace(self, vertices=vertices)
+
+    def with_edge(self, edge: JobEdge) -> JobGraph:
+        """This graph with another edge in the place of the one with the same id."""
+        edges = tuple(edge if known.id == edge.id else known for known in self.edges)
+        return replace(self, edges=edges)
+
+    def title_of(self, edge: JobEdge) -> str:
+        """What people call an edge: its number and the stages at its ends."""
+        return f"exchange {edge.id} ({self.vertex(edge.producer).name} -> {self.vertex(edge.consumer).name})"
 
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """The edges a vertex reads, in order of their id."""

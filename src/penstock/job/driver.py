@@ -63,6 +63,7 @@ class JobDriver:
             do.CancelSparkJobs: self._cancel_spark_jobs,
             do.RegisterPartition: self._register_partition,
             do.AnswerRegistration: self._answer_registration,
+            do.ReleaseWorker: self._release_worker,
             do.AnswerProducers: self._answer_producers,
             do.UpdatePartitionInfo: self._update_partition_info,
             do.CancelTask: self._cancel_task,
@@ -88,8 +89,10 @@ class JobDriver:
         finished: asyncio.Future[FinishedJob] = self._loop.create_future()
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
-        timeout, target = submission.settings.job.slots_timeout, submission.settings.blocking.target_bytes
-        self.handle(events.JobSubmitted(job, submission.graph, submission.slots_total, timeout, target))
+        settings = submission.settings
+        timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
+        slots = submission.slots_total
+        self.handle(events.JobSubmitted(job, submission.graph, slots, timeout, target, settings.restart))
         return finished
 
     def progress(self, job: str) -> JobProgress | None:
@@ -156,7 +159,8 @@ class JobDriver:
     def _cancel_spark_jobs(self, instruction: do.CancelSparkJobs) -> None:
         # A thread of its own: at the interpreter's end the loop's executor takes no more work.
         name = f"penstock-{instruction.job}-cancel"
-        threading.Thread(target=self._launcher.cancel, args=(instruction.job,), name=name, daemon=True).start()
+        what = (instruction.job, instruction.part)
+        threading.Thread(target=self._launcher.cancel, args=what, name=name, daemon=True).start()
 
     def _register_partition(self, instruction: do.RegisterPartition) -> None:
         self._in_background(self._registering(instruction))
@@ -176,6 +180,9 @@ class JobDriver:
             self.calls.answer(instruction.call, answer)
         else:
             self.calls.answer(instruction.call, {"deployment": answer.to_wire()})
+
+    def _release_worker(self, instruction: do.ReleaseWorker) -> None:
+        self.calls.answer(instruction.call, {})
 
     def _answer_producers(self, instruction: do.AnswerProducers) -> None:
         self.calls.answer(instruction.call, instruction.error or {})

@@ -11,21 +11,18 @@ from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.settings import RestartSettings
 
-RANGE_PART = -1
-"""The Spark job that carries every subtask of the first region that reads no DataFrame; see `range_part`."""
-
-
-def range_part(region: int) -> int:
-    """The Spark job that carries the subtasks of a region which read no DataFrame; other parts are vertex ids."""
-    return RANGE_PART - region
+WORKER = -2
+"""The `vertex` of a worker's identity: a Spark task that asks for one subtask after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """A new job: its graph, the task slots of the application and how long it may wait for them.
 
-    `target_bytes` is what one consumer of a blocking result should read, where their number is open.
+    `target_bytes` is what one consumer of a blocking result should read, where their number is open; `restart` says
+    how often and how soon what failed is run again.
     """
 
     job: str
@@ -33,16 +30,22 @@ class JobSubmitted:
     slots_total: int
     slots_timeout: float
     target_bytes: int = 64 << 20
+    restart: RestartSettings = RestartSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRegistered:
-    """A task started and asks for its deployment."""
+    """A Spark task is there and asks for a deployment.
+
+    A worker (`attempt.vertex` is WORKER, `attempt.subtask` its number) takes any subtask, again and again; a task that
+    reads a DataFrame's partition can be that subtask only, and says which Spark job (`part`) it belongs to.
+    """
 
     call: int
     attempt: AttemptId
     environment: str
     address: str
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ class ProducersAwaited:
 class TaskFinished:
     """A task reports its end: `FINISHED`, `FAILED` or `CANCELED`.
 
-    `sizes` holds, per edge it wrote as a blocking partition, the bytes of each subpartition.
+    `sizes` holds, per edge it wrote as a stored partition, the bytes of each subpartition, and `fingerprints`, per
+    edge, a number that is the same for the same rows. `lost` is the partition that it could not read.
     """
 
     attempt: AttemptId
@@ -98,6 +102,8 @@ class TaskFinished:
     error: str = ""
     error_type: str = ""
     sizes: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    fingerprints: Mapping[int, int] = field(default_factory=dict)
+    lost: PartitionId | None = None
 
 
 @dataclass(frozen=True, slots=True)

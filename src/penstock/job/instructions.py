@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
-from penstock.job.region_order import LaunchPart
+from penstock.job.parts import LaunchPart
 from penstock.job.result import JobResult
 from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
@@ -16,6 +16,12 @@ SLOTS = "slots"
 """The deadline of waiting for slots beside other Penstock jobs."""
 DEPLOY = "deploy"
 """The deadline for the tasks of a region to be there; see `deploy_deadline`."""
+RESTART = "restart"
+"""The deadline after which what failed is run again."""
+UNEXPLAINED = "unexplained"
+"""The deadline for Spark to say why it stopped tasks."""
+DRAIN = "drain"
+"""The deadline for tasks that were told to stop while the job goes on, when nothing else is left to do."""
 SETTLE = "settle"
 """The deadline after which Spark is asked to cancel what did not stop by itself."""
 GRACE = "grace"
@@ -24,14 +30,14 @@ ABANDON = "abandon"
 """The deadline after which a job ends although something never reported its end."""
 
 
-def deploy_deadline(region: int) -> str:
-    """The deadline for the tasks of one region to be there."""
-    return f"{DEPLOY} {region}"
+def deploy_deadline(region: int, round_: int) -> str:
+    """The deadline for the tasks of one region to be there, at one of its starts."""
+    return f"{DEPLOY} {region} {round_}"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSparkJobs:
-    """Start the Spark jobs that carry the next region of this job; the graph is as it is now."""
+    """Start these Spark jobs of a job: of workers and of DataFrames; the graph is as it is now."""
 
     job: str
     graph: JobGraph
@@ -40,9 +46,10 @@ class LaunchSparkJobs:
 
 @dataclass(frozen=True, slots=True)
 class CancelSparkJobs:
-    """Cancel what is left of them."""
+    """Cancel what is left of a job's Spark jobs, or of one of them."""
 
     job: str
+    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,13 @@ class AnswerRegistration:
     call: int
     attempt: AttemptId
     answer: TaskDeployment | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorker:
+    """There is nothing to do for this worker: it may end and free its slot."""
+
+    call: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +176,7 @@ Instruction = (
     | CancelSparkJobs
     | RegisterPartition
     | AnswerRegistration
+    | ReleaseWorker
     | AnswerProducers
     | UpdatePartitionInfo
     | CancelTask

@@ -13,6 +13,8 @@ SETTLE_SECONDS = 5.0
 """How long tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
 GRACE_SECONDS = 0.5
 """How long tasks have to stop when Spark has returned already."""
+UNEXPLAINED_SECONDS = 2.0
+"""How long Spark has to say why it stopped a task."""
 ABANDON_SECONDS = 30.0
 """How long Spark has to return after its cancel."""
 

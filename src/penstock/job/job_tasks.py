@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The subtasks of one job, from the start of their region: who is there, what they are told, and their figures.
 
-Looks and adds up; what happens to a subtask is decided in `job_core`.
+Looks and adds up, per vertex in the time of a few numbers; what happens to a subtask is decided in `job_core`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
 from penstock.graph.job_graph import RESULT_EDGE, JobGraph, JobVertex
@@ -17,6 +19,17 @@ from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 Live = Callable[[AttemptId], dict[str, float]]
 """What the last heartbeat said of an attempt."""
+Place = tuple[int, int]
+"""Vertex and index."""
+
+
+@dataclass(slots=True)
+class _Book:
+    """One vertex: which subtasks nobody has taken, and how many have not got so far."""
+
+    pending: list[int]
+    undeployed: int
+    unfinished: int
 
 
 class JobTasks:
@@ -24,15 +37,20 @@ class JobTasks:
 
     def __init__(self, topology: JobTopology) -> None:
         self._topology = topology
-        self._by_place: dict[tuple[int, int], Subtask] = {}
+        self._by_place: dict[Place, Subtask] = {}
+        self._books: dict[int, _Book] = {}
 
     @property
     def _graph(self) -> JobGraph:
         return self._topology.graph
 
     def add(self, vertex: JobVertex) -> None:
-        """The subtasks of a vertex whose region starts."""
-        for index in range(vertex.parallelism):
+        """The subtasks of a vertex whose region may start; nothing when they are there."""
+        if vertex.id in self._books:
+            return
+        count = vertex.parallelism
+        self._books[vertex.id] = _Book(list(range(count)), count, count)
+        for index in range(count):
             self._by_place[vertex.id, index] = Subtask.of(self._topology.job, vertex, index)
 
     def __iter__(self) -> Iterator[Subtask]:
@@ -50,6 +68,55 @@ class JobTasks:
         """The subtask whose accepted attempt this is."""
         subtask = self._by_place.get((attempt.vertex, attempt.subtask))
         return subtask if subtask is not None and subtask.attempt == attempt else None
+
+    def of(self, vertex: int) -> list[Subtask]:
+        """A vertex's subtasks; none before its region may start."""
+        if vertex not in self._books:
+            return []
+        return [self._by_place[vertex, index] for index in range(self._graph.vertex(vertex).parallelism)]
+
+    def pending(self, vertex: int) -> list[Place]:
+        """The subtasks of a vertex that nobody has taken, in order."""
+        return [(vertex, index) for index in self._books[vertex].pending]
+
+    def is_complete(self, vertex: int) -> bool:
+        """Whether all subtasks of a vertex ended well."""
+        book = self._books.get(vertex)
+        return book is not None and book.unfinished == 0
+
+    def is_deployed(self, vertex: int) -> bool:
+        """Whether all subtasks of a vertex run or ended well."""
+        book = self._books.get(vertex)
+        return book is not None and book.undeployed == 0
+
+    def take(self, subtask: Subtask) -> None:
+        """Somebody will run it."""
+        pending = self._books[subtask.vertex.id].pending
+        position = bisect_left(pending, subtask.index)
+        if position < len(pending) and pending[position] == subtask.index:
+            del pending[position]
+
+    def deploy(self, subtask: Subtask) -> None:
+        """It is told what to do."""
+        subtask.deployed = True
+        self._books[subtask.vertex.id].undeployed -= 1
+
+    def finish(self, subtask: Subtask) -> None:
+        """It ended well, or had nothing to do."""
+        book = self._books[subtask.vertex.id]
+        book.unfinished -= 1
+        if not subtask.deployed:
+            self.take(subtask)
+            self.deploy(subtask)
+
+    def reset(self, subtask: Subtask, born: int) -> None:
+        """It is to be run again, from its beginning, since restart `born`."""
+        book = self._books[subtask.vertex.id]
+        book.undeployed += subtask.deployed
+        book.unfinished += subtask.is_finished
+        self.take(subtask)
+        insort(book.pending, subtask.index)
+        self._by_place[subtask.place] = subtask.again(self._topology.job, born)
 
     def deployment(self, subtask: Subtask, attempt: AttemptId) -> TaskDeployment:
         """What an attempt is told: its channels with what is known of their producers, and its partitions."""
@@ -74,7 +141,7 @@ class JobTasks:
     def sums(self, vertex: int, live: Live | None) -> dict[str, float]:
         """The sums over a vertex's subtasks; `live` gives what heartbeats said of those that still run."""
         sums: dict[str, float] = {}
-        for subtask in self._of(vertex):
+        for subtask in self.of(vertex):
             metrics = subtask.metrics
             if not metrics and live is not None and subtask.attempt is not None:
                 metrics = live(subtask.attempt)
@@ -85,7 +152,7 @@ class JobTasks:
     def vertex_progress(self, vertex: int, live: Live) -> VertexProgress:
         """A snapshot of one vertex."""
         description = self._graph.vertex(vertex)
-        subtasks = self._of(vertex)
+        subtasks = self.of(vertex)
         return VertexProgress(
             vertex,
             description.name,
@@ -94,11 +161,6 @@ class JobTasks:
             sum(1 for s in subtasks if s.is_ended),
             self.sums(vertex, live),
         )
-
-    def _of(self, vertex: int) -> list[Subtask]:
-        """A vertex's subtasks; none before its region starts."""
-        places = ((vertex, index) for index in range(self._graph.vertex(vertex).parallelism))
-        return [self._by_place[place] for place in places if place in self._by_place]
 
     def _source(self, edge: int, vertex: int, index: int) -> ShuffleDescriptor:
         producer = self._by_place[vertex, index]

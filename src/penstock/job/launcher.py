@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.region_order import LaunchPart
+from penstock.job.parts import LaunchPart
 from penstock.shuffle import Settings
 
 Returned = Callable[[int, str | None, bool], None]
@@ -17,7 +17,7 @@ Returned = Callable[[int, str | None, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job to run; its regions are launched one after the other.
+    """A job to run.
 
     `payload` is the launcher's own business: the DataFrames and the user's thread's properties.
     """
@@ -31,7 +31,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Start the Spark jobs of one region of a job; call `returned` once for each part.
+    """Start Spark jobs of a job; call `returned` once for each part.
 
     `graph` is the job's plan as it is now: the number of a vertex's subtasks may have been chosen since submission.
     """
@@ -48,8 +48,8 @@ class Launcher(Protocol):
     def launch(self, request: LaunchRequest) -> None:
         """Start the Spark jobs on threads of their own; returns at once."""
 
-    def cancel(self, job: str) -> None:
-        """Cancel what is left of a job's Spark jobs; may block a little; unknown jobs are ignored."""
+    def cancel(self, job: str, part: int | None = None) -> None:
+        """Cancel what is left of a job's Spark jobs, or one of them; may block a little; unknown ones are ignored."""
 
     def close(self) -> None:
         """Forget everything, without waiting; idempotent."""

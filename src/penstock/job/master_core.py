@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JobMaster as a sans-I/O core: all jobs of one application, their slots and their partitions.
 
-`handle(event, now)` gives the instructions the event leads to. Jobs share the application's slots: a job is
-admitted when all it needs is free, in the order of submission; one that does not fit lets no later one pass,
-so none starves. What belongs to no job any more (a late task, a late partition) is answered or released at once.
+`handle(event, now)` gives the instructions the event leads to. What belongs to no job any more (a late task, a late
+partition) is answered or released at once.
+
+Jobs share the application's slots. Free ones go to the job that holds the fewest, of equals to the one that has waited
+longest since it got any; what it wants all at once or not at all is kept free for it, and nobody passes. While somebody
+waits, a job with more than its even share takes no new subtasks on its surplus, so it shrinks as its tasks end.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from penstock.job import events
 from penstock.job import instructions as do
+from penstock.job.demand import Demand
 from penstock.job.job_context import JobContext
 from penstock.job.job_core import JobCore
 from penstock.job.result import JobProgress
@@ -29,7 +33,8 @@ class MasterCore:
         self.tracker = PartitionTracker()
         self._result_service = result_service
         self._jobs: dict[str, JobCore] = {}
-        self._queue: deque[str] = deque()
+        self._served: dict[str, int] = {}
+        self._turn = 0
         self._out: list[do.Instruction] = []
         self._now = 0.0
         self._context = JobContext(self.tracker, self._out.append, lambda: self._now)
@@ -54,7 +59,8 @@ class MasterCore:
         """What this event leads to, in order. `now` is a clock's seconds and must not go backwards."""
         self._now = now
         self._handlers[type(event)](event)
-        self._sweep()
+        self._forget_ended()
+        self._schedule()
         out = list(self._out)
         self._out.clear()
         return out
@@ -66,8 +72,8 @@ class MasterCore:
 
     @property
     def slots_in_use(self) -> int:
-        """The slots of all admitted jobs."""
-        return sum(job.slots_needed for name, job in self._jobs.items() if name not in self._queue)
+        """The slots of all jobs."""
+        return sum(job.slots_held for job in self._jobs.values())
 
     def progress(self, job: str, live: Callable[[AttemptId], dict[str, float]]) -> JobProgress | None:
         """A snapshot of a job that is not over."""
@@ -79,27 +85,41 @@ class MasterCore:
         core = self._jobs.get(job)
         return core.attempts() if core is not None else []
 
-    def _sweep(self) -> None:
+    def _schedule(self) -> None:
+        demands = {name: job.use_workers(None) for name, job in self._jobs.items()}
+        waiting = {name for name, demand in demands.items() if demand is not None}
+        if len(self._jobs) > 1 and waiting:
+            for name, job in self._jobs.items():
+                if waiting - {name}:
+                    demands[name] = job.use_workers(max(1, job.slots_total // len(self._jobs)))
+        while self._grant_next(demands):
+            pass
+
+    def _grant_next(self, demands: dict[str, Demand | None]) -> bool:
+        """Give the next job in the line what it wants; whether there may be another one."""
+        line = [(self._jobs[name].slots_held, self._served.get(name, 0), name) for name, d in demands.items() if d]
+        for _, _, name in sorted(line, key=itemgetter(0, 1)):
+            job, demand = self._jobs[name], demands[name]
+            free = job.slots_total - self.slots_in_use
+            if demand is None or free < (demand.slots if demand.together else 1):
+                return False
+            others = len(line) > 1 and not demand.together
+            share = max(1, job.slots_total // len(self._jobs) - job.slots_held) if others else free
+            self._turn += 1
+            self._served[name] = self._turn
+            job.grant(demand, min(free, share))
+            demands[name] = job.use_workers(None)
+            return True
+        return False
+
+    def _forget_ended(self) -> None:
         for name in [name for name, job in self._jobs.items() if job.lifecycle.is_terminal]:
             del self._jobs[name]
-            if name in self._queue:
-                self._queue.remove(name)
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._queue:
-            job = self._jobs[self._queue[0]]
-            if self.slots_in_use + job.slots_needed > job.slots_total:
-                return
-            self._queue.popleft()
-            job.admit()
+            self._served.pop(name, None)
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
-        job = JobCore(event, self._result_service, self._context)
-        self._jobs[event.job] = job
-        job.wait_for_slots()
-        if not job.lifecycle.is_terminal:
-            self._queue.append(event.job)
+        self._jobs[event.job] = JobCore(event, self._result_service, self._context)
+        self._jobs[event.job].wait_for_slots()
 
     def _task_registered(self, event: events.TaskRegistered) -> None:
         job = self._jobs.get(event.attempt.job)

@@ -140,7 +140,8 @@ class JobMasterService:
         attempt = AttemptId.from_wire(tuple(message["attempt"]))
         environment = self._driver.environments.get(session.identity)
         call = self._driver.calls.open()
-        self._driver.handle(events.TaskRegistered(call, attempt, environment.name, str(message["address"])))
+        address, part = str(message["address"]), int(message.get("part", 0))
+        self._driver.handle(events.TaskRegistered(call, attempt, environment.name, address, part))
         try:
             return await self._driver.calls.wait(call)
         except asyncio.CancelledError:
@@ -164,7 +165,9 @@ class JobMasterService:
         metrics = {str(name): float(value) for name, value in dict(message.get("metrics") or {}).items()}
         counted = dict(message.get("sizes") or {}).items()
         sizes = {int(edge): tuple(int(size) for size in found) for edge, found in counted}
-        self._driver.handle(events.TaskFinished(attempt, state, metrics, error, kind, sizes))
+        prints = {int(edge): int(value) for edge, value in dict(message.get("fingerprints") or {}).items()}
+        lost = PartitionId.from_wire(tuple(message["lost"])) if message.get("lost") else None
+        self._driver.handle(events.TaskFinished(attempt, state, metrics, error, kind, sizes, prints, lost))
         return {}
 
     async def _task_lost(self, _: Session, message: Message) -> Message:

@@ -18,10 +18,9 @@ class JobState(Enum):
 
     CREATED = "CREATED"
     WAITING_FOR_SLOTS = "WAITING_FOR_SLOTS"
-    DEPLOYING = "DEPLOYING"
     RUNNING = "RUNNING"
     CONFIRMING = "CONFIRMING"
-    """All tasks of a region ended well; the Spark jobs that carried them have not all returned."""
+    """All tasks ended well; the Spark jobs that carried them have not all returned."""
     FINISHED = "FINISHED"
     FAILING = "FAILING"
     FAILED = "FAILED"
@@ -35,26 +34,25 @@ class JobEvent(Enum):
     SUBMITTED = "submitted"
     REFUSED = "refused"
     ADMITTED = "admitted"
-    TASKS_COMPLETE = "tasks complete"
     TASKS_FINISHED = "tasks finished"
-    REGION_CONFIRMED = "region confirmed"
+    RESTART = "restart"
+    """A result was lost before the job was over, so tasks run again."""
     CONFIRMED = "confirmed"
     FAILURE = "failure"
     CANCEL = "cancel"
     SETTLED = "settled"
 
 
-_ACTIVE = (JobState.DEPLOYING, JobState.RUNNING, JobState.CONFIRMING)
+_ACTIVE = (JobState.RUNNING, JobState.CONFIRMING)
 
 JOB_TABLE: Final[Mapping[tuple[JobState, JobEvent], JobState]] = {
     (JobState.CREATED, JobEvent.REFUSED): JobState.FAILED,
     (JobState.CREATED, JobEvent.SUBMITTED): JobState.WAITING_FOR_SLOTS,
-    (JobState.WAITING_FOR_SLOTS, JobEvent.ADMITTED): JobState.DEPLOYING,
+    (JobState.WAITING_FOR_SLOTS, JobEvent.ADMITTED): JobState.RUNNING,
     (JobState.WAITING_FOR_SLOTS, JobEvent.REFUSED): JobState.FAILED,
     (JobState.WAITING_FOR_SLOTS, JobEvent.CANCEL): JobState.CANCELED,
-    (JobState.DEPLOYING, JobEvent.TASKS_COMPLETE): JobState.RUNNING,
     (JobState.RUNNING, JobEvent.TASKS_FINISHED): JobState.CONFIRMING,
-    (JobState.CONFIRMING, JobEvent.REGION_CONFIRMED): JobState.DEPLOYING,
+    (JobState.CONFIRMING, JobEvent.RESTART): JobState.RUNNING,
     (JobState.CONFIRMING, JobEvent.CONFIRMED): JobState.FINISHED,
     **{(state, JobEvent.FAILURE): JobState.FAILING for state in (*_ACTIVE, JobState.FAILING)},
     **{(state, JobEvent.CANCEL): JobState.CANCELLING for state in (*_ACTIVE, JobState.CANCELLING)},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster knows of one subtask: its only attempt, its partitions, its figures."""
+"""What the JobMaster knows of one subtask: its current attempt, its partitions, its figures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 @dataclass(slots=True)
 class Subtask:
-    """One subtask. Without failover it has one attempt: the first that registers."""
+    """One attempt of one subtask; `generation` counts the attempts before it."""
 
     vertex: JobVertex
     index: int
     lifecycle: ExecutionLifecycle
+    generation: int = 0
     attempt: AttemptId | None = None
     environment: str = ""
     address: str = ""
     call: int | None = None
-    """The registration that waits for its answer."""
+    """The question for a deployment that waits for its answer."""
     unregistered: int = 0
     """Partitions the ShuffleMaster has not answered for."""
     outputs: dict[int, ShuffleDescriptor] = field(default_factory=dict)
@@ -32,11 +33,34 @@ class Subtask:
     empty: bool = False
     """Its Spark job is over and it never started: it has no rows."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    user_errors: int = 0
+    """How often user code has failed in it, over all attempts."""
+    known: Mapping[int, int] = field(default_factory=dict)
+    """What the last finished attempt wrote, per edge as a number: another number means other rows."""
+    round: int = 0
+    """How many restarts the job had seen when this attempt was deployed."""
+    born: int = 0
+    """How many it had seen when this attempt became due."""
 
     @classmethod
     def of(cls, job: str, vertex: JobVertex, index: int) -> Subtask:
         """A subtask nobody has started."""
         return cls(vertex, index, ExecutionLifecycle(f"{job}/v{vertex.id}.{index}"))
+
+    def again(self, job: str, born: int) -> Subtask:
+        """The next attempt, which nobody has started; it is due since restart `born`."""
+        fresh = Subtask.of(job, self.vertex, self.index)
+        fresh.generation, fresh.born = self.generation + 1, born
+        fresh.user_errors, fresh.known = self.user_errors, self.known
+        return fresh
+
+    def begin(self, attempt: AttemptId, call: int, environment: str, address: str) -> None:
+        """Somebody will run it and waits for what it is to do."""
+        if self.state is ExecutionState.CREATED:
+            self.lifecycle.handle(ExecutionEvent.SCHEDULE)
+        self.lifecycle.handle(ExecutionEvent.DEPLOY)
+        self.attempt, self.call = attempt, call
+        self.environment, self.address = environment, address
 
     def stop(self) -> None:
         """It has stopped, asked or not."""
@@ -45,14 +69,24 @@ class Subtask:
             self.lifecycle.handle(ExecutionEvent.CONFIRM_CANCEL)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Vertex and index."""
+        return self.vertex.id, self.index
+
+    @property
     def state(self) -> ExecutionState:
         """The execution state."""
         return self.lifecycle.state
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is to be expected from it any more."""
+        """Whether nothing is to be expected from this attempt any more."""
         return self.empty or self.state.is_terminal
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended well."""
+        return self.empty or self.state is ExecutionState.FINISHED
 
     @property
     def is_live(self) -> bool:

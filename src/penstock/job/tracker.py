@@ -34,6 +34,10 @@ class PartitionTracker:
         if environment is not None:
             self._by_environment.setdefault(environment, set()).add(partition)
 
+    def knows(self, partition: PartitionId) -> bool:
+        """Whether a partition is tracked: it was registered, and neither released nor lost."""
+        return partition in self._by_id
+
     def partitions_of(self, job: str) -> list[PartitionId]:
         """What is tracked for a job."""
         return sorted(self._by_job.get(job, ()))

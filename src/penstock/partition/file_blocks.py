@@ -60,12 +60,15 @@ class BlockOutput:
 
     def append(self, batch: pa.RecordBatch, place: int) -> tuple[int, int]:
         """Append a batch; returns bytes and checksum of its payload. PenstockError where the file takes no more."""
-        payload = self._format.encode(batch)
-        length = payload.size
+        return self.append_payload(batch.num_rows, memoryview(self._format.encode(batch)), place)
+
+    def append_payload(self, rows: int, payload: memoryview, place: int) -> tuple[int, int]:
+        """The same with a batch's payload, which must stay as it is until it is handed over."""
+        length = len(payload)
         checksum: int = xxhash.xxh3_64_intdigest(payload)
         parts = self._parts
-        parts.append(BLOCK.pack(batch.num_rows, place, length, checksum))
-        parts.append(memoryview(payload))
+        parts.append(BLOCK.pack(rows, place, length, checksum))
+        parts.append(payload)
         padding = -length % 8
         if padding:
             parts.append(bytes(padding))

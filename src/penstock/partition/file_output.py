@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of a blocking partition while it is written: complete under its own name, or not there.
+"""A file of a partition while it is written: complete under its own name, or not there.
 
 Rules:
 
-- Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it.
+- Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it. A file that
+  is read while it is written (`is_read_meanwhile`) has its own name from the beginning.
 - Written with `writev`, never gathered into one piece; short writes are continued.
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
@@ -49,7 +50,9 @@ class FileOutput:
 
     __slots__ = ("_fd", "_partition", "_reserve", "_temporary", "_unseen", "path", "size", "writes")
 
-    def __init__(self, path: Path, partition: PartitionId, reserve: int = 0) -> None:
+    def __init__(
+        self, path: Path, partition: PartitionId, reserve: int = 0, *, is_read_meanwhile: bool = False
+    ) -> None:
         self.path = path
         self.size = 0
         self.writes = 0
@@ -58,7 +61,7 @@ class FileOutput:
         self._reserve = reserve
         self._unseen = 0
         self._fd = -1
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path if is_read_meanwhile else path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             self._fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -17,6 +17,8 @@ BLOCK_BYTES = 256 << 10
 """Batches are joined up to this many bytes."""
 
 _SLICE_BYTES = 32 << 10
+_SMALL_GATHER = 1 << 20
+_SMALL_SLICE = 1 << 10
 
 Held = list[tuple[pa.RecordBatch, int]]
 """Batches of one subpartition in order, each with its bytes."""
@@ -25,6 +27,14 @@ Held = list[tuple[pa.RecordBatch, int]]
 def gather_bytes(subpartitions: int, limit: int) -> int:
     """How many bytes to split at once, so that each subpartition gets a block that needs no joining."""
     return min(limit, max(BLOCK_BYTES, subpartitions * _SLICE_BYTES))
+
+
+def small_gather_bytes(subpartitions: int, limit: int) -> int:
+    """The same where small splits are put together without a cost for each of a subpartition's rows in them.
+
+    What is gathered should fit the cache in which it is ordered, and yet give each subpartition a few rows.
+    """
+    return min(limit, max(_SMALL_GATHER, subpartitions * _SMALL_SLICE))
 
 
 class SortBuffer:

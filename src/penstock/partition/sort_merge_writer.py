@@ -9,9 +9,11 @@ Rules:
 - Within a subpartition batches keep the order of writing. A broadcast batch is stored once; where batches for one and
   batches for all take turns, each turn is a region, because only that keeps the order.
 - Both files get their names at the end, the index last: where it is, the partition is complete.
-- Held are at most `sort_buffer` bytes and the batch in hand. Slices keep their parents alive, all of them until the
-  region is written; beyond that about a MiB waits to be written. A split that fills half the buffer by itself is a
-  region at once and not held at all, so a caller that gathers `gather_bytes` before it splits needs no more memory.
+- Held are at most `sort_buffer` bytes and the batch in hand; beyond that about two MiB wait to be written.
+- Splits of rows of a fixed width, not compressed, are copied into that memory (`region_rows`), and cost least when
+  small. Of other rows batches are held: slices keep their parents alive, all of them until the region is written;
+  a split that fills half the buffer by itself is a region at once and not held at all. So a caller that gathers
+  `gather_bytes` before it splits needs no more memory.
 
 When not to use it: a few subpartitions, where a file for each (`result_file`) does without the buffer, or data that
 is read while it is written. `docs/file-formats.md` describes both files.
@@ -19,7 +21,7 @@ is read while it is written. `docs/file-formats.md` describes both files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -29,10 +31,13 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.buffer import PayloadFormat
+from penstock.buffer.fixed_payload import FixedPayloads
+from penstock.partition.block_assembly import Payload
 from penstock.partition.file_blocks import BlockOutput
 from penstock.partition.file_header import FileHeader, pack_header
 from penstock.partition.file_output import FileOptions, FileOutput
-from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined
+from penstock.partition.region_rows import RegionRows, Split
+from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined, small_gather_bytes
 from penstock.partition.sort_merge_index import INDEX_MAGIC, Region, Totals, pack_end
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -59,6 +64,7 @@ class SortMergeWriter:
         "_paths",
         "_payloads",
         "_regions",
+        "_rows",
         "_schema",
         "_totals",
         "subpartitions",
@@ -79,6 +85,8 @@ class SortMergeWriter:
         self._schema = schema
         self._payloads = PayloadFormat(schema, options.compression)
         self._buffer = SortBuffer(options.sort_buffer)
+        fixed = FixedPayloads.of(schema) if options.compression == "none" else None
+        self._rows = None if fixed is None else RegionRows(fixed, options.sort_buffer)
         self._totals = Totals(subpartitions)
         self._regions = 0
         header = FileHeader(partition, schema, subpartitions, options.compression, self._payloads.self_contained)
@@ -100,7 +108,8 @@ class SortMergeWriter:
     @property
     def gather_bytes(self) -> int:
         """How many bytes are best split at once."""
-        return gather_bytes(self.subpartitions, self._buffer.limit)
+        best = gather_bytes if self._rows is None else small_gather_bytes
+        return best(self.subpartitions, self._buffer.limit)
 
     @property
     def bytes_on_disk(self) -> int:
@@ -116,23 +125,22 @@ class SortMergeWriter:
         """Add a batch to one subpartition. PenstockError, with both files removed, when it can't be stored."""
         self._add(batch, subpartition, is_broadcast=False)
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-        """Add the batches of one split, of one schema, each with its subpartition.
-
-        A large split becomes a region without being held.
-        """
+    def write_split(self, split: Split) -> None:
+        """Add what one split gives each subpartition. Errors as of `write`."""
         self._check_open()
-        for subpartition, batch in parts[:1]:
-            self._check_batch(batch, subpartition)  # the others are of the same split
-        nbytes = self._payloads.sizes([batch for _, batch in parts])
-        if nbytes * 2 < self._buffer.limit:
-            for subpartition, batch in parts:
-                self._add(batch, subpartition, is_broadcast=False)
+        if not len(split):
             return
-        ordered = sorted(parts, key=itemgetter(0))  # stable, so a subpartition's batches keep their order
-        runs = ((number, [batch for _, batch in run]) for number, run in groupby(ordered, itemgetter(0)))
-        self._append_held()
-        self._append_region(runs, nbytes, is_broadcast=False)
+        self._check_split(split)
+        if self._rows is None:
+            self._add_batches(list(split))
+            return
+        self._append_held(but_rows=True)
+        done = 0
+        while done < split.source.num_rows:
+            added = self._rows.add(split, done)
+            done += added
+            if not added:
+                self._append_held()
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Add a batch to all subpartitions, stored once. Errors as of `write`."""
@@ -146,6 +154,7 @@ class SortMergeWriter:
         self._check_open()
         try:
             self._append_held()
+            self._rows = None  # its memory is needed no more
             ends = self._totals.ends()
             self._index.append(pack_end(self._regions, self._data.size, self._index.size, ends))
             self._index.seal()
@@ -162,7 +171,7 @@ class SortMergeWriter:
 
     def abort(self) -> None:
         """Give up: both files go; idempotent, and without effect after `finish`."""
-        self._buffer = SortBuffer(0)
+        self._buffer, self._rows = SortBuffer(0), None
         for name in ("_data", "_index"):
             file: FileOutput | None = getattr(self, name, None)
             if file is not None:
@@ -170,56 +179,81 @@ class SortMergeWriter:
 
     def _add(self, batch: pa.RecordBatch, subpartition: int, *, is_broadcast: bool) -> None:
         self._check_open()
-        self._check_batch(batch, subpartition)
+        self._check_numbers(subpartition, subpartition)
+        self._check_schema(batch)
+        self._hold(batch, subpartition, is_broadcast)
+
+    def _add_batches(self, parts: list[tuple[int, pa.RecordBatch]]) -> None:
+        """Add the batches of a split; those of a large one become a region without being held."""
+        nbytes = self._payloads.sizes([batch for _, batch in parts])
+        if nbytes * 2 < self._buffer.limit:
+            for subpartition, batch in parts:
+                self._hold(batch, subpartition, is_broadcast=False)
+            return
+        self._append_held()
+        parts.sort(key=itemgetter(0))  # stable, so a subpartition's batches keep their order
+        runs = ((number, [batch for _, batch in run]) for number, run in groupby(parts, itemgetter(0)))
+        self._append_region(self._encoded(runs), nbytes, is_broadcast=False)
+
+    def _hold(self, batch: pa.RecordBatch, subpartition: int, is_broadcast: bool) -> None:
         nbytes = self._payloads.size(batch)
-        if not self._buffer.fits(nbytes, is_broadcast):
+        if not self._buffer.fits(nbytes, is_broadcast) or not (self._rows is None or self._rows.is_empty):
             self._append_held()
         self._buffer.add(batch, nbytes, subpartition, is_broadcast)
 
-    def _check_batch(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        if not 0 <= subpartition < self.subpartitions:
-            raise ValueError(f"there is no subpartition {subpartition} in {self._paths.data}")
+    def _check_split(self, split: Split) -> None:
+        self._check_numbers(int(split.numbers.min()), int(split.numbers.max()))
+        self._check_schema(split.source)
+
+    def _check_numbers(self, lowest: int, highest: int) -> None:
+        if lowest < 0 or highest >= self.subpartitions:
+            wrong = lowest if lowest < 0 else highest
+            raise ValueError(f"there is no subpartition {wrong} in {self._paths.data}")
+
+    def _check_schema(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._schema):
             raise ValueError(
                 f"the batch's schema is not that of {self._paths.data}: {batch.schema} instead of {self._schema}"
             )
 
-    def _append_held(self) -> None:
-        buffer = self._buffer
+    def _append_held(self, *, but_rows: bool = False) -> None:
+        """Append a region of what is held, in either form: never both forms are."""
+        buffer, rows = self._buffer, self._rows
         if not buffer.is_empty:
             nbytes, is_broadcast = buffer.nbytes, buffer.is_broadcast
             runs = ((number, joined(held, BLOCK_BYTES)) for number, held in buffer.take())
-            self._append_region(runs, nbytes, is_broadcast=is_broadcast)
+            self._append_region(self._encoded(runs), nbytes, is_broadcast=is_broadcast)
+        if rows is not None and not rows.is_empty and not but_rows:
+            self._append_region(rows.blocks(), rows.nbytes, is_broadcast=False)
 
-    def _append_region(
-        self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]], nbytes: int, *, is_broadcast: bool
-    ) -> None:
-        """Append the batches of each subpartition, in ascending order of these; gives up where that fails."""
+    def _encoded(self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]]) -> Iterator[Payload]:
+        encode = self._payloads.encode
+        for number, batches in runs:
+            for batch in batches:
+                yield Payload(number, batch.num_rows, memoryview(encode(batch)))
+
+    def _append_region(self, payloads: Iterable[Payload], nbytes: int, *, is_broadcast: bool) -> None:
+        """Append blocks, ascending by subpartition; gives up where that fails."""
         try:
-            self._append_runs(runs, nbytes, is_broadcast)
+            self._append_blocks(payloads, nbytes, is_broadcast)
         except BaseException:
             self.abort()
             raise
 
-    def _append_runs(
-        self, runs: Iterable[tuple[int, Iterable[pa.RecordBatch]]], nbytes: int, is_broadcast: bool
-    ) -> None:
+    def _append_blocks(self, payloads: Iterable[Payload], nbytes: int, is_broadcast: bool) -> None:
         blocks, totals = self._blocks, self._totals
         self._data.ensure_room(nbytes)
-        numbers: list[int] = []
-        ends: list[int] = []
-        region = Region(blocks.position, is_broadcast, numbers, ends)
-        for subpartition, batches in runs:
-            for batch in batches:
-                length, checksum = blocks.append(batch, self._regions << 32 | subpartition)
-                if is_broadcast:
-                    totals.add_to_all(batch.num_rows, length, checksum)
-                else:
-                    totals.add(subpartition, batch.num_rows, length, checksum)
-            numbers.append(subpartition)
-            ends.append(blocks.position)
+        ends: dict[int, int] = {}
+        begin, region = blocks.position, self._regions << 32
+        for subpartition, rows, payload in payloads:
+            length, checksum = blocks.append_payload(rows, payload, region | subpartition)
+            if is_broadcast:
+                totals.add_to_all(rows, length, checksum)
+            else:
+                totals.add(subpartition, rows, length, checksum)
+            ends[subpartition] = blocks.position
         blocks.flush()
-        self._index.append([region.pack()])
+        self._index.append([Region(begin, is_broadcast, list(ends), list(ends.values())).pack()])
         self._regions += 1
 
     def _check_open(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.partition.file_blocks import MASK
+from penstock.partition.file_blocks import BEFORE_MESSAGE, MASK
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.result_file import ResultFileReader
 from penstock.partition.sort_merge_index import IndexReader
@@ -90,6 +90,11 @@ class StoredRange:
         paths = tuple(str(path) for path in self.paths)
         return {"layout": self.layout.value, "paths": paths, "first": self.first, "count": self.count}
 
+    @property
+    def start(self) -> str:
+        """The file that is read first."""
+        return str(self.paths[0])
+
     def open(self) -> OpenRange:
         """The range, open; PartitionLostError where a file is gone, IncompleteDataError where one is damaged."""
         if self.layout is Layout.SORT_MERGE:
@@ -106,12 +111,37 @@ class Stretch(NamedTuple):
     times: int = 1
 
 
-class OpenRange(Protocol):
-    """A range that is read once, from its beginning: as batches or as messages of the record stream."""
+class OpenStream(Protocol):
+    """A range that is read once, from its beginning, as the record stream that a reader elsewhere gets."""
+
+    @property
+    def prefix(self) -> int:
+        """The bytes that each message has in its file before what is sent of it."""
 
     @property
     def stretches(self) -> list[Stretch]:
         """The parts of files that hold the range, in the order they are read."""
+
+    def messages(self) -> Iterator[bytes | memoryview]:
+        """The range's messages, or other pieces of its stream, each checked."""
+
+
+class StreamedRange(Protocol):
+    """A range of a finished partition of any layout, to be opened for a reader elsewhere or told to one here."""
+
+    @property
+    def start(self) -> str:
+        """The file that is read first."""
+
+    def to_message(self) -> dict[str, Any]:
+        """What a reader on the same host must know."""
+
+    def open(self) -> OpenStream:
+        """The range, open; PartitionLostError where a file is gone, IncompleteDataError where one is damaged."""
+
+
+class OpenRange(OpenStream, Protocol):
+    """A range of blocks, which can be read as batches too."""
 
     @property
     def end(self) -> EndOfPartition:
@@ -120,12 +150,11 @@ class OpenRange(Protocol):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range's batches, which lie over the files' maps."""
 
-    def messages(self) -> Iterator[bytes | memoryview]:
-        """The range's batches as messages, each checked."""
-
 
 class _HashRange:
     """Files of one subpartition each, one after the other."""
+
+    prefix = BEFORE_MESSAGE
 
     def __init__(self, stored: StoredRange) -> None:
         self._stored = stored
@@ -164,6 +193,8 @@ class _HashRange:
 
 class _SortMergeRange:
     """A range of a data file."""
+
+    prefix = BEFORE_MESSAGE
 
     def __init__(self, stored: StoredRange) -> None:
         self._stored = stored

@@ -5,14 +5,16 @@ Rules: `split` gives each row exactly once (a broadcasting partitioner gives the
 meet in a subpartition keep their order, and empty parts are left out. A partitioner belongs to one subtask and
 one thread. The same spec, subtask and batches always give the same parts, so a re-run producer repeats itself.
 
-Parts of one batch are slices of one gathered copy (or of the batch itself), and a consumer may keep them: output
-memory is never reused. A spec is what travels between processes; a partitioner is built where it is used.
+A split says which rows go where; its parts are made when it is gone through: slices of one gathered copy (or of the
+batch itself), and a consumer may keep them: output memory is never reused. A consumer that stores rows by column
+takes the batch and the order instead, and gathers into memory of its own. A spec is what travels between processes;
+a partitioner is built where it is used.
 Range partitioning needs a sample first, so its rows come with their place in the order, see `task/sorting.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -24,13 +26,43 @@ import pyarrow.types as pt
 from penstock.record import layout, spark_hash, word_hash
 from penstock.shuffle.errors import SchemaError, SettingError
 
-Parts = Iterable[tuple[int, pa.RecordBatch]]
 _FEW_SUBPARTITIONS = 16
 
 RANGE_PLACES = 1 << 13
 """Places in an order, as the column of a range partitioner numbers them: 0 to one less."""
 
 CustomFunction = Callable[[pa.RecordBatch], Any]
+
+
+class Split:
+    """A batch's rows by subpartition, in runs: in `order`, its rows are `counts[0]` for `numbers[0]`, and so on."""
+
+    __slots__ = ("counts", "numbers", "order", "source")
+
+    def __init__(
+        self, source: pa.RecordBatch, numbers: npt.ArrayLike, counts: npt.ArrayLike, order: pa.Array | None = None
+    ) -> None:
+        self.source = source
+        self.order = order
+        """The rows' positions in the source, as integers of 64 bits; None where they stay as they are."""
+        self.numbers: npt.NDArray[np.int64] = np.asarray(numbers, np.int64)
+        self.counts: npt.NDArray[np.int64] = np.asarray(counts, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The parts, each with its subpartition; gathers the rows anew each time."""
+        if len(self) == 1:
+            yield int(self.numbers[0]), self._gathered()
+            return
+        gathered, position = self._gathered(), 0
+        for number, count in zip(self.numbers.tolist(), self.counts.tolist(), strict=True):
+            yield number, gathered.slice(position, count)
+            position += count
+
+    def _gathered(self) -> pa.RecordBatch:
+        return self.source if self.order is None else layout.take_batch(self.source, self.order)
 
 
 class Partitioner(Protocol):
@@ -44,8 +76,8 @@ class Partitioner(Protocol):
     def broadcasts(self) -> bool:
         """Whether every batch goes to all of them; `split` then gives it once, for subpartition 0."""
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
-        """`(subpartition, rows)` pairs, at most one per subpartition."""
+    def split(self, batch: pa.RecordBatch) -> Split:
+        """Which rows go where; at most one run per subpartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +118,8 @@ class _ToChannel:
     def __init__(self, subpartitions: int) -> None:
         self.subpartitions = subpartitions
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
-        return [(0, batch)] if batch.num_rows else []
+    def split(self, batch: pa.RecordBatch) -> Split:
+        return Split(batch, (0,), (batch.num_rows,)) if batch.num_rows else Split(batch, (), ())
 
 
 class _Broadcast(_ToChannel):
@@ -105,16 +137,13 @@ class _RoundRobin:
         self.subpartitions = subpartitions
         self._next = start % subpartitions
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
+    def split(self, batch: pa.RecordBatch) -> Split:
         share, extra = divmod(batch.num_rows, self.subpartitions)
-        position, first = 0, self._next
-        parts = []
+        first = self._next
         self._next = (first + extra) % self.subpartitions
-        for turn in range(self.subpartitions if share else extra):
-            length = share + (turn < extra)
-            parts.append(((first + turn) % self.subpartitions, batch.slice(position, length)))
-            position += length
-        return parts
+        turns = range(self.subpartitions if share else extra)
+        numbers = [(first + turn) % self.subpartitions for turn in turns]
+        return Split(batch, numbers, [share + (turn < extra) for turn in turns])
 
 
 class _Hash:
@@ -131,7 +160,7 @@ class _Hash:
         self._columns: list[int] = []
         self._ids = np.empty(0, layout.index_dtype(subpartitions))
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
+    def split(self, batch: pa.RecordBatch) -> Split:
         if self._schema is None or not batch.schema.equals(self._schema):
             self._bind(batch.schema)
         if self.subpartitions == 1 or batch.num_rows == 0:
@@ -168,7 +197,7 @@ class _Random:
         self._generator = np.random.default_rng(subtask)
         self._dtype = layout.index_dtype(subpartitions)
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
+    def split(self, batch: pa.RecordBatch) -> Split:
         ids = self._generator.integers(0, self.subpartitions, batch.num_rows, dtype=self._dtype)
         return scatter(batch, ids, self.subpartitions)
 
@@ -183,7 +212,7 @@ class _Range:
         self._column = column
         self._dtype = layout.index_dtype(subpartitions)
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
+    def split(self, batch: pa.RecordBatch) -> Split:
         column = batch.column(self._column)
         places = layout.fixed_values(column, column.type.to_pandas_dtype()).astype(np.uint64)
         ids = places * np.uint64(self.subpartitions) // np.uint64(RANGE_PLACES)
@@ -199,37 +228,29 @@ class _Custom:
         self.subpartitions = subpartitions
         self._function = function
 
-    def split(self, batch: pa.RecordBatch) -> Parts:
+    def split(self, batch: pa.RecordBatch) -> Split:
         ids = _checked_ids(self._function(batch), batch.num_rows, self.subpartitions)
         return scatter(batch, ids, self.subpartitions)
 
 
-def scatter(batch: pa.RecordBatch, ids: npt.NDArray[Any], n: int) -> Parts:
-    """The parts of a batch by subpartition ids below `n`: one gathered copy, cut without copying.
+def scatter(batch: pa.RecordBatch, ids: npt.NDArray[Any], n: int) -> Split:
+    """The split of a batch by subpartition ids below `n`.
 
-    NumPy's stable sort is a radix sort for 8 and 16 bits, which is what `layout.index_dtype` chooses. Gathering
-    fixed-width columns with `numpy.take` into reused memory would save fresh pages, but parts may be kept.
+    Sorting 8 and 16 bits is done by counting, which is why ids have the type that `layout.index_dtype` chooses.
     """
     if len(ids) == 0:
-        return []
+        return Split(batch, (), ())
     counts = _counts(ids, n)
-    filled = [channel for channel, count in enumerate(counts) if count]
-    if len(filled) == 1:
-        return [(filled[0], batch)]
-    gathered = layout.take_batch(batch, layout.stable_order(ids))
-    parts, position = [], 0
-    for channel in filled:
-        parts.append((channel, gathered.slice(position, counts[channel])))
-        position += counts[channel]
-    return parts
+    numbers = np.flatnonzero(counts)
+    counts = counts[numbers]
+    return Split(batch, numbers, counts, None if len(numbers) == 1 else layout.stable_order(ids))
 
 
-def _counts(ids: npt.NDArray[Any], n: int) -> list[int]:
+def _counts(ids: npt.NDArray[Any], n: int) -> npt.NDArray[np.int64]:
     """Rows per subpartition; `bincount` first widens the ids, which for a few subpartitions costs more."""
     if n <= _FEW_SUBPARTITIONS:
-        return [int(np.count_nonzero(ids == channel)) for channel in range(n)]
-    counts: list[int] = np.bincount(ids, minlength=n).tolist()
-    return counts
+        return np.array([np.count_nonzero(ids == channel) for channel in range(n)], np.int64)
+    return np.bincount(ids, minlength=n)
 
 
 def _checked_ids(result: Any, rows: int, n: int) -> npt.NDArray[Any]:

@@ -5,8 +5,9 @@ Rules:
 - Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
   large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
 - A target that stores the batches it gets is a `StoringTarget`: as many bytes are gathered for it as it asks for,
-  it gets a whole split at once, no flusher runs, as nobody can read it yet, and its batches hold on to no more memory
-  than their rows need (`layout.compact`). Others encode a part when it comes.
+  it gets a whole split at once, and no flusher runs, as nobody can read it yet. Where slices of a column drag others'
+  rows along, it gets part by part instead, each holding on to no more memory than its rows need (`layout.compact`).
+  Others encode a part when it comes.
 - Rows keep their order within a subpartition. What was written becomes visible at the latest `flush_timeout`
   seconds later (0: at once, negative: when a buffer is full or at the end).
 - One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
@@ -19,13 +20,13 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.record.layout import compact, contains, is_loose
-from penstock.record.partitioners import Partitioner
+from penstock.record.partitioners import Partitioner, Split
 from penstock.shuffle.service import ResultPartitionWriter
 
 _SMALL_ROWS = 4096
@@ -53,8 +54,8 @@ class StoringTarget(Protocol):
     def gather_bytes(self) -> int:
         """How many bytes to split at once."""
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-        """Append the batches of one split, each to its subpartition; errors as of `write`."""
+    def write_split(self, split: Split) -> None:
+        """Append what one split gives each subpartition; errors as of `write`."""
 
 
 class OutputFlusher:
@@ -190,26 +191,30 @@ class RecordWriter:
         rest = _bounded(batch, nbytes)
         del batch
         while rest:
+            batch = rest.pop(0)
             if self._partitioner.broadcasts:
-                self._target.broadcast(self._compacted(rest.pop(0)))
+                self._target.broadcast(self._compacted(batch))
                 continue
-            parts = self._partitioner.split(rest.pop(0))
-            if self._store is not None:
-                self._store.write_split([(subpartition, self._compacted(rows)) for subpartition, rows in parts])
+            split = self._partitioner.split(batch)
+            if self._store is not None and not self._loose_columns(batch):
+                self._store.write_split(split)
                 continue
-            for subpartition, rows in parts:
-                self._target.write(rows, subpartition)
+            for subpartition, rows in split:
+                self._target.write(self._compacted(rows), subpartition)
 
     def _compacted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch itself, or for a target that keeps it one that does not drag others' rows along."""
-        if self._store is None:
+        if self._store is None or not self._loose_columns(batch):
             return batch
+        loose = self._loose_columns(batch)
+        columns = [compact(column) if at in loose else column for at, column in enumerate(batch.columns)]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def _loose_columns(self, batch: pa.RecordBatch) -> list[int]:
+        """The columns whose slices drag others' rows along; every batch is of the same schema."""
         if self._loose is None:
             self._loose = [at for at, field in enumerate(batch.schema) if contains(field.type, is_loose)]
-        if not self._loose:
-            return batch
-        columns = [compact(column) if at in self._loose else column for at, column in enumerate(batch.columns)]
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        return self._loose
 
     def _flush_target(self) -> None:
         self._written = False

@@ -57,7 +57,11 @@ def unpack(data: bytes) -> Message:
 
 def error_message(error: BaseException) -> Message:
     """An error as the answer to a call."""
-    return {"error": type(error).__name__, "text": str(error)}
+    message: Message = {"error": type(error).__name__, "text": str(error)}
+    partition = getattr(error, "partition", None)
+    if partition is not None:
+        message["partition"] = partition
+    return message
 
 
 def raise_for_error(answer: Message) -> Message:
@@ -68,7 +72,10 @@ def raise_for_error(answer: Message) -> Message:
     kind = getattr(errors, str(name), None)
     if not (isinstance(kind, type) and issubclass(kind, errors.PenstockError)):
         kind = errors.ControlError
-    raise kind(str(answer.get("text", "no reason given")))
+    error = kind(str(answer.get("text", "no reason given")))
+    if answer.get("partition") is not None:
+        error.partition = tuple(answer["partition"])
+    raise error
 
 
 def nonce() -> bytes:

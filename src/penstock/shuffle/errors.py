@@ -28,7 +28,12 @@ from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """Base of all errors of Penstock. One message says what, where and what to do."""
+    """Base of all errors of Penstock. One message says what, where and what to do.
+
+    `partition` is the one that could not be read, as it travels (`PartitionId.to_wire`); mostly there is none.
+    """
+
+    partition: tuple[object, ...] | None = None
 
 
 class SettingError(PenstockError, ValueError):

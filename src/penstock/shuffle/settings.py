@@ -108,6 +108,24 @@ class JobSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """What follows a failure: how often and when what failed runs again. Times in seconds.
+
+    `strategy` is `none`, `fixed` or `exponential`. Fixed: `attempts` restarts in a job, each `delay` after its
+    failure. Exponential: the wait begins with `delay` and doubles up to `max_delay`; after `reset_after` without a
+    failure it begins anew, and so does the count of `attempts`. `user_errors` is how often one subtask is tried again
+    after an exception out of the user's code, which most often comes again.
+    """
+
+    strategy: str = "fixed"
+    attempts: int = 3
+    delay: float = 0.0
+    max_delay: float = 60.0
+    reset_after: float = 600.0
+    user_errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one job."""
 
@@ -117,6 +135,7 @@ class Settings:
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     job: JobSettings = field(default_factory=JobSettings)
     task: TaskSettings = field(default_factory=TaskSettings)
+    restart: RestartSettings = field(default_factory=RestartSettings)
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, str]) -> Settings:
@@ -154,9 +173,19 @@ _CONCERNS = {
     "environment": EnvironmentSettings,
     "job": JobSettings,
     "task": TaskSettings,
+    "restart": RestartSettings,
 }
 _SIZES = {"memory", "segment_size", "sort_buffer", "reserve", "read_memory", "target_bytes", "group_memory"}
-_TIMES = {"flush_timeout", "start_timeout", "lease_timeout", "slots_timeout", "result_lease"}
+_TIMES = {
+    "flush_timeout",
+    "start_timeout",
+    "lease_timeout",
+    "slots_timeout",
+    "result_lease",
+    "delay",
+    "max_delay",
+    "reset_after",
+}
 
 
 def _camel(name: str) -> str:
@@ -231,7 +260,26 @@ def _validate(settings: Settings) -> None:
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]
-    for holds, key, rule in checks:
+    for holds, key, rule in [*checks, *_restart_checks(settings.restart)]:
         if not holds:
             raise SettingError(f"{PREFIX}{key} {rule}")
     mode_to_kind(settings.shuffle.mode)
+
+
+def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:
+    strategies = ("none", "fixed", "exponential")
+    return [
+        (restart.strategy in strategies, "restart.strategy", f"must be one of {', '.join(strategies)}"),
+        (restart.delay >= 0, "restart.delay", "must not be negative"),
+        (
+            restart.delay > 0 or restart.strategy != "exponential",
+            "restart.delay",
+            "must be positive with the exponential strategy: it is the first wait, which is doubled",
+        ),
+        (
+            restart.max_delay >= restart.delay or restart.strategy != "exponential",
+            "restart.maxDelay",
+            "must not be below spark.penstock.restart.delay",
+        ),
+        (restart.reset_after > 0, "restart.resetAfter", "must be positive"),
+    ]

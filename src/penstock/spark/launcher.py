@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a region's tasks as Spark jobs: one over a range for all that read no DataFrame, and one per DataFrame.
+"""Runs workers and the tasks that read a DataFrame as Spark jobs: one for the workers of a launch, one per DataFrame.
 
-Each is collected on a thread of its own; a task gives one small status row. The range job is submitted first, so
+Each is collected on a thread of its own; a task gives one small status row. The workers are submitted first, so
 that under FIFO a DataFrame's own stages never take the slots of the tasks that wait for its rows. All jobs of one
-of ours carry the tag `penstock-<job>` beside what the user's thread had.
+of ours carry the tag `penstock-<job>` beside what the user's thread had, and one of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.launcher import LaunchRequest
-from penstock.job.region_order import LaunchPart
+from penstock.job.parts import LaunchPart
 from penstock.shuffle.errors import PenstockError
 from penstock.spark.checks import python_hint
 from penstock.spark.user_thread import UserThread
@@ -33,25 +33,26 @@ _ERROR_LIMIT = 8000
 _CANCEL_SECONDS = 30.0
 _CANCEL_AGAIN_SECONDS = 0.25
 
-Subtasks = tuple[tuple[int, int], ...]
-"""`(vertex, subtask)` pairs."""
-
 
 @dataclass(frozen=True, slots=True)
 class SparkPayload:
     """What this launcher needs of a submission.
 
-    The tasks of each DataFrame's part, how to make those of a range, the user's thread and session.
+    How to make the tasks of workers; those of each DataFrame for its first Spark job, which were planned before the
+    job took any slot, and how to make them for another one; the user's thread and session.
     """
 
+    workers: Callable[[JobGraph, LaunchPart], RDD[Any]]
     frames: Mapping[int, DataFrame]
-    range_tasks: Callable[[JobGraph, Subtasks], RDD[Any]]
+    frame: Callable[[int, int], DataFrame]
     user: UserThread
     session: SparkSession
 
     def tasks(self, graph: JobGraph, part: LaunchPart) -> DataFrame | RDD[Any]:
         """The tasks of a part; each gives a status row."""
-        return self.frames[part.part] if part.part in self.frames else self.range_tasks(graph, part.subtasks)
+        if part.vertex is None:
+            return self.workers(graph, part)
+        return self.frames[part.vertex] if part.part == part.vertex else self.frame(part.part, part.vertex)
 
 
 class SparkLauncher:
@@ -60,8 +61,9 @@ class SparkLauncher:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._running: dict[str, int] = {}
+        self._running: dict[str, set[int]] = {}
         self._cancelled: set[str] = set()
+        """Tags of which nothing is to run any more."""
 
     def launch(self, request: LaunchRequest) -> None:
         """Start the Spark jobs; returns at once."""
@@ -70,52 +72,57 @@ class SparkLauncher:
             raise TypeError("the submission has no Spark payload")
         job = request.submission.job
         with self._lock:
-            self._running[job] = self._running.get(job, 0) + len(request.parts)
+            for part in request.parts:
+                self._running.setdefault(job, set()).add(part.part)
         submitted = threading.Event()
-        if all(part.part >= 0 for part in request.parts):
+        if all(part.vertex is not None for part in request.parts):
             submitted.set()
         for part in request.parts:
             work = _PartWork(self, request, part, payload, submitted)
             threading.Thread(target=work.run, name=f"penstock-{job}-{part.part}", daemon=True).start()
 
-    def cancel(self, job: str) -> None:
-        """Cancel what is left of a job's Spark jobs, also what is submitted a moment later; blocks until they end."""
+    def cancel(self, job: str, part: int | None = None) -> None:
+        """Cancel what is left of a job's Spark jobs, or one, also what is submitted a moment later; blocks meanwhile."""
+        tag = tag_of(job, part)
         with self._lock:
-            if job not in self._running:
+            if not self._is_running(job, part):
                 return
-            self._cancelled.add(job)
+            self._cancelled.add(tag)
         deadline = time.monotonic() + _CANCEL_SECONDS
-        while self._is_running(job) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            with self._lock:
+                if not self._is_running(job, part):
+                    return
             try:
-                self._context.cancelJobsWithTag(tag_of(job))
+                self._context.cancelJobsWithTag(tag)
             except Exception:  # noqa: BLE001 - a stopped context has cancelled them already
                 _LOG.debug("the Spark jobs of %s could not be cancelled", job, exc_info=True)
                 return
             time.sleep(_CANCEL_AGAIN_SECONDS)
 
-    def is_cancelled(self, job: str) -> bool:
-        """Whether the job's Spark jobs were cancelled."""
+    def is_cancelled(self, job: str, part: int) -> bool:
+        """Whether a Spark job is not to run any more."""
         with self._lock:
-            return job in self._cancelled
+            return not self._cancelled.isdisjoint((tag_of(job), tag_of(job, part)))
 
-    def _is_running(self, job: str) -> bool:
-        with self._lock:
-            return job in self._running
+    def _is_running(self, job: str, part: int | None) -> bool:
+        parts = self._running.get(job, set())
+        return bool(parts) if part is None else part in parts
 
     def close(self) -> None:
         """Forget everything; idempotent."""
         with self._lock:
             self._running.clear()
 
-    def returned(self, job: str) -> None:
+    def returned(self, job: str, part: int) -> None:
         """One part of a job is over."""
         with self._lock:
-            left = self._running.get(job, 0) - 1
-            if left > 0:
-                self._running[job] = left
-            else:
+            parts = self._running.get(job, set())
+            parts.discard(part)
+            self._cancelled.discard(tag_of(job, part))
+            if not parts:
                 self._running.pop(job, None)
-                self._cancelled.discard(job)
+                self._cancelled.discard(tag_of(job))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ class _PartWork:
     request: LaunchRequest
     part: LaunchPart
     payload: SparkPayload
-    range_submitted: threading.Event
+    workers_submitted: threading.Event
 
     def run(self) -> None:
         """Run one Spark job and tell how it went."""
@@ -137,8 +144,8 @@ class _PartWork:
             cancelled = any(word in str(failure) for word in _CANCELLED)
             error += python_hint(error)
         finally:
-            self.range_submitted.set()
-            self.launcher.returned(self.request.submission.job)
+            self.workers_submitted.set()
+            self.launcher.returned(self.request.submission.job, self.part.part)
             self.request.returned(self.part.part, error, cancelled)
 
     def _run(self) -> None:
@@ -147,12 +154,12 @@ class _PartWork:
         self.payload.user.apply(spark)
         spark.sparkContext.addJobTag(tag_of(submission.job))
         spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
-        if self.part.part < 0:
-            spark.sparkContext.addJobTag(range_tag_of(submission.job, self.part.part))
+        spark.sparkContext.addJobTag(tag_of(submission.job, self.part.part))
+        if self.part.vertex is None:
             self._announce_when_active(spark)
         else:
-            self.range_submitted.wait(_ORDER_SECONDS)
-        if self.launcher.is_cancelled(submission.job):
+            self.workers_submitted.wait(_ORDER_SECONDS)
+        if self.launcher.is_cancelled(submission.job, self.part.part):
             raise PenstockError(f"{_CANCELLED[0]}: cancelled before it was submitted")
         self.payload.tasks(self.request.graph, self.part).collect()
 
@@ -163,27 +170,22 @@ class _PartWork:
 
     def _watch(self, spark: SparkSession) -> None:
         tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001 - by tag it is not public in PySpark
-        tag = range_tag_of(self.request.submission.job, self.part.part)
+        tag = tag_of(self.request.submission.job, self.part.part)
         deadline = time.monotonic() + _ORDER_SECONDS
         try:
-            while not self.range_submitted.is_set() and time.monotonic() < deadline:
+            while not self.workers_submitted.is_set() and time.monotonic() < deadline:
                 if len(tracker.getJobIdsForTag(tag)):
                     break
                 time.sleep(_POLL_SECONDS)
         except Exception:  # noqa: BLE001 - without the order the job still runs
             _LOG.debug("could not watch for the range job", exc_info=True)
         finally:
-            self.range_submitted.set()
+            self.workers_submitted.set()
 
 
-def range_tag_of(job: str, part: int) -> str:
-    """The tag of the Spark job that carries the range tasks of one region."""
-    return f"{tag_of(job)}-r{-part}"
-
-
-def tag_of(job: str) -> str:
-    """The tag that our Spark jobs of one job carry."""
-    return f"penstock-{job}"
+def tag_of(job: str, part: int | None = None) -> str:
+    """The tag that our Spark jobs of one job carry, or the one of one of them."""
+    return f"penstock-{job}" if part is None else f"penstock-{job}-part{part}"
 
 
 def _error_text(failure: Exception) -> str:

@@ -9,7 +9,6 @@ SparkContext share is in `application`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.driver import FinishedJob
 from penstock.job.launcher import Submission
 from penstock.job.master import JobHandle
+from penstock.job.parts import LaunchPart
 from penstock.job.result import JobProgress, JobResult
 from penstock.job.results import MadeResult
 from penstock.shuffle import Settings, load_service
@@ -33,12 +33,12 @@ from penstock.spark.checks import refuse_conf, refuse_connect, refuse_what_canno
 from penstock.spark.datasets import Held, PersistedResults
 from penstock.spark.datasource import NAME, TICKET, PenstockDataSource
 from penstock.spark.hints import hint_parquet
-from penstock.spark.launcher import SparkPayload, Subtasks
+from penstock.spark.launcher import SparkPayload
 from penstock.spark.planning import plan_scans
 from penstock.spark.result_files import ResultTicket
 from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.slots import total_slots
-from penstock.spark.task import STATUS_DDL, Status, TaskPlan, dataframe_task, range_task
+from penstock.spark.task import STATUS_DDL, Status, TaskPlan, dataframe_task, worker_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
@@ -170,36 +170,37 @@ class SparkRuntime:
         job = master.new_job()
         user.apply(self._spark)
         launch = self._application.launch(settings)
-        frames = self._frames(TaskPlan(launch, job, graph), dataframes)
+        sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}
 
-        def range_tasks(planned: JobGraph, subtasks: Subtasks) -> RDD[Status]:
-            positions = self._context.parallelize(range(len(subtasks)), len(subtasks))
-            return positions.mapPartitions(range_task(TaskPlan(launch, job, planned, subtasks)))
+        def workers(planned: JobGraph, part: LaunchPart) -> RDD[Status]:
+            numbers = self._context.parallelize(part.workers, len(part.workers))
+            return numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, part.part)))
 
+        def frame(part: int, vertex: int) -> DataFrame:
+            source, schema = sources[vertex]
+            plan = TaskPlan(launch, job, graph, part, vertex, schema)
+            return source.mapInArrow(dataframe_task(plan), STATUS_DDL)
+
+        frames = {vertex: frame(vertex, vertex) for vertex in sources}
+        for planned in frames.values():
+            plan_scans(planned)
         slots = total_slots(self._context, settings.job.slots_timeout)
-        return Submission(job, graph, settings, slots, SparkPayload(frames, range_tasks, user, self._spark))
-
-    def _frames(self, base: TaskPlan, dataframes: Mapping[int, DataFrame]) -> dict[int, DataFrame]:
-        graph = base.graph
-        frames: dict[int, DataFrame] = {}
-        for vertex in graph.vertices:
-            if vertex.reads_dataframe:
-                frame = dataframes[vertex.id]
-                hint_parquet(frame)
-                schema = arrow_schema(frame.schema)
-                if not frame.columns:
-                    # PySpark loses the number of rows of batches without columns; the task drops this one again.
-                    frame = frame.selectExpr("true AS row")
-                plan = dataclasses.replace(base, dataframe_vertex=vertex.id, dataframe_schema=schema)
-                part = frame.coalesce(vertex.parallelism).mapInArrow(dataframe_task(plan), STATUS_DDL)
-                plan_scans(part)
-                frames[vertex.id] = part
-        return frames
+        return Submission(job, graph, settings, slots, SparkPayload(workers, frames, frame, user, self._spark))
 
     def _register_format(self) -> None:
         if self._spark not in self._application.sessions:
             self._spark.dataSource.register(PenstockDataSource)
             self._application.sessions.add(self._spark)
+
+
+def _frame_source(frame: DataFrame, graph: JobGraph, vertex: int) -> tuple[DataFrame, pa.Schema]:
+    """A DataFrame as the tasks of a vertex read it, and the schema of their rows."""
+    hint_parquet(frame)
+    schema = arrow_schema(frame.schema)
+    if not frame.columns:
+        # PySpark loses the number of rows of batches without columns; the task drops this one again.
+        frame = frame.selectExpr("true AS row")
+    return frame.coalesce(graph.vertex(vertex).parallelism), schema
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:

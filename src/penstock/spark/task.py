@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in Spark's Python worker: one subtask, from its registration to its one status row.
+"""What runs in Spark's Python process: a worker, which runs one subtask after the other, or a DataFrame's task.
 
-Rules. The input of a range task is drained, so that Spark reuses the worker. How a task ended is told to the
-JobMaster and returned as a row, not raised: Spark then neither retries it nor prints a stack of its own. Only a
-host whose environment or JobMaster can't be reached raises. Range tasks are an RDD's, which Spark starts without
-planning a query; the tasks that read a DataFrame are a `mapInArrow` over it.
+Rules. A worker asks the JobMaster for a subtask, runs it, reports, and asks again until it is told that there is
+nothing more to do. How a subtask ended is told to the JobMaster, not raised: Spark then neither retries it nor prints
+a stack of its own. Only a host whose environment or JobMaster can't be reached raises; a worker whose environment is
+lost later just ends, because the JobMaster knows and starts another one. Workers are an RDD's tasks, which Spark
+starts without planning a query, and drain their input, so that Spark reuses their processes; the tasks that read a
+DataFrame are a `mapInArrow` over it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import pyarrow as pa
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
+from penstock.job.events import WORKER
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import AttemptId, Settings, ShuffleEnvironment, ShuffleEnvironmentContext, control, load_service
 from penstock.shuffle.errors import (
@@ -51,25 +54,24 @@ _frozen = False
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """All that a worker needs; travels in Spark's closure. `table` says which subtask a position of the range is."""
+    """All that a task needs; travels in Spark's closure. `part` is the number of its Spark job."""
 
     launch: EnvironmentLaunch
     job: str
     graph: JobGraph = field(repr=False)
-    table: tuple[tuple[int, int], ...] = ()
+    part: int = 0
     dataframe_vertex: int | None = None
     dataframe_schema: pa.Schema | None = None
 
 
-def range_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
-    """The function for an RDD's `mapPartitions`: each partition holds one position in the plan's table."""
+def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
+    """The function for an RDD's `mapPartitions`: each partition holds the number of one worker."""
 
-    def penstock_task(positions: Iterator[int]) -> Iterator[Status]:
-        (position,) = list(positions)
-        vertex, subtask = plan.table[position]
-        yield _run(plan, vertex, subtask, None)
+    def penstock_worker(numbers: Iterator[int]) -> Iterator[Status]:
+        (number,) = list(numbers)
+        yield (WORKER, number, *_run(plan, AttemptId(plan.job, WORKER, number, _spark_attempt()), None))
 
-    return penstock_task
+    return penstock_worker
 
 
 def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
@@ -81,23 +83,22 @@ def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
         vertex, context = plan.dataframe_vertex, TaskContext.get()
         if vertex is None or context is None:
             raise PenstockError("a Penstock task was run outside a Spark task, or without its DataFrame")
-        status = _run(plan, vertex, context.partitionId(), _conformed(batches, plan.dataframe_schema))
-        columns = [_number(status[0]), _number(status[1]), _text(status[2]), _text(status[3])]
+        subtask = context.partitionId()
+        attempt = AttemptId(plan.job, vertex, subtask, _spark_attempt())
+        state, error = _run(plan, attempt, _conformed(batches, plan.dataframe_schema))
+        columns = [_number(vertex), _number(subtask), _text(state), _text(error)]
         yield pa.RecordBatch.from_arrays(columns, schema=_STATUS_SCHEMA)
 
     return penstock_task
 
 
-def _run(plan: TaskPlan, vertex: int, subtask: int, rows: Batches | None) -> Status:
-    """Run the subtask that this Spark task stands for."""
+def _spark_attempt() -> int:
     from pyspark import TaskContext
 
-    _freeze_modules()
     context = TaskContext.get()
     if context is None:
         raise PenstockError("a Penstock task was run outside a Spark task")
-    attempt = AttemptId(plan.job, vertex, subtask, context.taskAttemptId())
-    return (vertex, subtask, *_run_attempt(plan, attempt, rows))
+    return int(context.taskAttemptId())
 
 
 def _number(value: int) -> pa.Array:
@@ -129,24 +130,40 @@ def launch_here(launch: EnvironmentLaunch) -> EnvironmentLaunch:
     return dataclasses.replace(launch, scope_key=_executor_pid() if scope == "executor" else "")
 
 
-def _run_attempt(plan: TaskPlan, attempt: AttemptId, rows: Batches | None) -> tuple[str, str]:
+def _run(plan: TaskPlan, identity: AttemptId, rows: Batches | None) -> tuple[str, str]:
+    """Run what the JobMaster gives this task: its state and error at the end."""
     from penstock.services.local.attachment import attach
 
-    attachment = attach(launch_here(plan.launch), attempt)
+    _freeze_modules()
+    attachment = attach(launch_here(plan.launch), identity)
     try:
-        registration = {
-            "attempt": attempt.to_wire(),
-            "environment": attachment.environment,
-            "address": attachment.address,
-        }
-        try:
-            answer = attachment.call(control.REGISTER_TASK, registration, None)
-        except _QUIET as refusal:
-            return "CANCELED", str(refusal)
-        deployment = TaskDeployment.from_wire(tuple(answer["deployment"]))
-        return _run_deployed(plan, attachment, deployment, rows)
+        outcome = ("FINISHED", "")
+        while True:
+            attachment.begin()
+            deployment = _ask(attachment, identity, plan.part)
+            if deployment is None:
+                return outcome
+            outcome = _run_deployed(plan, attachment, deployment, rows)
+            if identity.vertex != WORKER:
+                return outcome
+    except _QUIET as refusal:
+        return "CANCELED", str(refusal)
+    except EnvironmentLostError as lost:
+        return "LOST", str(lost)
     finally:
         attachment.close()
+
+
+def _ask(attachment: Any, identity: AttemptId, part: int) -> TaskDeployment | None:
+    """What to do next, or None: nothing more."""
+    registration = {
+        "attempt": identity.to_wire(),
+        "environment": attachment.environment,
+        "address": attachment.address,
+        "part": part,
+    }
+    wire = attachment.call(control.REGISTER_TASK, registration, None).get("deployment")
+    return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
 
 def _run_deployed(
@@ -155,29 +172,32 @@ def _run_deployed(
     deployment: TaskDeployment,
     rows: Batches | None,
 ) -> tuple[str, str]:
-    state, error, kind = "FINISHED", "", ""
-    report = SubtaskReport({}, {})
+    state, error, kind, lost = "FINISHED", "", "", None
+    report = SubtaskReport({}, {}, {})
     try:
         with warm_memory():
             report = _run_subtask(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
         state, error, kind = "CANCELED", str(cancelled), type(cancelled).__name__
-    except EnvironmentLostError:
-        raise
+    except EnvironmentLostError as failure:
+        lost = failure.partition
+        if lost is None:
+            raise  # it is this host's own
+        state, error, kind = "FAILED", str(failure), type(failure).__name__
     except Exception as failure:  # noqa: BLE001 - user code may raise anything; the JobMaster gets its text
         state, error, kind = "FAILED", error_text(failure), type(failure).__name__
+        lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
     message = {
         "attempt": deployment.attempt.to_wire(),
         "state": state,
         "metrics": report.metrics,
         "sizes": list(report.sizes.items()),
+        "fingerprints": list(report.fingerprints.items()),
         "error": error,
         "error_type": kind,
+        "lost": lost,
     }
-    try:
-        attachment.call(control.TASK_FINISHED, message, _REPORT_SECONDS)
-    except _QUIET as refusal:
-        return "CANCELED", str(refusal)
+    attachment.call(control.TASK_FINISHED, message, _REPORT_SECONDS)
     return state, error
 
 

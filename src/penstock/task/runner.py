@@ -68,12 +68,13 @@ class SubtaskReport:
 
     The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
     for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and
-    gates count, under `service.`. `sizes` holds, per output that is a blocking partition, the bytes of each
-    subpartition.
+    gates count, under `service.`. `sizes` holds, per output that is a stored partition, the bytes of each
+    subpartition, and `fingerprints`, per output, a number that is the same for the same rows.
     """
 
     metrics: dict[str, float]
     sizes: dict[int, tuple[int, ...]]
+    fingerprints: dict[int, int]
 
 
 def run_subtask(
@@ -97,7 +98,9 @@ def run_subtask(
         raise
     finally:
         task.close()
-    return SubtaskReport({**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes())
+    return SubtaskReport(
+        {**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes(), task.fingerprints()
+    )
 
 
 class _Task:
@@ -199,6 +202,10 @@ class _Task:
         outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
         counted = {output.edge: tuple(target.subpartition_bytes()) for output, target in outputs}
         return {edge: sizes for edge, sizes in counted.items() if sizes}
+
+    def fingerprints(self) -> dict[int, int]:
+        outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
+        return {output.edge: getattr(target, "fingerprint", int)() for output, target in outputs}
 
     def metrics(self) -> dict[str, float]:
         inner = self._owner.metrics.snapshot()

@@ -2,9 +2,9 @@
 """Runs a stream in this process: one thread for each subtask, the in-memory shuffle service, no Spark.
 
 Everything but scheduling is what a Spark run uses: plan, partitioners, operators, task runner, writers and gates.
-All edges go over the in-memory service, whatever service the stream names; modes are kept. All regions start at once,
-a reader of a blocking partition waits for it; each region must fit the slots. When not to use it: to measure, or for
-rows beyond memory.
+All edges go over the in-memory service, whatever service the stream names; modes are kept. `slots` is what the plan
+is made for, and each region must fit them; but all regions start at once, and a reader of a blocking partition waits
+for it. When not to use it: to measure, or for rows beyond memory.
 """
 
 from __future__ import annotations

@@ -146,6 +146,11 @@ class Attachment:
             if not self._receiving and self._broken is None:
                 self._receive(0)
 
+    def begin(self) -> None:
+        """The task goes on to another attempt: it is not told to stop any more."""
+        with self._changed:
+            self._cancel = None
+
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""
         now = time.monotonic()

@@ -14,6 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.partition.file_output import FileOptions
+from penstock.partition.region_rows import Split
 from penstock.partition.result_file import ResultFileWriter
 from penstock.partition.sort_buffer import gather_bytes
 from penstock.shuffle import EndOfPartition, PartitionId
@@ -30,8 +31,8 @@ class LayoutWriter(Protocol):
     def bytes_on_disk(self) -> int:
         """What the files take so far."""
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-        """Append the batches of one split, each to its subpartition."""
+    def write_split(self, split: Split) -> None:
+        """Append what one split gives each subpartition."""
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition."""
@@ -71,9 +72,9 @@ class HashFiles:
         """What the files take so far."""
         return sum(file.bytes_on_disk for file in self._files)
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-        """Append the batches of one split, each to its subpartition's file."""
-        for subpartition, batch in parts:
+    def write_split(self, split: Split) -> None:
+        """Append what one split gives each subpartition to its file."""
+        for subpartition, batch in split:
             self._files[subpartition].write(batch)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:

@@ -8,13 +8,14 @@ task collects rows in memory that the environment has granted it out of the netw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
 from penstock.partition.file_output import FileOptions
+from penstock.partition.region_rows import Split
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.attachment import Attachment
@@ -84,10 +85,10 @@ class BlockingPartitionWriter:
         """How many bytes are best split at once."""
         return self._writable().gather_bytes
 
-    def write_split(self, parts: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-        """Append the batches of one split, each to its subpartition; errors as of `write`."""
+    def write_split(self, split: Split) -> None:
+        """Append what one split gives each subpartition; errors as of `write`."""
         files = self._writable()
-        self._guarded(lambda: files.write_split(parts))
+        self._guarded(lambda: files.write_split(split))
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions; a sort-merge partition stores it once. Errors as of `write`."""

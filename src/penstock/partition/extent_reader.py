@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads extents out of a hybrid partition's storage, each checked before its bytes are given out.
+
+Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. A file is opened with the
+first read and stays open until `close`, so what has been begun is read to its end although the partition's files are
+removed meanwhile. No file is a PartitionLostError; other bytes than were written are an IncompleteDataError; both
+name partition, attempt, host and file. It waits for the disk: not on a loop. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import xxhash
+
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.hybrid_items import StoredPiece
+from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
+
+TOGETHER = 1 << 20
+"""Bytes of one read, where extents lie together."""
+
+
+class ExtentReader:
+    """One reader of a partition's tiers, of which `paths` are the addresses."""
+
+    __slots__ = ("_descriptors", "_scratch", "origin", "paths")
+
+    def __init__(self, paths: Sequence[str], origin: FileOrigin) -> None:
+        self.paths = tuple(paths)
+        self.origin = origin
+        self._descriptors: dict[int, int] = {}
+        self._scratch = bytearray()
+
+    def open(self, tier: int) -> int:
+        """Open a tier's file, if it is not open; PartitionLostError where it is gone."""
+        descriptor = self._descriptors.get(tier, -1)
+        if descriptor >= 0:
+            return descriptor
+        path = self.paths[tier]
+        try:
+            descriptor = self._descriptors[tier] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise PartitionLostError(f"{self.origin}: its file {path} is gone") from error
+        except OSError as error:
+            raise PartitionLostError(f"{self.origin}: its file {path} cannot be read: {error}") from error
+        return descriptor
+
+    def read(self, pieces: Sequence[StoredPiece]) -> Iterator[memoryview]:
+        """The pieces' bytes, one after the other; each view is valid until the next is asked for."""
+        begin = 0
+        while begin < len(pieces):
+            end = _end_of_run(pieces, begin)
+            yield from self._read_run(pieces[begin:end])
+            begin = end
+
+    def close(self) -> None:
+        """Close the files; idempotent."""
+        descriptors, self._descriptors = self._descriptors, {}
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+
+    def _read_run(self, run: Sequence[StoredPiece]) -> Iterator[memoryview]:
+        first = run[0].extent
+        size = sum(piece.extent.length for piece in run)
+        if len(self._scratch) < size:
+            self._scratch = bytearray(max(size, TOGETHER))
+        target = memoryview(self._scratch)[:size]
+        self._fill(target, self.open(first.tier), first.tier, first.offset)
+        position = 0
+        for extent, skip in run:
+            whole = target[position : position + extent.length]
+            if xxhash.xxh3_64_intdigest(whole) != extent.checksum:
+                raise self._damaged(first.tier, f"the checksum of the extent at {extent.offset} does not match")
+            yield whole[skip:]
+            position += extent.length
+
+    def _fill(self, target: memoryview, descriptor: int, tier: int, offset: int) -> None:
+        done = 0
+        while done < len(target):
+            try:
+                count = os.preadv(descriptor, [target[done:]], offset + done)
+            except OSError as error:
+                raise PartitionLostError(
+                    f"{self.origin}: its file {self.paths[tier]} cannot be read: {error}"
+                ) from error
+            if not count:
+                raise self._damaged(tier, f"it ends at {offset + done}, before {offset + len(target)}")
+            done += count
+
+    def _damaged(self, tier: int, what: str) -> IncompleteDataError:
+        return IncompleteDataError(
+            f"{self.origin}: file {self.paths[tier]} is damaged: {what}. The partition must be produced again."
+        )
+
+
+def _end_of_run(pieces: Sequence[StoredPiece], begin: int) -> int:
+    """Behind the last piece that can be read together with the one at `begin`."""
+    extent = pieces[begin].extent
+    end, size, position = begin + 1, extent.length, extent.offset + extent.length
+    while end < len(pieces):
+        following = pieces[end].extent
+        size += following.length
+        if following.tier != extent.tier or following.offset != position or size > TOGETHER:
+            break
+        position += following.length
+        end += 1
+    return end

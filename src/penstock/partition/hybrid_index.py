@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of a finished hybrid partition, and ranges of subpartitions read by it.
+
+Rules: the index is written when everything is stored, under a temporary name first, so where it is, the partition is
+complete. It has a list of extents for each subpartition; equal lists, as broadcasting makes them, are there once.
+A range is read subpartition by subpartition; its bytes are the record stream as it was written, so it needs no more
+than its extents. `docs/file-formats.md` has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from penstock.partition.extent_reader import ExtentReader
+from penstock.partition.file_header import FileHeader, pack_footer, pack_header, read_footer, read_header
+from penstock.partition.file_input import FileInput, FileOrigin
+from penstock.partition.file_output import FileOutput
+from penstock.partition.hybrid_items import Extent, StoredPiece
+from penstock.partition.stored import Stretch
+from penstock.shuffle.events import EndOfPartition
+from penstock.shuffle.ids import PartitionId
+
+INDEX_MAGIC = b"PENSTHIX"
+LAYOUT = "hybrid"
+"""What the message that names a range says it is."""
+
+ENTRY = struct.Struct("<IIQQ")
+"""Of an extent: tier, bytes, offset, checksum."""
+TOTAL = struct.Struct("<QQQQQQ")
+"""Of a subpartition: where its list begins, entries, their checksum; rows, bytes of payload, sum of checksums."""
+FOOTER = struct.Struct("<QQ")
+"""Where the totals begin, their checksum."""
+
+
+def write_index(
+    path: Path, partition: PartitionId, subpartitions: Sequence[tuple[list[Extent], EndOfPartition]]
+) -> int:
+    """Write the index of these subpartitions; its bytes. PenstockError where it can't be stored."""
+    output = FileOutput(path, partition)
+    header = pack_header(INDEX_MAGIC, FileHeader(partition, None, len(subpartitions)))
+    parts = [header]
+    position = len(header)
+    places: dict[bytes, int] = {}
+    totals = []
+    for extents, end in subpartitions:
+        entries = b"".join([ENTRY.pack(each.tier, each.length, each.offset, each.checksum) for each in extents])
+        if entries not in places:
+            places[entries] = position
+            parts.append(entries)
+            position += len(entries)
+        checksum = xxhash.xxh3_64_intdigest(entries)
+        totals.append(TOTAL.pack(places[entries], len(extents), checksum, end.rows, end.bytes, end.checksum))
+    body = b"".join(totals)
+    output.append([*parts, body, pack_footer(FOOTER.pack(position, xxhash.xxh3_64_intdigest(body)), INDEX_MAGIC)])
+    output.publish()
+    return output.size
+
+
+@dataclass(frozen=True, slots=True)
+class HybridRange:
+    """`count` subpartitions from `first` on, of a partition whose index and tiers are here."""
+
+    index: str
+    tiers: tuple[str, ...]
+    first: int
+    count: int
+    origin: FileOrigin
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any], origin: FileOrigin) -> HybridRange:
+        """Inverse of `to_message`; raises KeyError, TypeError or ValueError on another shape."""
+        tiers = tuple(str(path) for path in message["tiers"])
+        return cls(str(message["index"]), tiers, int(message["first"]), int(message["count"]), origin)
+
+    def to_message(self) -> dict[str, Any]:
+        """What a reader on the same host must know; the origin is the reader's own knowledge."""
+        return {
+            "layout": LAYOUT,
+            "index": self.index,
+            "tiers": self.tiers,
+            "first": self.first,
+            "count": self.count,
+        }
+
+    @property
+    def start(self) -> str:
+        """The file that is read first."""
+        return self.index
+
+    def open(self) -> OpenHybridRange:
+        """The range, open; PartitionLostError where the index is gone, IncompleteDataError where it is damaged."""
+        return OpenHybridRange(self)
+
+
+class OpenHybridRange:
+    """A range that is read once, from its beginning."""
+
+    prefix = 0
+
+    def __init__(self, stored: HybridRange) -> None:
+        self._reader = ExtentReader(stored.tiers, stored.origin)
+        self._pieces: list[StoredPiece] = []
+        file = FileInput(Path(stored.index), stored.origin)
+        header, _ = read_header(file, INDEX_MAGIC)
+        (begin, checksum), end = read_footer(file, FOOTER, INDEX_MAGIC)
+        totals = file.view[begin:end]
+        if xxhash.xxh3_64_intdigest(totals) != checksum or len(totals) != TOTAL.size * header.subpartitions:
+            raise file.incomplete("the checksum of its totals does not match")
+        for number in range(stored.first, stored.first + stored.count):
+            place, count, checksum, *_ = TOTAL.unpack_from(totals, TOTAL.size * number)
+            entries = file.view[place : place + ENTRY.size * count]
+            if xxhash.xxh3_64_intdigest(entries) != checksum:
+                raise file.incomplete(f"the checksum of the list of subpartition {number} does not match")
+            for tier, length, offset, digest in ENTRY.iter_unpack(entries):
+                self._pieces.append(StoredPiece(Extent(tier, offset, length, digest), 0))
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The parts of files that hold the range, in the order they are read."""
+        found: list[Stretch] = []
+        for (tier, offset, length, _), _ in self._pieces:
+            path = self._reader.paths[tier]
+            if found and found[-1].file == path and found[-1].end == offset:
+                found[-1] = Stretch(path, found[-1].begin, offset + length)
+            else:
+                found.append(Stretch(path, offset, offset + length))
+        return found
+
+    def views(self) -> Iterator[memoryview]:
+        """The range's bytes, checked; each view is valid until the next is asked for."""
+        try:
+            yield from self._reader.read(self._pieces)
+        finally:
+            self._reader.close()
+
+    def messages(self) -> Iterator[bytes]:
+        """The same in pieces that stay valid."""
+        for view in self.views():
+            yield bytes(view)

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hybrid result partition: read while it is written, yet its producer waits for no reader.
+
+Rules:
+
+- Buffers are visible at once and stay in memory as long as there is some; what memory can't hold is stored. What is
+  stored when is the policy's to say (`spill_policy`), one order at a time; who carries it out says `spilled`.
+- A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. One that
+  does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone.
+- The partition owns one reference of each slice it was given, broadcast ones too. A reader gets one of its own
+  (`on_share`), or the partition's, when that needs it no more. Whatever is dropped comes out through `on_recycle`.
+- At most as many slices are lent to readers as the environment allows; see `hybrid_cursor`.
+- `on_consumable` is called once: at the first buffer, or at the end where there is none. `on_stored` once: when the
+  producer has finished and everything is stored. One that does not keep is released when all readers have left and
+  the producer has closed. A producer that closes without having finished has failed.
+
+Sans-I/O, one thread. Callbacks are called when the partition's own books are straight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.buffer import BufferSlice
+from penstock.partition.answers import describe, end_error
+from penstock.partition.endings import Endings
+from penstock.partition.hybrid_cursor import HybridCursor, Log
+from penstock.partition.hybrid_items import BROADCAST, Extent, Item, MemoryBooks, SpillOrder, runs_of
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.spill_policy import Load, SpillPolicy
+from penstock.partition.view import DataListener
+from penstock.shuffle.errors import PartitionError, ProtocolError
+from penstock.shuffle.events import EndOfPartition
+from penstock.shuffle.ids import PartitionId
+
+ORDER_BYTES = 8 << 20
+"""Bytes of one order: enough for long writes, few enough that memory comes back while the next is written."""
+URGENT_BYTES = 1 << 20
+"""Bytes that are stored at once for a reader that can't be lent more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class HybridRules:
+    """What kind of hybrid partition it is: its policy, whether it keeps what was read, and a segment's bytes."""
+
+    policy: SpillPolicy
+    keeps: bool
+    segment_size: int
+
+
+class HybridEnvironment:
+    """What a partition tells its environment and asks of it; the environment overrides what concerns it."""
+
+    def on_share(self, piece: BufferSlice) -> None:
+        """A reader gets a reference of its own."""
+
+    def on_recycle(self, piece: BufferSlice) -> None:
+        """One reference less."""
+
+    def on_spill(self, order: SpillOrder) -> None:
+        """Store this, then call `spilled`; where that fails, end the partition and call `spilled` with nothing."""
+
+    def on_stored(self) -> None:
+        """The producer has finished and everything is stored."""
+
+    def on_consumable(self) -> None:
+        """It can be consumed."""
+
+    def on_end(self, state: PartitionState) -> None:
+        """It has ended."""
+
+    def on_task_event(self, subpartition: int, payload: bytes) -> None:
+        """An event from a reader to the producer."""
+
+    def share(self) -> int:
+        """Segments the partition may fill with data at the moment."""
+        return 1 << 30
+
+    def may_lend(self, lent: int) -> bool:
+        """Whether one more slice may go to a reader, where `lent` are out."""
+        return lent >= 0
+
+
+class HybridPartition(Endings):
+    """One result partition. Life: adds, ends, `finish` or `fail`, `close_producer`; its readers have cursors."""
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        subpartitions: int,
+        rules: HybridRules,
+        environment: HybridEnvironment,
+        host: str = "",
+    ) -> None:
+        if subpartitions < 1:
+            raise ValueError(f"partition {partition_id} with {subpartitions} subpartitions")
+        self.partition_id = partition_id
+        self.host = host
+        self.keeps = rules.keeps
+        self.cause = ""
+        self.lent = 0
+        self.is_finished = False
+        self._rules = rules
+        self._environment = environment
+        self._lifecycle = PartitionLifecycle(str(partition_id))
+        self._logs = [Log() for _ in range(subpartitions)]
+        self._cursors: dict[HybridCursor, None] = {}
+        self._books = MemoryBooks()
+        self._order: SpillOrder | None = None
+        self._owed = 0  # segments that are still to be stored
+        self._wanted = 0  # segments that somebody waits for
+        self._sequence = 0
+        self._is_closed = self._is_announced = self._is_stored = False
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+        return self._lifecycle.state
+
+    @property
+    def subpartitions(self) -> int:
+        """The number of subpartitions."""
+        return len(self._logs)
+
+    @property
+    def held(self) -> int:
+        """Segments with data of this partition, readers' apart."""
+        return len(self._books)
+
+    @property
+    def readers(self) -> int:
+        """Readers that have not left."""
+        return len(self._cursors)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether one more slice may go to a reader."""
+        return self._environment.may_lend(self.lent)
+
+    def log(self, subpartition: int) -> Log:
+        """A subpartition; ProtocolError where there is none."""
+        if not 0 <= subpartition < len(self._logs):
+            raise ProtocolError(
+                f"partition {self.partition_id} has no subpartition {subpartition}: it has {self.subpartitions}"
+            )
+        return self._logs[subpartition]
+
+    def add(self, subpartition: int, piece: BufferSlice) -> bool:
+        """Append a slice to one subpartition; False when it was recycled instead, because nobody will read it."""
+        log = self.log(subpartition)
+        return self._append([] if log.is_left else [log], piece, subpartition, len(log.items))
+
+    def broadcast(self, piece: BufferSlice) -> bool:
+        """Append one slice to all subpartitions; False when it was recycled instead."""
+        return self._append([log for log in self._logs if not log.is_left], piece, BROADCAST, self._sequence)
+
+    def end_subpartition(self, subpartition: int, end: EndOfPartition) -> None:
+        """The producer has written all of a subpartition; what it counted."""
+        log = self.log(subpartition)
+        if log.end is not None:
+            raise ProtocolError(f"{self.partition_id}[{subpartition}] is ended twice")
+        log.end = end
+        self._wake(log.cursors)
+
+    def finish(self) -> None:
+        """The producer has written everything; ProtocolError where a subpartition has no end."""
+        missing = [index for index, log in enumerate(self._logs) if log.end is None]
+        if missing:
+            raise ProtocolError(f"partition {self.partition_id} is finished, but {missing} have no end")
+        self._lifecycle.apply(PartitionEvent.FINISH)
+        self.is_finished = True
+        self._announce()
+        self._go_on()
+
+    def close_producer(self) -> None:
+        """The producer lets go; idempotent. Not finished is failed; read to the end is released, unless kept."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self.is_finished:
+            self.fail("it ended without finishing the partition")
+        else:
+            self._release_if_left()
+
+    def open(self, first: int, count: int, listener: DataListener) -> HybridCursor:
+        """A reader of a range, from its beginning; a PartitionError says why there is none to be had."""
+        if self.state.is_end:
+            raise end_error(self.partition_id, self.state, self.cause, self.host)
+        if first < 0 or count < 1 or first + count > len(self._logs):
+            raise ProtocolError(
+                f"partition {self.partition_id} has no subpartitions {first} to {first + count - 1}: it has "
+                f"{self.subpartitions}"
+            )
+        logs = self._logs[first : first + count]
+        if not self.keeps and any(log.is_taken for log in logs):
+            raise PartitionError(
+                f"partition {self.partition_id} on {self.host or 'this host'}: subpartition {first} was given to a "
+                "reader already, and a hybrid_selective partition is read once: it keeps nothing that was read. Use "
+                'mode="hybrid", or produce it again'
+            )
+        for log in logs:
+            log.is_taken = True
+        cursor = HybridCursor(self, first, count, listener)
+        self._cursors[cursor] = None
+        logs[0].cursors.append(cursor)
+        return cursor
+
+    def spilled(self, order: SpillOrder, extents: Sequence[Extent]) -> None:
+        """An order was carried out: an extent for each run; none where it failed, and the partition has ended."""
+        self._order = None
+        if self.state.is_end:
+            for run in order.runs:
+                self._drop(item for item in run if item.piece is not None)
+            return
+        for run, extent in zip(order.runs, extents, strict=True):
+            skip = 0
+            for place, item in enumerate(run):
+                item.extent, item.skip, item.rest = extent, skip, len(run) - place
+                skip += item.length
+                self._books.stored(item)
+        keeps = self._rules.policy.keeps_copies
+        done = [item for run in order.runs for item in run if not (keeps and item.left)]
+        self._drop(item for item in done if item.piece is not None)
+        self._free(self._wanted)
+        self._go_on()
+        self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
+
+    def relieve(self, segments: int) -> None:
+        """Somebody needs memory: forget what is stored, store what is not, until so many segments are free."""
+        if self.state.is_end:
+            return
+        self._wanted = max(self._wanted, segments)
+        self._free(self._wanted)
+        self._go_on()
+
+    def extents(self, subpartition: int) -> list[Extent]:
+        """Where a subpartition is stored, in order; of a partition that keeps and that is stored. Any thread."""
+        found: list[Extent] = []
+        position, items = 0, self._logs[subpartition].items
+        while position < len(items):
+            item = items[position]
+            if item is None or item.extent is None:
+                raise ProtocolError(f"{self.partition_id}[{subpartition}] is not stored")
+            found.append(item.extent)
+            position += item.rest
+        return found
+
+    def forget(self) -> None:
+        """Whoever comes now reads from storage without this partition's help: let go of what only it would need."""
+        if not self._cursors:
+            for log in self._logs:
+                log.items.clear()
+
+    def ends(self) -> list[EndOfPartition]:
+        """What the producer counted; of a finished partition."""
+        return [log.end for log in self._logs if log.end is not None]
+
+    def was_read(self, first: int, count: int) -> None:
+        """These subpartitions were given out to their end."""
+        for log in self._logs[first : first + count]:
+            log.was_read = True
+        if all(log.was_read for log in self._logs):
+            self._lifecycle.apply(PartitionEvent.CONSUME)
+
+    def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        """End it: readers are told why, what is in memory is recycled; nothing happens when it has ended before."""
+        if self.state.is_end:
+            return
+        state = self._lifecycle.apply(event)
+        self.cause = describe(cause)
+        error = end_error(self.partition_id, state, self.cause, self.host)
+        self._drop([item for items in list(self._books.segments.values()) for item in items if not item.is_spilling])
+        for log in self._logs:
+            log.items.clear()
+            log.cursors.clear()
+        cursors, self._cursors = self._cursors, {}
+        for cursor in cursors:
+            cursor.fail(error)
+        self._environment.on_end(state)
+
+    # What cursors ask for.
+
+    def lend(self, subpartition: int, position: int, item: Item) -> BufferSlice:
+        """A reader takes this item from memory: a slice with a reference of the reader's own."""
+        piece = item.piece
+        assert piece is not None  # noqa: S101 - `look` has just seen it
+        self.lent += 1
+        self._environment.on_share(piece)
+        self.passed(subpartition, position, position + 1)
+        return piece
+
+    def returned(self) -> None:
+        """A reader has given back what it was lent."""
+        self.lent -= 1
+        self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
+
+    def passed(self, subpartition: int, begin: int, end: int) -> None:
+        """A reader has these items behind it: whoever needed them last lets them go."""
+        log = self._logs[subpartition]
+        gone: list[Item] = []
+        for position in range(max(begin, log.read), end):
+            item = log.items[position]
+            if item is None:
+                continue
+            item.left -= 1
+            if not self.keeps:
+                log.items[position] = None
+            is_safe = not self.keeps or item.extent is not None
+            if item.left == 0 and item.piece is not None and not item.is_spilling and is_safe:
+                gone.append(item)
+        log.read = max(log.read, end)
+        self._drop(gone)
+
+    def urge(self, cursor: HybridCursor) -> None:
+        """A reader can't be lent what comes next for it: store that as soon as possible."""
+        if self._order is None:
+            self._begin(cursor.next_items(URGENT_BYTES))
+
+    def move(self, cursor: HybridCursor, before: int, after: int | None) -> None:
+        """A reader is through with a subpartition and comes to the next."""
+        self._logs[before].cursors.remove(cursor)
+        if after is not None:
+            self._logs[after].cursors.append(cursor)
+
+    def on_task_event(self, subpartition: int, payload: bytes) -> None:
+        """An event from a reader to the producer."""
+        self._environment.on_task_event(subpartition, payload)
+
+    def leave(self, cursor: HybridCursor, inside: int | None) -> None:
+        """A reader has left, in the middle of a subpartition unless `inside` is None."""
+        if self._cursors.pop(cursor, self) is self:
+            return  # the partition has ended before
+        if inside is not None:
+            self._logs[inside].cursors.remove(cursor)
+        if not self.keeps:
+            for log in self._logs[cursor.first : cursor.first + cursor.count]:
+                self._abandon(log)
+        if cursor.is_done or not self.keeps:
+            self.was_read(cursor.first, cursor.count)
+        self._release_if_left()
+
+    def _abandon(self, log: Log) -> None:
+        items, log.items = log.items, []
+        log.is_left = True
+        log.read = 0
+        rest = [item for item in items if item is not None]
+        for item in rest:
+            item.left -= 1
+        self._drop([item for item in rest if not item.left and item.piece is not None and not item.is_spilling])
+
+    def _release_if_left(self) -> None:
+        if self._is_closed and not self.keeps and all(log.is_left for log in self._logs):
+            self.release()
+
+    def _append(self, logs: list[Log], piece: BufferSlice, subpartition: int, order: int) -> bool:
+        if piece.length <= 0:
+            raise ProtocolError(f"{self.partition_id}: an empty buffer")
+        if self.is_finished or any(log.end is not None for log in logs):
+            raise ProtocolError(f"{self.partition_id}: its producer writes after it has finished")
+        self._lifecycle.apply(PartitionEvent.WRITE)
+        if not logs:
+            self._environment.on_recycle(piece)
+        else:
+            item = Item(piece, subpartition, order, self._sequence, len(logs))
+            self._sequence += 1
+            self._books.add(item)
+            for log in logs:
+                log.items.append(item)
+        self._announce()
+        for log in logs:
+            self._wake(log.cursors)
+        self._go_on()
+        return bool(logs)
+
+    def _announce(self) -> None:
+        if not self._is_announced and not self.state.is_end:
+            self._is_announced = True
+            self._environment.on_consumable()
+
+    def _wake(self, cursors: Iterable[HybridCursor]) -> None:
+        for cursor in list(cursors):
+            cursor.is_blocked = False
+            cursor.notify()
+
+    def _go_on(self) -> None:
+        """Ask the policy, and do as it says."""
+        if self.state.is_end:
+            return
+        books, policy = self._books, self._rules.policy
+        unspilled = -(-books.unspilled_bytes // self._rules.segment_size)
+        load = Load(max(1, self._environment.share()), len(books), unspilled, self.is_finished)
+        if books.idle and (count := policy.release(load)):
+            self._free(count)
+        if self._order is None:
+            self._owed = max(self._owed, policy.spill(load), self._wanted)
+            self._begin(self._chosen())
+        self._look_if_stored()
+
+    def _chosen(self) -> list[Item]:
+        """What is stored next, of what is owed."""
+        if not self._owed or not self._books.unspilled_bytes:
+            self._owed = 0
+            return []
+        size = self._rules.segment_size
+        count = min(self._owed, max(1, ORDER_BYTES // size))
+        if self._rules.policy.farthest_first:
+            return self._farthest(count)
+        self._owed -= count
+        chosen: list[Item] = []
+        left = count * size
+        for item in self._books.unspilled:
+            chosen.append(item)
+            left -= item.length
+            if left <= 0:
+                break
+        return chosen
+
+    def _farthest(self, count: int) -> list[Item]:
+        segments = dict.fromkeys(item.piece.segment for item in self._books.unspilled if item.piece is not None)
+        chosen = self._books.farthest(segments, count, self._distance())
+        self._owed -= len(chosen)
+        return [item for segment in chosen for item in self._books.segments[segment] if item.is_unspilled]
+
+    def _distance(self) -> Callable[[Item], int]:
+        """How far an item is from being read; what nobody reads yet is farther than all that somebody reads."""
+        unread = self._sequence
+        needs = [log.needs if log.cursors else None for log in self._logs]
+        first = min((need for need in needs if need is not None), default=None)
+
+        def distance(item: Item) -> int:
+            need = first if item.subpartition == BROADCAST else needs[item.subpartition]
+            return item.sequence - need if need is not None else item.sequence + unread
+
+        return distance
+
+    def _begin(self, items: Iterable[Item]) -> None:
+        runs = runs_of(items, self._rules.segment_size)
+        if not runs:
+            return
+        order = self._order = SpillOrder(runs)
+        for run in runs:
+            for item in run:
+                self._books.begin(item)
+        self._environment.on_spill(order)
+
+    def _free(self, count: int) -> None:
+        """Forget the memory of up to so many segments that are stored, what is needed last first."""
+        if count and self._books.idle:
+            chosen = self._books.farthest(self._books.idle, count, self._distance())
+            self._drop([item for segment in chosen for item in self._books.segments[segment]])
+
+    def _drop(self, items: Iterable[Item]) -> None:
+        pieces = []
+        for item in list(items):
+            piece, is_last = self._books.drop(item)
+            pieces.append(piece)
+            self._wanted -= is_last and self._wanted > 0
+        for piece in pieces:
+            self._environment.on_recycle(piece)
+
+    def _look_if_stored(self) -> None:
+        if self.is_finished and self.keeps and not self._is_stored and self._order is None:
+            self._is_stored = not self._books.unspilled_bytes
+            if self._is_stored:
+                self._free(len(self._books))
+                self._environment.on_stored()
