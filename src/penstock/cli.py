@@ -66,13 +66,16 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     everything.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     blocking = kinds.add_parser("blocking", help="blocking exchanges to many subpartitions")
     blocking.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
-    for kind in (exchange, everything, blocking):
+    hybrid = kinds.add_parser("hybrid", help="hybrid exchanges beside blocking ones, and what overlap gives")
+    hybrid.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    for kind in (exchange, everything, blocking, hybrid):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
     exchange.set_defaults(bench="exchange")
     everything.set_defaults(bench="all")
     blocking.set_defaults(bench="blocking")
+    hybrid.set_defaults(bench="hybrid")
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -123,8 +126,9 @@ def _bench(options: argparse.Namespace) -> int:
 
     if options.bench == "all":
         return command.bench_all(command.AllOptions(options.scale, options.repeat, options.readme, options.json))
-    if options.bench == "blocking":
-        return command.bench_blocking(command.AllOptions(options.scale, options.repeat, json=options.json))
+    if options.bench in ("blocking", "hybrid"):
+        run = command.bench_blocking if options.bench == "blocking" else command.bench_hybrid
+        return run(command.AllOptions(options.scale, options.repeat, json=options.json))
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
     return command.bench_exchange(chosen)
 

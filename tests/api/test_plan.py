@@ -11,8 +11,9 @@ import pytest
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.graph import JobGraph
+from penstock.graph import JobGraph, Resources
 from penstock.shuffle import PartitionKind, Settings
+from penstock.shuffle.errors import PlanError
 from penstock.shuffle.kinds import MODES
 from penstock.testing.sources import fromBatches
 
@@ -217,3 +218,22 @@ def test_explain_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hash(k), hybrid_full, service local, 2 -> 8" in text
     assert "Note: exchange 0 (batches in 2 partitions + partial aggregate by k -> hash(k) + final aggregate" in text
     assert "because all stages at once would need 9 slots and there are 8" in text
+
+
+def test_resources_are_the_stage_s() -> None:
+    """A profile belongs to the stage that gives the rows, whole; two in one stage are refused, executors' too."""
+    from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests
+
+    gpu = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2).resource("gpu", 1)).build
+    stream = source().keyBy("k").mapInArrow(same, ROWS.schema).withResources(gpu).mapInArrow(same, ROWS.schema)
+    wanted = Resources(2.0, (("gpu", 1.0),))
+    assert [vertex.resources for vertex in graph(stream.rebalance()).vertices] == [None, wanted, None]
+    assert wanted.title == "2 cpus and 1 gpu"
+    more = ResourceProfileBuilder().require(TaskResourceRequests().cpus(3)).build
+    with pytest.raises(PlanError, match="put an exchange"):
+        graph(stream.withResources(more))
+    wide = ResourceProfileBuilder().require(ExecutorResourceRequests().cores(2)).build
+    with pytest.raises(PlanError, match="executor resources"):
+        stream.withResources(wide)
+    with pytest.raises(TypeError, match="ResourceProfile"):
+        stream.withResources({"cpus": 2})

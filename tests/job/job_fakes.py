@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.client import MasterClient
+from penstock.job.events import WORKER
 from penstock.job.launcher import LaunchRequest
+from penstock.job.parts import LaunchPart
 from penstock.job.sessions import ENVIRONMENT
 from penstock.shuffle import (
     AttemptId,
@@ -113,19 +115,22 @@ class FakeEnvironment:
         """A call in the environment's name."""
         return self.client.call(method, {"environment": self.name, "address": "tcp://h:1", **message}, timeout)
 
-    def register(self, attempt: AttemptId) -> TaskDeployment:
-        """A task's registration, answered when data may start."""
-        answer = self.call(control.REGISTER_TASK, {"attempt": attempt.to_wire()})
-        return TaskDeployment.from_wire(tuple(answer["deployment"]))
+    def register(self, identity: AttemptId, part: int) -> TaskDeployment | None:
+        """A task asks for what to do; None: nothing more."""
+        wire = self.call(control.REGISTER_TASK, {"attempt": identity.to_wire(), "part": part}).get("deployment")
+        return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
     def finished(self, attempt: AttemptId, state: str = "FINISHED", error: str = "", kind: str = "") -> None:
-        """A task's end."""
+        """A task's end, in the words of Spark's side."""
         message = {
             "attempt": attempt.to_wire(),
             "state": state,
             "metrics": {"rows_out": 3},
+            "sizes": [],
+            "fingerprints": [],
             "error": error,
             "error_type": kind,
+            "lost": None,
         }
         self.call(control.TASK_FINISHED, message)
 
@@ -156,11 +161,12 @@ class FakeEnvironment:
             self.ended.set()
 
 
-Task = Callable[[FakeEnvironment, AttemptId], None]
+Task = Callable[[FakeEnvironment, TaskDeployment], None]
+"""What a task does with its deployment, its report included."""
 
 
 class ThreadLauncher:
-    """Runs every subtask of a region as a thread; a part returns when its threads have."""
+    """Runs every worker, and every task of a DataFrame, as a thread; a part returns when its threads have ended."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -168,36 +174,43 @@ class ThreadLauncher:
         self.environment: FakeEnvironment | None = None
         self.cancelled: list[str] = []
         self.launched: list[str] = []
-        self.absent: set[tuple[int, int]] = set()
+        self.absent: set[int] = set()
+        """Workers that Spark never starts."""
         self.errors: list[BaseException] = []
 
     def launch(self, request: LaunchRequest) -> None:
         """Start the threads."""
-        job = request.submission.job
-        self.launched.append(job)
+        self.launched.append(request.submission.job)
         for part in request.parts:
-            there = [place for place in part.subtasks if place not in self.absent]
-            attempts = [AttemptId(job, vertex, subtask, next(self._numbers)) for vertex, subtask in there]
-            threading.Thread(target=self._run_part, args=(request, part.part, attempts), daemon=True).start()
+            threading.Thread(target=self._run_part, args=(request, part), daemon=True).start()
 
-    def cancel(self, job: str) -> None:
+    def cancel(self, job: str, part: int | None = None) -> None:
         """Note it; threads can't be cancelled."""
-        self.cancelled.append(job)
+        self.cancelled.append(job if part is None else f"{job} {part}")
 
     def close(self) -> None:
         """Nothing to close."""
 
-    def _run_part(self, request: LaunchRequest, part: int, attempts: list[AttemptId]) -> None:
-        threads = [threading.Thread(target=self._run_task, args=(attempt,), daemon=True) for attempt in attempts]
+    def _run_part(self, request: LaunchRequest, part: LaunchPart) -> None:
+        job = request.submission.job
+        places = [(WORKER, number) for number in part.workers if number not in self.absent]
+        if part.vertex is not None:
+            places = [(part.vertex, subtask) for subtask in range(request.graph.vertex(part.vertex).parallelism)]
+        identities = [AttemptId(job, vertex, subtask, next(self._numbers)) for vertex, subtask in places]
+        threads = [threading.Thread(target=self._run_task, args=(i, part.part), daemon=True) for i in identities]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        request.returned(part, None, False)
+        request.returned(part.part, None, False)
 
-    def _run_task(self, attempt: AttemptId) -> None:
+    def _run_task(self, identity: AttemptId, part: int) -> None:
         assert self.environment is not None
+        environment = self.environment
         try:
-            self._task(self.environment, attempt)
-        except PenstockError as error:
+            while (deployment := environment.register(identity, part)) is not None:
+                self._task(environment, deployment)
+                if identity.vertex != WORKER:
+                    return
+        except (PenstockError, ValueError) as error:  # a closed channel raises ValueError
             self.errors.append(error)

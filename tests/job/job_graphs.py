@@ -12,19 +12,46 @@ from penstock.shuffle import PartitionKind
 SCHEMA = pa.schema([("k", pa.int64())])
 SERVICE = "job_fakes:service"
 
+PIPELINED = PartitionKind.PIPELINED_BOUNDED
+BLOCKING = PartitionKind.BLOCKING_SORT_MERGE
+HYBRID = PartitionKind.HYBRID_FULL
+SELECTIVE = PartitionKind.HYBRID_SELECTIVE
+KINDS = (PIPELINED, BLOCKING, HYBRID, SELECTIVE)
 
-def edge(number: int, producer: int, consumer: int, kind: str = "hash", *, blocking: bool = False) -> JobEdge:
-    """An edge, pipelined or blocking."""
-    spec = PartitionerSpec(kind, ("k",)) if kind == "hash" else PartitionerSpec(kind)
-    how = PartitionKind.BLOCKING_SORT_MERGE if blocking else PartitionKind.PIPELINED_BOUNDED
-    return JobEdge(number, producer, consumer, spec, SCHEMA, how, SERVICE)
+
+def edge(number: int, producer: int, consumer: int, how: str = "hash", kind: PartitionKind = PIPELINED) -> JobEdge:
+    """An edge."""
+    spec = PartitionerSpec(how, ("k",)) if how == "hash" else PartitionerSpec(how)
+    return JobEdge(number, producer, consumer, spec, SCHEMA, kind, SERVICE)
+
+
+def chain(
+    *parallelisms: int,
+    kinds: tuple[PartitionKind, ...] = (),
+    how: str = "hash",
+    result: bool = True,
+    frame: bool = False,
+) -> JobGraph:
+    """Stages one after the other; pipelined where nothing is said; the first may read a DataFrame."""
+    count = len(parallelisms)
+    vertices = tuple(
+        JobVertex(i, f"stage{i}", n, SCHEMA, reads_dataframe=frame and i == 0) for i, n in enumerate(parallelisms)
+    )
+    edges = tuple(edge(i, i, i + 1, how, kinds[i] if i < len(kinds) else PIPELINED) for i in range(count - 1))
+    return JobGraph("chain", vertices, edges, (count - 1,) if result else ())
 
 
 def pipeline(sources: int = 2, sinks: int = 2, *, dataframe: bool = False, result: bool = False) -> JobGraph:
-    """Source and sink, joined by a hash edge."""
+    """Source and sink, joined by a pipelined hash edge."""
     source = JobVertex(0, "source", sources, SCHEMA, reads_dataframe=dataframe)
     sink = JobVertex(1, "sink", sinks, SCHEMA)
     return JobGraph("pipeline", (source, sink), (edge(0, 0, 1),), (1,) if result else ())
+
+
+def word_count(kind: PartitionKind) -> JobGraph:
+    """Two maps and two reduces."""
+    vertices = (JobVertex(0, "map", 2, SCHEMA), JobVertex(1, "reduce", 2, SCHEMA))
+    return JobGraph("word count", vertices, (edge(0, 0, 1, kind=kind),), (1,))
 
 
 def diamondless(*, result: bool = True) -> JobGraph:
@@ -42,7 +69,7 @@ def diamondless(*, result: bool = True) -> JobGraph:
 def two_stages(sources: int = 3, sinks: int = 20, *, result: bool = True) -> JobGraph:
     """Source and sink, joined by a blocking edge; more tasks than anybody has slots."""
     vertices = (JobVertex(0, "source", sources, SCHEMA), JobVertex(1, "sink", sinks, SCHEMA))
-    return JobGraph("two stages", vertices, (edge(0, 0, 1, blocking=True),), (1,) if result else ())
+    return JobGraph("two stages", vertices, (edge(0, 0, 1, kind=BLOCKING),), (1,) if result else ())
 
 
 def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
@@ -53,5 +80,29 @@ def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
         JobVertex(2, "middle", 2, SCHEMA),
         JobVertex(3, "sink", 2, SCHEMA),
     )
-    edges = (edge(0, 0, 1, blocking=True), edge(1, 1, 2, blocking=True), edge(2, 2, 3))
+    edges = (edge(0, 0, 1, kind=BLOCKING), edge(1, 1, 2, kind=BLOCKING), edge(2, 2, 3))
     return JobGraph("open sink", vertices, edges, (3,))
+
+
+def mixed() -> JobGraph:
+    """One job with every kind of edge, two outputs of one vertex, and two results."""
+    vertices = (
+        JobVertex(0, "read", 2, SCHEMA),
+        JobVertex(1, "clean", 2, SCHEMA),
+        JobVertex(2, "count", 2, SCHEMA),
+        JobVertex(3, "sort", 2, SCHEMA),
+        JobVertex(4, "write", 1, SCHEMA),
+    )
+    edges = (
+        edge(0, 0, 1, "forward"),
+        edge(1, 1, 2, kind=HYBRID),
+        edge(2, 1, 3, kind=BLOCKING),
+        edge(3, 3, 4, kind=SELECTIVE),
+    )
+    return JobGraph("mixed", vertices, edges, (2, 4))
+
+
+def side_by_side(*parallelisms: int) -> JobGraph:
+    """Stages that have nothing to do with each other; each is a result."""
+    vertices = tuple(JobVertex(i, f"stage{i}", n, SCHEMA) for i, n in enumerate(parallelisms))
+    return JobGraph("side by side", vertices, (), tuple(range(len(parallelisms))))

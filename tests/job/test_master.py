@@ -11,13 +11,14 @@ import pytest
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service
 from job_graphs import SERVICE, pipeline
 
+from penstock.graph.deployment import TaskDeployment
 from penstock.job.client import MasterClient
 from penstock.job.launcher import Submission
 from penstock.job.master import JobMaster, MasterIdentity
 from penstock.job.result import JobResult
 from penstock.job.sessions import PLANNER
 from penstock.job.states import JobState
-from penstock.shuffle import AttemptId, Settings, ShuffleDescriptor, control
+from penstock.shuffle import Settings, ShuffleDescriptor, control
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
@@ -45,8 +46,8 @@ class Rig:
         self.environment = FakeEnvironment(self.address, SECRET, "env-1")
         self.launcher.environment = self.environment
 
-    def _run_task(self, environment: FakeEnvironment, attempt: AttemptId) -> None:
-        self.task(environment, attempt)
+    def _run_task(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        self.task(environment, deployment)
 
     def submission(self, graph: object = None, slots: int = 8) -> Submission:
         """A job with an id."""
@@ -56,13 +57,12 @@ class Rig:
         """Run a job to its end."""
         return self.master.submit(self.submission(graph)).wait(DEADLINE).result
 
-    def hang_up(self, environment: FakeEnvironment, attempt: AttemptId) -> None:
+    def hang_up(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         """A task whose environment goes away; it ends when the JobMaster knows."""
-        environment.register(attempt)
         environment.client.close()
         wait = threading.Event()
         for _ in range(int(DEADLINE * 100)):
-            progress = self.master.job_progress(attempt.job)
+            progress = self.master.job_progress(deployment.attempt.job)
             if progress is not None and progress.state is JobState.FAILING:
                 return
             wait.wait(0.01)
@@ -77,13 +77,12 @@ class Rig:
         self.environment.close()
 
 
-def run_well(environment: FakeEnvironment, attempt: AttemptId) -> None:
+def run_well(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
     """A task that does nothing, well."""
-    deployment = environment.register(attempt)
     for gate in deployment.inputs:
         if gate.await_confirmation:
-            environment.call(control.AWAIT_PRODUCERS, {"attempt": attempt.to_wire()})
-    environment.finished(attempt)
+            environment.call(control.AWAIT_PRODUCERS, {"attempt": deployment.attempt.to_wire()})
+    environment.finished(deployment.attempt)
 
 
 @pytest.fixture
@@ -109,12 +108,12 @@ def test_job_over_grpc(rig: Rig) -> None:
     assert rig.environment.wait_for("release_job")
 
 
-def _tell_first_buffer(environment: FakeEnvironment, attempt: AttemptId) -> None:
-    for output in environment.register(attempt).outputs:
+def _tell_first_buffer(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+    for output in deployment.outputs:
         environment.call(control.PARTITION_CONSUMABLE, {"partition": output.descriptor.partition.to_wire()})
-    if attempt.vertex == 1:
+    if deployment.attempt.vertex == 1:
         environment.wait_for("update_partition_info", 4)
-    environment.finished(attempt)
+    environment.finished(deployment.attempt)
 
 
 def test_shuffle_master_is_driven_in_order(rig: Rig) -> None:
@@ -140,13 +139,12 @@ def test_refused_partition_fails_the_job(rig: Rig) -> None:
 def test_user_error_reaches_the_caller(rig: Rig) -> None:
     """The task's text is in the error; the others are told to stop through their environment."""
 
-    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
-        environment.register(attempt)
-        if attempt.vertex == 0 and attempt.subtask == 0:
-            environment.finished(attempt, "FAILED", 'File "user.py", line 3: boom', "ValueError")
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        if (deployment.attempt.vertex, deployment.attempt.subtask) == (0, 0):
+            environment.finished(deployment.attempt, "FAILED", 'File "user.py", line 3: boom', "ValueError")
             return
         environment.wait_for("cancel_task", 3)
-        environment.finished(attempt, "CANCELED")
+        environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
     with pytest.raises(JobError, match=r"source \(1/2\) on env-1 failed: File \"user.py\", line 3: boom"):
@@ -158,11 +156,10 @@ def test_cancel_from_outside(rig: Rig) -> None:
     """A handle's cancel stops the tasks and raises JobCancelledError with the reason."""
     running = threading.Barrier(5)
 
-    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
-        environment.register(attempt)
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         running.wait(DEADLINE)
         environment.wait_for("cancel_task", 4)
-        environment.finished(attempt, "CANCELED")
+        environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
     handle = rig.master.submit(rig.submission())
@@ -180,12 +177,11 @@ def test_progress_comes_from_heartbeats(rig: Rig) -> None:
     """What a heartbeat says of a task shows in the snapshot while the task runs."""
     running, go = threading.Barrier(5), threading.Event()
 
-    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
-        environment.register(attempt)
-        environment.call(control.HEARTBEAT, {"tasks": [[attempt.to_wire(), {"rows_out": 7}]]})
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        environment.call(control.HEARTBEAT, {"tasks": [[deployment.attempt.to_wire(), {"rows_out": 7}]]})
         running.wait(DEADLINE)
         go.wait(DEADLINE)
-        environment.finished(attempt)
+        environment.finished(deployment.attempt)
 
     rig.task = task
     handle = rig.master.submit(rig.submission())
@@ -209,7 +205,7 @@ def test_missing_task_ends_at_the_deadline() -> None:
     fresh_service()
     rig = Rig({"spark.penstock.job.slotsTimeout": "200ms"})
     try:
-        rig.launcher.absent = {(1, 1)}
+        rig.launcher.absent = {3}
         with pytest.raises(SlotsError, match="3 of 4 slots obtained"):
             rig.run()
     finally:
@@ -245,9 +241,8 @@ def test_failed_result_runs_again(rig: Rig) -> None:
     assert rig.launcher.launched == ["j1", "j2"]
 
 
-def _fail(environment: FakeEnvironment, attempt: AttemptId) -> None:
-    environment.register(attempt)
-    environment.finished(attempt, "FAILED", "boom", "ValueError")
+def _fail(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+    environment.finished(deployment.attempt, "FAILED", "boom", "ValueError")
 
 
 def test_plan_error_reaches_the_planner(rig: Rig) -> None:
@@ -271,11 +266,10 @@ def test_unopened_result_expires() -> None:
     try:
         running, go = threading.Event(), threading.Event()
 
-        def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
-            environment.register(attempt)
+        def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
             running.set()
             go.wait(DEADLINE)
-            environment.finished(attempt)
+            environment.finished(deployment.attempt)
 
         rig.task = task
         graph = pipeline(result=True)
@@ -298,8 +292,10 @@ def _open_quietly(planner: MasterClient) -> None:
         planner.call(control.OPEN_RESULT, {"result": "r1"}, None)
 
 
-def test_lost_environment_fails_the_job_and_makes_its_results_run_again(rig: Rig) -> None:
+def test_lost_environment_fails_the_job_and_makes_its_results_run_again() -> None:
     """The end of an instruction stream is the end of the environment, its tasks and its results."""
+    fresh_service()
+    rig = Rig({"spark.penstock.restart.strategy": "none"})
     graph = pipeline(result=True)
     rig.master.add_result("r1", lambda: rig.submission(graph))
     with rig.planner() as planner:
@@ -311,13 +307,45 @@ def test_lost_environment_fails_the_job_and_makes_its_results_run_again(rig: Rig
         rig.launcher.environment, rig.task = again, run_well
         planner.call(control.OPEN_RESULT, {"result": "r1"})
         again.close()
+    rig.close()
     assert rig.launcher.launched == ["j1", "j2", "j3"]
+
+
+def test_job_goes_on_with_another_environment(rig: Rig) -> None:
+    """The tasks of a lost environment run again in a new one, with their rows' readers, and the job ends well."""
+    again = FakeEnvironment(rig.address, SECRET, "env-2")
+    first = threading.Lock()
+
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        if environment is again:
+            run_well(environment, deployment)
+        elif first.acquire(blocking=False):
+            rig.launcher.environment = again
+            environment.client.close()
+        else:
+            assert environment.ended.wait(DEADLINE)
+
+    rig.task = task
+    result = rig.run()
+    again.close()
+    assert result.state is JobState.FINISHED
+    assert len(result.trace_of("restart")) == 1
+    assert len(result.trace_of("task_restarted")) == 4
+    assert rig.launcher.launched == ["j1", "j1"]
+
+
+def test_workers_that_never_come_end_the_job(rig: Rig) -> None:
+    """Their Spark job returns as if all were well, but nobody asked for work: not tried for ever, and said so."""
+    rig.launcher.absent = set(range(1000))
+    with pytest.raises(JobError, match="its tasks never came"):
+        rig.run()
+    assert 1 < len(rig.launcher.launched) < 10
 
 
 def test_silent_environment_is_lost() -> None:
     """No heartbeat for the lease's time is an end, too; its name is never taken again."""
     fresh_service()
-    rig = Rig({"spark.penstock.environment.leaseTimeout": "200ms"})
+    rig = Rig({"spark.penstock.environment.leaseTimeout": "200ms", "spark.penstock.restart.strategy": "none"})
     try:
         rig.task = _fall_silent
         with pytest.raises(JobError, match=r"no heartbeat for 0.2 s"):
@@ -328,8 +356,7 @@ def test_silent_environment_is_lost() -> None:
         rig.close()
 
 
-def _fall_silent(environment: FakeEnvironment, attempt: AttemptId) -> None:
-    environment.register(attempt)
+def _fall_silent(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
     assert environment.ended.wait(DEADLINE)
 
 
@@ -385,11 +412,10 @@ def test_close_leaves_nothing(rig: Rig) -> None:
     """A running job is cancelled, environments are told to shut down, later calls get an error; twice is once."""
     registered = threading.Event()
 
-    def task(environment: FakeEnvironment, attempt: AttemptId) -> None:
-        environment.register(attempt)
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         registered.set()
         environment.wait_for("cancel_task", 4)
-        environment.finished(attempt, "CANCELED")
+        environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
     handle = rig.master.submit(rig.submission())

@@ -1,153 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's core, driven by hand: admission, deployment, confirmation, failure, release."""
+"""The JobMaster's core, driven by hand: deployment, confirmation, failure of a whole job, release."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
-from job_graphs import diamondless, edge, open_sink, pipeline
+from cluster import Cluster
+from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline
 
-from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.job import events
 from penstock.job import instructions as do
-from penstock.job.events import RANGE_PART
+from penstock.job.events import WORKER
 from penstock.job.master_core import MasterCore
 from penstock.job.states import JOB_TABLE, TERMINAL, JobState, as_text
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
+from penstock.shuffle.settings import RestartSettings
 
-_T = TypeVar("_T")
-
-
-class Driver:
-    """Feeds a core and answers what a shell would answer at once: registrations with the ShuffleMaster."""
-
-    def __init__(self, slots: int = 8) -> None:
-        self.core = MasterCore("results")
-        self.slots = slots
-        self.clock = 0.0
-        self.log: list[do.Instruction] = []
-        self.calls = 0
-
-    def send(self, event: events.Event) -> list[do.Instruction]:
-        """Handle one event; what it and the ShuffleMaster's answers led to."""
-        self.clock += 1
-        out = self.core.handle(event, self.clock)
-        for instruction in list(out):
-            if isinstance(instruction, do.RegisterPartition):
-                out += self.send(events.PartitionRegistered(*self._registered(instruction)))
-        self.log += [item for item in out if item not in self.log]
-        return out
-
-    def submit(self, graph: JobGraph, job: str = "j1", timeout: float = 60) -> list[do.Instruction]:
-        """Submit a job."""
-        return self.send(events.JobSubmitted(job, graph, self.slots, timeout))
-
-    def register(self, vertex: int, subtask: int, attempt: int | None = None, job: str = "j1") -> AttemptId:
-        """Register an attempt on environment `e`."""
-        self.calls += 1
-        number = 100 * vertex + subtask if attempt is None else attempt
-        identity = AttemptId(job, vertex, subtask, number)
-        self.send(events.TaskRegistered(self.calls, identity, "e", "tcp://e:1"))
-        return identity
-
-    def finish(self, attempt: AttemptId, **more: object) -> list[do.Instruction]:
-        """An attempt reports success, or what `more` says."""
-        return self.send(events.TaskFinished(attempt, **{"state": "FINISHED", **more}))  # type: ignore[arg-type]
-
-    def returned(self, part: int = RANGE_PART, error: str | None = None, *, cancelled: bool = False) -> None:
-        """A Spark job of j1 returned."""
-        self.send(events.SparkJobReturned("j1", part, error, cancelled))
-
-    def of(self, kind: type[_T]) -> list[_T]:
-        """All instructions of a kind so far."""
-        return [item for item in self.log if isinstance(item, kind)]
-
-    def deployment(self, attempt: AttemptId) -> TaskDeployment:
-        """The deployment an attempt was answered with."""
-        (answer,) = [item.answer for item in self.of(do.AnswerRegistration) if item.attempt == attempt]
-        assert isinstance(answer, TaskDeployment)
-        return answer
-
-    @staticmethod
-    def _registered(instruction: do.RegisterPartition) -> tuple[AttemptId, int, ShuffleDescriptor]:
-        partition, producer = instruction.partition, instruction.producer
-        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
-        descriptor = ShuffleDescriptor(
-            identity, instruction.service, partition.kind, producer.environment, producer.address
-        )
-        return producer.attempt, instruction.edge, descriptor
-
-
-def run_all(driver: Driver, graph: JobGraph) -> list[AttemptId]:
-    """Register every subtask."""
-    return [driver.register(v.id, i) for v in graph.vertices for i in range(v.parallelism)]
+NEVER = RestartSettings("none")
 
 
 def test_job_runs_to_its_end() -> None:
-    """All tasks register, run, end; the Spark job returns; the job is finished and nothing stays tracked."""
-    driver = Driver()
-    driver.submit(pipeline())
-    attempts = run_all(driver, pipeline())
-    assert len(driver.of(do.AnswerRegistration)) == 4
-    for attempt in attempts:
-        driver.finish(attempt, metrics={"rows_out": 5.0, "seconds": 2.0, "back_pressured_seconds": 0.5})
-    assert not driver.of(do.CompleteJob)
-    driver.returned()
-    (complete,) = driver.of(do.CompleteJob)
-    assert complete.result.state is JobState.FINISHED
-    assert complete.result.metrics[0]["rows_out"] == 10
-    assert complete.result.statistics().rows == 20
-    assert complete.result.statistics().back_pressured == 0.25
-    assert len(driver.core.tracker) == 0
-    assert driver.core.jobs == []
+    """Workers come, work, end; their Spark job returns; the job is finished and nothing stays tracked."""
+    cluster = Cluster()
+    cluster.submit(pipeline())
+    assert cluster.working() == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    cluster.finish_job(metrics={"rows_out": 5.0, "seconds": 2.0, "back_pressured_seconds": 0.5})
+    result = cluster.ended["j1"].result
+    assert result.state is JobState.FINISHED
+    assert result.metrics[0]["rows_out"] == 10
+    assert result.statistics().rows == 20
+    assert result.statistics().back_pressured == 0.25
+    assert len(cluster.core.tracker) == 0
+    assert cluster.core.jobs == []
+    assert len(cluster.of(do.LaunchSparkJobs)) == 1
+    cluster.check_answers()
+
+
+def test_job_is_over_when_its_spark_jobs_are() -> None:
+    """The last report is not the end: the Spark jobs that carried the tasks must have returned."""
+    cluster = Cluster()
+    cluster.submit(pipeline(1, 1))
+    cluster.finish(0, 0)
+    cluster.report(cluster.task(1, 0))
+    assert not cluster.ended
+    cluster.run()
+    assert cluster.ended["j1"].error is None
 
 
 def test_data_starts_when_all_tasks_are_there() -> None:
-    """No registration is answered before the last range task has come."""
-    driver = Driver()
-    driver.submit(pipeline())
-    for vertex, subtask in ((1, 1), (0, 0), (1, 0)):
-        driver.register(vertex, subtask)
-    assert not driver.of(do.AnswerRegistration)
-    driver.register(0, 1)
-    assert len(driver.of(do.AnswerRegistration)) == 4
+    """In a region that runs together no worker is answered before the last one has come."""
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", pipeline(), 8, 60))
+    for _ in range(3):
+        cluster.step(lambda count: count - 1)
+    while cluster.todo:
+        cluster.todo.pop(0).act()
+    assert len(cluster.tasks) == 3
+    assert not cluster.of(do.AnswerRegistration)
+    cluster.run()
+    assert len(cluster.of(do.AnswerRegistration)) == 4
 
 
 def test_dataframe_task_may_come_later() -> None:
-    """Range tasks start without it; it is answered at once when it comes, and no deadline applies to it."""
-    driver = Driver()
-    driver.submit(pipeline(dataframe=True))
-    early = driver.register(0, 0)
-    assert not driver.of(do.AnswerRegistration)
-    driver.register(1, 0)
-    driver.register(1, 1)
-    assert {item.attempt for item in driver.of(do.AnswerRegistration)} >= {early}
-    driver.send(events.DeadlinePassed("j1", do.deploy_deadline(0)))
-    late = driver.register(0, 1)
-    assert driver.deployment(late).attempt == late
+    """Workers start without it; it is answered at once when it comes, and no deadline applies to it."""
+    cluster = Cluster()
+    cluster.submit(pipeline(dataframe=True))
+    assert [part.vertex for part in cluster.of(do.LaunchSparkJobs)[0].parts] == [None, 0]
+    late = Cluster()
+    late.send(events.JobSubmitted("j1", pipeline(dataframe=True), 8, 60))
+    frames = [late.queue.pop(), late.queue.pop()]
+    late.run()
+    assert late.working() == [(1, 0), (1, 1)]
+    late.deadline(do.DEPLOY)
+    late.queue.extend(frames)
+    late.run()
+    assert late.working() == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_consumer_gets_placeholders_and_then_the_producer() -> None:
     """First buffer, JobMaster told, consumer told: in this order, and the trace says so."""
-    driver = Driver()
-    driver.submit(pipeline())
-    attempts = run_all(driver, pipeline())
-    sources = [source for source, _, _ in driver.deployment(attempts[2]).inputs[0].channels]
+    cluster = Cluster()
+    cluster.submit(pipeline())
+    sources = [source for source, _, _ in cluster.deployment(1, 0).inputs[0].channels]
     assert all(source.is_unknown for source in sources)
-    assert not driver.of(do.UpdatePartitionInfo)
-    out = driver.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 1)))
-    assert [(item.consumer, item.gate, item.descriptor.partition) for item in out] == [
-        (consumer, 0, PartitionId("j1-e0", 1, 1)) for consumer in attempts[2:]
-    ]
-    assert driver.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 1))) == []
-    for attempt in attempts:
-        driver.finish(attempt)
-    driver.returned()
-    names = [name for _, name, _ in driver.of(do.CompleteJob)[0].result.trace]
+    assert not cluster.of(do.UpdatePartitionInfo)
+    cluster.consumable(0, 1, 0)
+    first = [(item.consumer, item.gate, item.descriptor.partition) for item in cluster.of(do.UpdatePartitionInfo)]
+    partition = cluster.deployment(0, 1).outputs[0].descriptor.partition
+    assert first == [(cluster.attempt(1, subtask), 0, partition) for subtask in range(2)]
+    cluster.consumable(0, 1, 0)
+    assert len(cluster.of(do.UpdatePartitionInfo)) == 2
+    cluster.finish_job()
+    names = [name for _, name, _ in cluster.ended["j1"].result.trace]
     order = ["job_submitted", "job_admitted", "task_registered", "task_deployed", "partition_consumable"]
     order += ["partition_info_updated", "task_finished", "job_finished"]
     assert [names.index(name) for name in order] == sorted(names.index(name) for name in order)
@@ -155,247 +102,208 @@ def test_consumer_gets_placeholders_and_then_the_producer() -> None:
 
 def test_stale_partition_reaches_nobody() -> None:
     """A consumable partition of an attempt that was never accepted changes nothing."""
-    driver = Driver()
-    driver.submit(pipeline())
-    run_all(driver, pipeline())
-    assert driver.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 77))) == []
+    cluster = Cluster()
+    cluster.submit(pipeline())
+    assert cluster.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 77))) == []
 
 
 def test_dataframe_end_needs_its_spark_job() -> None:
     """A consumer of a DataFrame's rows is confirmed only after the DataFrame's Spark job has returned well."""
-    driver = Driver()
-    driver.submit(pipeline(dataframe=True, result=True))
-    attempts = run_all(driver, pipeline())
-    assert driver.deployment(attempts[2]).inputs[0].await_confirmation
-    driver.send(events.ProducersAwaited(50, attempts[2]))
-    driver.finish(attempts[0])
-    driver.finish(attempts[1])
-    assert not driver.of(do.AnswerProducers)
-    driver.returned(0)
-    assert driver.of(do.AnswerProducers) == [do.AnswerProducers(50, attempts[2])]
-    driver.send(events.ProducersAwaited(51, attempts[3]))
-    assert driver.of(do.AnswerProducers)[-1] == do.AnswerProducers(51, attempts[3])
-    driver.finish(attempts[2])
-    driver.finish(attempts[3])
-    driver.returned()
-    (complete,) = driver.of(do.CompleteJob)
-    assert [item.partition.dataset for item in complete.partitions] == ["j1-result1"] * 2
-    assert len(driver.core.tracker) == 2
+    cluster = Cluster()
+    cluster.submit(pipeline(dataframe=True, result=True))
+    assert cluster.deployment(1, 0).inputs[0].await_confirmation
+    cluster.send(events.ProducersAwaited(cluster.call(), cluster.attempt(1, 0)))
+    cluster.finish(0, 0)
+    cluster.report(cluster.task(0, 1))
+    assert not cluster.of(do.AnswerProducers)
+    cluster.run()
+    assert [item.error for item in cluster.of(do.AnswerProducers)] == [None]
+    cluster.send(events.ProducersAwaited(cluster.call(), cluster.attempt(1, 1)))
+    assert [item.error for item in cluster.of(do.AnswerProducers)] == [None, None]
+    cluster.finish_job()
+    assert [item.partition.dataset for item in cluster.ended["j1"].partitions] == ["j1-result1"] * 2
+    assert len(cluster.core.tracker) == 2
+    cluster.check_answers()
 
 
 def test_false_end_of_a_cancelled_dataframe_is_never_committed() -> None:
     """Spark's cancel gives tasks a clean end; they report success, yet the job ends cancelled."""
-    driver = Driver()
-    driver.submit(pipeline(dataframe=True, result=True))
-    attempts = run_all(driver, pipeline())
-    driver.finish(attempts[0])
-    driver.finish(attempts[1])
-    driver.send(events.ProducersAwaited(50, attempts[2]))
-    driver.returned(0, "cancelled by the user", cancelled=True)
-    assert isinstance(driver.of(do.AnswerProducers)[0].error, JobCancelledError)
-    assert {item.attempt for item in driver.of(do.CancelTask)} == set(attempts[2:])
-    for attempt in attempts[2:]:
-        driver.finish(attempt, state="CANCELED")
-    driver.returned(RANGE_PART, "cancelled by the user", cancelled=True)
-    (failed,) = driver.of(do.FailJob)
-    assert isinstance(failed.error, JobCancelledError)
-    assert failed.result.state is JobState.CANCELED
-    assert len(driver.core.tracker) == 0
+    cluster = Cluster()
+    cluster.submit(pipeline(dataframe=True, result=True))
+    cluster.report(cluster.task(0, 0))
+    cluster.report(cluster.task(0, 1))
+    consumers = {cluster.attempt(1, subtask) for subtask in range(2)}
+    cluster.send(events.ProducersAwaited(cluster.call(), cluster.attempt(1, 0)))
+    cluster.kill_part("j1", 0, "cancelled by the user")
+    cluster.kill_part("j1", -1, "cancelled by the user")
+    cluster.run()
+    assert isinstance(cluster.of(do.AnswerProducers)[0].error, JobCancelledError)
+    assert {item.attempt for item in cluster.of(do.CancelTask)} <= consumers
+    assert isinstance(cluster.ended["j1"].error, JobCancelledError)
+    assert cluster.ended["j1"].result.state is JobState.CANCELED
+    assert len(cluster.core.tracker) == 0
 
 
 def test_dataframe_with_fewer_partitions_leaves_empty_subtasks() -> None:
     """A source subtask that never came is empty: its consumers are told, and the job ends well."""
-    driver = Driver()
-    driver.submit(pipeline(dataframe=True))
-    attempts = [driver.register(0, 0), driver.register(1, 0), driver.register(1, 1)]
-    driver.finish(attempts[0])
-    driver.returned(0)
-    empty = [item for item in driver.of(do.UpdatePartitionInfo) if item.descriptor.empty]
-    assert {(item.consumer, item.descriptor.partition.index) for item in empty} == {(a, 1) for a in attempts[1:]}
-    driver.finish(attempts[1])
-    driver.finish(attempts[2])
-    driver.returned()
-    assert driver.of(do.CompleteJob)
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", pipeline(dataframe=True), 8, 60))
+    cluster.queue.pop()
+    cluster.open["j1", 0] = 1
+    cluster.run()
+    cluster.finish(0, 0)
+    empty = [item for item in cluster.of(do.UpdatePartitionInfo) if item.descriptor.empty]
+    assert {(item.consumer.subtask, item.descriptor.partition.index) for item in empty} == {(0, 1), (1, 1)}
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
 
 
 def test_empty_result_of_a_dataframe_vertex() -> None:
     """The result keeps the place of a subtask that never came."""
     graph = pipeline(dataframe=True)
-    graph = JobGraph("frame", graph.vertices[:1], (), (0,))
-    driver = Driver()
-    driver.submit(graph)
-    driver.finish(driver.register(0, 1))
-    driver.returned(0)
-    (complete,) = driver.of(do.CompleteJob)
-    assert [item.empty for item in complete.partitions] == [True, False]
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", JobGraph("frame", graph.vertices[:1], (), (0,)), 8, 60))
+    cluster.queue.popleft()
+    cluster.open["j1", 0] = 1
+    cluster.run()
+    cluster.finish(0, 1)
+    assert [item.empty for item in cluster.ended["j1"].partitions] == [True, False]
 
 
 def test_too_many_slots_are_refused_at_once() -> None:
     """The refusal names what is needed, what there is, and the ways out."""
-    driver = Driver(slots=3)
-    (refused,) = driver.submit(pipeline())
-    assert isinstance(refused, do.RefuseJob)
-    assert isinstance(refused.error, SlotsError)
+    cluster = Cluster(slots=3)
+    cluster.submit(pipeline())
+    error = cluster.ended["j1"].error
+    assert isinstance(error, SlotsError)
     for word in ("needs 4 task slots", "has 3", "numPartitions", "local[4]", "spark.task.cpus"):
-        assert word in str(refused.error)
-
-
-def test_jobs_share_the_slots_in_order() -> None:
-    """A job that does not fit beside the running ones waits, and lets no later one pass."""
-    driver = Driver(slots=6)
-    driver.submit(pipeline(), "j1")
-    driver.submit(pipeline(), "j2")
-    driver.submit(pipeline(1, 1), "j3")
-    assert [item.job for item in driver.of(do.LaunchSparkJobs)] == ["j1"]
-    for attempt in run_all(driver, pipeline()):
-        driver.finish(attempt)
-    driver.returned()
-    assert [item.job for item in driver.of(do.LaunchSparkJobs)] == ["j1", "j2", "j3"]
-
-
-def test_waiting_job_gives_up_at_its_deadline() -> None:
-    """It says how many slots it got of how many, and the next in line goes on."""
-    driver = Driver(slots=6)
-    driver.submit(pipeline(), "j1")
-    driver.submit(pipeline(), "j2", timeout=7)
-    driver.submit(pipeline(1, 1), "j3")
-    driver.send(events.DeadlinePassed("j2", do.SLOTS))
-    (refused,) = driver.of(do.RefuseJob)
-    assert "0 of 4 slots obtained" in str(refused.error)
-    assert [item.job for item in driver.of(do.LaunchSparkJobs)] == ["j1", "j3"]
+        assert word in str(error)
+    assert not cluster.of(do.LaunchSparkJobs)
 
 
 def test_missing_tasks_end_the_job_at_the_deadline() -> None:
-    """With k of n tasks there, the job stops cleanly and says so; those that came are answered."""
-    driver = Driver()
-    driver.submit(pipeline())
-    for vertex, subtask in ((0, 0), (0, 1), (1, 0)):
-        driver.register(vertex, subtask)
-    driver.send(events.DeadlinePassed("j1", do.deploy_deadline(0)))
-    assert all(isinstance(item.answer, JobCancelledError) for item in driver.of(do.AnswerRegistration))
-    assert len(driver.of(do.AnswerRegistration)) == 3
-    assert driver.of(do.CancelSparkJobs)
-    driver.returned()
-    (failed,) = driver.of(do.FailJob)
-    assert isinstance(failed.error, SlotsError)
-    assert "3 of 4 slots obtained" in str(failed.error)
+    """With k of n workers there, the job stops cleanly and says so; those that came are answered."""
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", pipeline(), 8, 60))
+    cluster.queue.pop()
+    cluster.run()
+    cluster.deadline(do.DEPLOY)
+    error = cluster.ended["j1"].error
+    assert isinstance(error, SlotsError)
+    assert "3 of 4 slots obtained" in str(error)
+    cluster.check_answers()
 
 
-def test_second_attempt_is_stale() -> None:
+def test_second_attempt_of_a_dataframe_task_is_stale() -> None:
     """The first attempt that registers is the one; the other is told at once, and ends quietly."""
-    driver = Driver()
-    driver.submit(pipeline())
-    run_all(driver, pipeline())
-    second = driver.register(0, 0, attempt=999)
-    (answer,) = [item.answer for item in driver.of(do.AnswerRegistration) if item.attempt == second]
-    assert isinstance(answer, StaleError)
-    assert not driver.of(do.FailJob)
+    cluster = Cluster()
+    cluster.submit(pipeline(dataframe=True))
+    second = AttemptId("j1", 0, 0, 999)
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), second, "a", "tcp://x:1", 0))
+    assert isinstance(answer, do.AnswerRegistration)
+    assert isinstance(answer.answer, StaleError)
+    assert not cluster.ended
 
 
 def test_attempt_after_the_end_is_refused() -> None:
-    """A retry of a failed job's task, and a task of no job, get a typed answer."""
-    driver = Driver()
-    driver.submit(pipeline())
-    attempts = run_all(driver, pipeline())
-    driver.send(events.TaskLost(attempts[0], "killed"))
-    retry = driver.register(0, 0, attempt=999)
-    (answer,) = [item.answer for item in driver.of(do.AnswerRegistration) if item.attempt == retry]
-    assert isinstance(answer, JobCancelledError)
-    stranger = driver.register(0, 0, job="j9")
-    (answer,) = [item.answer for item in driver.of(do.AnswerRegistration) if item.attempt == stranger]
-    assert isinstance(answer, StaleError)
+    """A worker of a failing job, and a task of no job, get a typed answer."""
+    cluster = Cluster()
+    cluster.submit(pipeline(), restart=NEVER)
+    cluster.lose(cluster.task(0, 0))
+    worker = AttemptId("j1", WORKER, 0, 999)
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), worker, "a", "tcp://x:1", -1))
+    assert isinstance(answer, do.AnswerRegistration)
+    assert isinstance(answer.answer, JobCancelledError)
+    stranger = AttemptId("j9", WORKER, 0, 1)
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), stranger, "a", "tcp://x:1", -1))
+    assert isinstance(answer, do.AnswerRegistration)
+    assert isinstance(answer.answer, StaleError)
 
 
 @pytest.mark.parametrize("consequence_first", [True, False])
 def test_the_first_cause_is_told(consequence_first: bool) -> None:
     """A consumer's ProducerFailedError never hides the producer's own error, whichever comes first."""
-    driver = Driver()
-    driver.submit(pipeline())
-    attempts = run_all(driver, pipeline())
+    cluster = Cluster()
+    cluster.submit(pipeline(), restart=NEVER)
+    own, follow = cluster.task(0, 0), cluster.task(1, 0)
     reports = [
-        (attempts[0], {"state": "FAILED", "error": "user traceback: boom", "error_type": "ValueError"}),
-        (attempts[2], {"state": "FAILED", "error": "its producer failed", "error_type": "ProducerFailedError"}),
+        (own, {"state": "FAILED", "error": "user traceback: boom", "error_type": "ValueError"}),
+        (follow, {"state": "FAILED", "error": "its producer failed", "error_type": "ProducerFailedError"}),
     ]
-    for attempt, report in reversed(reports) if consequence_first else reports:
-        driver.finish(attempt, **report)
-    for attempt in (attempts[1], attempts[3]):
-        driver.finish(attempt, state="CANCELED")
-    driver.returned(RANGE_PART, "Spark says something else")
-    (failed,) = driver.of(do.FailJob)
-    assert isinstance(failed.error, JobError)
-    assert "source (1/2) on e failed: user traceback: boom" in str(failed.error)
-    assert "producer failed" not in str(failed.error)
+    for task, report in reversed(reports) if consequence_first else reports:
+        cluster.report(task, **report)
+    cluster.run()
+    error = cluster.ended["j1"].error
+    assert isinstance(error, JobError)
+    assert "source (1/2) on a failed: user traceback: boom" in str(error)
+    assert "producer failed" not in str(error)
 
 
 def test_failure_stops_the_others_through_their_environments() -> None:
     """Spark's cancel is only the fallback, after the deadline."""
-    driver = Driver()
-    driver.submit(pipeline())
-    attempts = run_all(driver, pipeline())
-    driver.finish(attempts[0], state="FAILED", error="boom", error_type="ValueError")
-    assert {item.attempt for item in driver.of(do.CancelTask)} == set(attempts[1:])
-    assert not driver.of(do.CancelSparkJobs)
-    driver.send(events.DeadlinePassed("j1", do.SETTLE))
-    assert driver.of(do.CancelSparkJobs)
+    cluster = Cluster()
+    cluster.submit(pipeline())
+    others = {cluster.attempt(*place) for place in cluster.working() if place != (0, 0)}
+    cluster.report(cluster.task(0, 0), state="FAILED", error="boom", error_type="ValueError")
+    assert {item.attempt for item in cluster.of(do.CancelTask)} == others
+    assert not cluster.of(do.CancelSparkJobs)
+    cluster.todo = [step for step in cluster.todo if step.name != "stop"]
+    cluster.deadline(do.SETTLE)
+    assert cluster.of(do.CancelSparkJobs)
+    assert cluster.ended["j1"].error is not None
 
 
 def test_job_ends_although_nobody_reports() -> None:
     """Tasks that never stop and a Spark that never returns are given up at the last deadline."""
-    driver = Driver()
-    driver.submit(pipeline())
-    run_all(driver, pipeline())
-    driver.send(events.CancelRequested("j1", "no longer wanted"))
-    driver.send(events.DeadlinePassed("j1", do.SETTLE))
-    driver.send(events.DeadlinePassed("j1", do.ABANDON))
-    (failed,) = driver.of(do.FailJob)
-    assert isinstance(failed.error, JobCancelledError)
-    assert "no longer wanted" in str(failed.error)
+    cluster = Cluster()
+    cluster.submit(pipeline())
+    cluster.send(events.CancelRequested("j1", "no longer wanted"))
+    cluster.todo.clear()
+    cluster.send(events.DeadlinePassed("j1", do.SETTLE))
+    cluster.todo.clear()
+    cluster.send(events.DeadlinePassed("j1", do.ABANDON))
+    error = cluster.ended["j1"].error
+    assert isinstance(error, JobCancelledError)
+    assert "no longer wanted" in str(error)
 
 
 def test_nobody_waits_for_tasks_that_spark_gave_up() -> None:
     """After the user's cancel all Spark jobs have returned; tasks that do not stop in the grace are left to Spark."""
-    driver = Driver()
-    driver.submit(pipeline())
-    run_all(driver, pipeline())
-    driver.returned(RANGE_PART, "cancelled", cancelled=True)
-    assert [item.what for item in driver.of(do.StartDeadline)][-1] == do.GRACE
-    assert not driver.of(do.FailJob)
-    driver.send(events.DeadlinePassed("j1", do.GRACE))
-    assert driver.of(do.FailJob)[0].result.state is JobState.CANCELED
+    cluster = Cluster()
+    cluster.submit(pipeline(dataframe=True))
+    cluster.kill_part("j1", -1, "cancelled")
+    cluster.todo = [step for step in cluster.todo if step.name == "return"]
+    cluster.step()
+    cluster.todo.clear()
+    cluster.send(events.SparkJobReturned("j1", 0, "cancelled", cancelled=True))
+    assert cluster.of(do.StartDeadline)[-1].what == do.GRACE
+    assert not cluster.ended
+    cluster.deadline(do.GRACE)
+    assert cluster.ended["j1"].result.state is JobState.CANCELED
 
 
-def test_lost_environment_fails_its_job_and_loses_results() -> None:
-    """Live tasks on it fail the job; a finished job's result there is reported as lost."""
-    driver = Driver()
-    driver.submit(pipeline(result=True))
-    for attempt in run_all(driver, pipeline()):
-        driver.finish(attempt)
-    driver.returned()
-    driver.submit(pipeline(), "j2")
-    driver.register(0, 0, job="j2")
-    driver.send(events.EnvironmentLost("e", "no heartbeat"))
-    driver.send(events.SparkJobReturned("j2", RANGE_PART, "lost too"))
-    (failed,) = driver.of(do.FailJob)
-    assert "environment e is lost (no heartbeat)" in str(failed.error)
-    (lost,) = driver.of(do.ResultLost)
+def test_lost_environment_loses_results() -> None:
+    """A finished job's result there is reported as lost, with its partitions."""
+    cluster = Cluster()
+    cluster.submit(pipeline(result=True))
+    cluster.finish_job()
+    cluster.lose_environment("a", "b")
+    (lost,) = cluster.of(do.ResultLost)
     assert (lost.job, len(lost.partitions)) == ("j1", 2)
 
 
 @pytest.mark.parametrize("expired", [False, True])
 def test_results_are_released_when_nobody_wants_them(expired: bool) -> None:
     """A result stays after its job and goes with ResultReleased, everywhere; hosts are told if its lease ran out."""
-    driver = Driver()
-    driver.submit(diamondless())
-    for attempt in run_all(driver, diamondless()):
-        driver.finish(attempt)
-    driver.returned(1)
-    driver.returned()
-    assert len(driver.of(do.CompleteJob)[0].partitions) == 2
-    assert len(driver.core.tracker) == 2
-    out = driver.send(events.ResultReleased("j1", expired))
+    cluster = Cluster()
+    cluster.submit(diamondless())
+    cluster.finish_job()
+    assert len(cluster.ended["j1"].partitions) == 2
+    assert len(cluster.core.tracker) == 2
+    out = cluster.send(events.ResultReleased("j1", expired))
     assert [type(item) for item in out] == [do.ReleasePartitions, do.ReleaseJob]
     assert [item.expired for item in out if isinstance(item, do.ReleasePartitions)] == [expired]
-    assert len(driver.core.tracker) == 0
+    assert len(cluster.core.tracker) == 0
 
 
 def test_late_partition_of_a_dead_job_is_released() -> None:
@@ -415,24 +323,47 @@ def test_table_leaves_no_state_without_an_end() -> None:
 
 
 def test_free_regions_answer_every_task() -> None:
-    """Without pipelined edges a task that reads a DataFrame is answered though no range task is there yet."""
-    driver = Driver()
-    source = replace(open_sink(dataframe=True).vertex(0), id=4, name="other", reads_dataframe=False)
-    graph = open_sink(dataframe=True)
-    more = edge(9, 4, 1, blocking=True)
-    driver.submit(replace(graph, vertices=(*graph.vertices, source), edges=(*graph.edges, more)))
-    driver.register(0, 0)
-    (answer,) = driver.of(do.AnswerRegistration)
-    assert isinstance(answer.answer, TaskDeployment)
+    """Without pipelined edges a task that reads a DataFrame is answered though no other task is there yet."""
+    cluster = Cluster(slots=1)
+    graph = chain(2, 1, kinds=(BLOCKING,), frame=True)
+    other = replace(graph.vertex(0), id=2, name="other", reads_dataframe=False)
+    graph = replace(graph, vertices=(*graph.vertices, other), edges=(*graph.edges, edge(9, 2, 1, kind=BLOCKING)))
+    cluster.submit(graph)
+    assert cluster.working() == [(0, 0)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
 
 
 def test_wrong_sizes_of_a_service_fail_the_job() -> None:
     """A service that counts other subpartitions than there are is named, and the job ends."""
-    driver = Driver()
-    driver.submit(open_sink())
-    attempts = [driver.register(0, subtask) for subtask in range(2)]
-    driver.finish(attempts[0], sizes={0: [1, 2, 3]})
-    driver.finish(attempts[1], sizes={0: [1] * 16})
-    driver.returned()
-    (failed,) = driver.of(do.FailJob)
-    assert "3 subpartitions, there are 16" in str(failed.error)
+    cluster = Cluster()
+    cluster.submit(open_sink())
+    cluster.finish(0, 0, sizes={0: [1, 2, 3]})
+    cluster.finish_job()
+    error = cluster.ended["j1"].error
+    assert "3 subpartitions, there are 16" in str(error)
+
+
+def test_refused_partition_fails_the_job() -> None:
+    """What the service says is in the job's error; whoever waited is answered."""
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", pipeline(), 8, 60))
+    while not any(step.name == "register" for step in cluster.todo):
+        cluster.step(lambda count: count - 1)
+    cluster.todo = [step for step in cluster.todo if step.name != "register"]
+    (refused, *_) = cluster.of(do.RegisterPartition)
+    cluster.send(events.PartitionRefused(refused.producer.attempt, "the service is full"))
+    cluster.run()
+    assert "the service is full" in str(cluster.ended["j1"].error)
+    cluster.check_answers()
+
+
+def test_the_number_of_consumers_is_chosen_from_the_bytes() -> None:
+    """A stage that leaves it open gets as many consumers as its bytes ask for, when its producers have ended."""
+    cluster = Cluster(slots=4)
+    cluster.submit(open_sink(), target=1 << 20)
+    for subtask in range(2):
+        cluster.finish(0, subtask, sizes={0: [1 << 18] * 16})
+    assert cluster.core.progress("j1", lambda _: {}).vertices[1].parallelism == 8  # type: ignore[union-attr]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None

@@ -17,7 +17,13 @@ pytestmark = pytest.mark.processes
 class TestLocalService(ShuffleServiceConformance):
     """Every kind the local service has in this version."""
 
-    kinds = (PartitionKind.PIPELINED_BOUNDED, PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
+    kinds = (
+        PartitionKind.PIPELINED_BOUNDED,
+        PartitionKind.BLOCKING_HASH,
+        PartitionKind.BLOCKING_SORT_MERGE,
+        PartitionKind.HYBRID_FULL,
+        PartitionKind.HYBRID_SELECTIVE,
+    )
     clog_limit = 16 << 20
     request_timeout = 10.0
 

@@ -22,6 +22,7 @@ class TestMemoryService(ShuffleServiceConformance):
         PartitionKind.BLOCKING_SORT_MERGE,
         PartitionKind.BLOCKING_PERSISTENT,
         PartitionKind.HYBRID_FULL,
+        PartitionKind.HYBRID_SELECTIVE,
     )
     clog_limit = 4 << 20
     request_timeout = REQUEST_TIMEOUT

@@ -32,15 +32,18 @@ def readParquet(
     path: PathLike | Sequence[PathLike],
     columns: Sequence[str] | None = None,
     filter: Filter = None,  # noqa: A002 - the name pyarrow.parquet users know
+    *,
+    numPartitions: int | None = None,
 ) -> Stream:
     """A stream of Parquet files' rows, read by the tasks without the JVM.
 
-    `filter` is a `pyarrow.compute.Expression`, or a list of tuples as `pyarrow.parquet` takes.
+    `filter` is a `pyarrow.compute.Expression`, or a list of tuples as `pyarrow.parquet` takes. `numPartitions` tasks
+    read them; left out, as many as there are slots and row groups.
     """
+    partitions = partitions_argument(numPartitions, "readParquet")
     source = parquet_source(path, columns, filter)
-    return Stream(
-        (SourceStep(source.name, source.schema, source, limit=max(1, len(source.files.row_groups))),), spark
-    )
+    limit = max(1, len(source.files.row_groups))
+    return Stream((SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions),), spark)
 
 
 def repartition(

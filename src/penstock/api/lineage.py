@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.graph import Combine, Operator, Source, Summary
+from penstock.graph import Combine, Operator, Resources, Source, Summary
 from penstock.task.exchanges import PartitionerSpec
 
 
@@ -19,7 +19,8 @@ from penstock.task.exchanges import PartitionerSpec
 class SourceStep:
     """Where rows come from: a source that tasks read themselves, or a Spark DataFrame.
 
-    `limit` is the parallelism beyond which further subtasks would have nothing to read.
+    `limit` is the parallelism beyond which further subtasks would have nothing to read; `partitions` the parallelism
+    that was asked for.
     """
 
     name: str
@@ -27,6 +28,7 @@ class SourceStep:
     source: Source | None = None
     dataframe: object = None
     limit: int | None = None
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,6 +38,19 @@ class OperatorStep:
     parent: Step
     operator: Operator
     schema: pa.Schema
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ResourcesStep:
+    """The same rows; the stage that gives them needs resources of its own."""
+
+    parent: Step
+    resources: Resources
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the rows."""
+        return self.parent.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +102,14 @@ class CombineStep:
     partitions: int | None = None
 
 
-Step = SourceStep | OperatorStep | ExchangeStep | CombineStep
+Step = SourceStep | OperatorStep | ResourcesStep | ExchangeStep | CombineStep
 
 
 def parents_of(step: Step) -> tuple[Step, ...]:
     """The steps a step reads."""
     if isinstance(step, SourceStep):
         return ()
-    if isinstance(step, OperatorStep):
+    if isinstance(step, OperatorStep | ResourcesStep):
         return (step.parent,)
     if isinstance(step, CombineStep):
         return tuple(parent for side in step.inputs for parent in side.parents)
@@ -124,7 +139,7 @@ def with_parents(step: Step, parent_of: Callable[[Step], Step]) -> Step:
     if all(new is old for old, new in found):
         return step
     news = iter([new for _, new in found])
-    if isinstance(step, OperatorStep):
+    if isinstance(step, OperatorStep | ResourcesStep):
         return replace(step, parent=next(news))
     if isinstance(step, CombineStep):
         sides = tuple(replace(side, parents=tuple(next(news) for _ in side.parents)) for side in step.inputs)

@@ -17,7 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.lineage import CombineStep, ExchangeStep, OperatorStep, SourceStep, Step, in_order, with_parents
+from penstock.api.lineage import (
+    CombineStep,
+    ExchangeStep,
+    OperatorStep,
+    ResourcesStep,
+    SourceStep,
+    Step,
+    in_order,
+    with_parents,
+)
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
 from penstock.job.results import MadeResult
@@ -202,11 +211,13 @@ def _over(
 
 def _step_of(result: PersistedResult) -> Step:
     step = result.step
-    assert isinstance(step, SourceStep | OperatorStep | ExchangeStep | CombineStep)  # noqa: S101 - for the type checker
+    assert isinstance(step, Step)  # noqa: S101 - for the type checker
     return step
 
 
 def _title(step: Step) -> str:
+    if isinstance(step, ResourcesStep):
+        return _title(step.parent)
     if isinstance(step, OperatorStep):
         return step.operator.name
     return step.combine.name if isinstance(step, CombineStep) else step.name

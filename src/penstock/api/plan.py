@@ -27,6 +27,7 @@ from penstock.api.lineage import (
     CombineStep,
     ExchangeChoice,
     OperatorStep,
+    ResourcesStep,
     SourceStep,
     Step,
     in_order,
@@ -39,6 +40,7 @@ from penstock.graph import (
     JobVertex,
     Operator,
     Region,
+    Resources,
     regions,
     slots_needed,
     without_deadlocks,
@@ -77,6 +79,7 @@ class _Vertex:
     asked: int | None = None
     limit: int | None = None
     combine: Combine | None = None
+    resources: Resources | None = None
 
 
 def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: bool = True) -> Plan:
@@ -129,9 +132,11 @@ class _Builder:
 
     def _add(self, step: Step) -> int:
         if isinstance(step, SourceStep):
-            return self._new([step.name], step.schema, source=step, limit=step.limit)
+            return self._new([step.name], step.schema, source=step, limit=step.limit, asked=step.partitions)
         if isinstance(step, OperatorStep):
             return self._add_operator(step)
+        if isinstance(step, ResourcesStep):
+            return self._add_resources(step)
         if isinstance(step, CombineStep):
             return self._add_combine(step)
         vertex = self._new([step.name], step.schema, asked=step.choice.partitions)
@@ -149,12 +154,28 @@ class _Builder:
                 self._connect(self._vertex_of[id(parent)], vertex, read.spec, read.choice, side)
         return vertex
 
-    def _add_operator(self, step: OperatorStep) -> int:
-        number = self._vertex_of[id(step.parent)]
-        if self._readers[id(step.parent)] > 1:
+    def _add_resources(self, step: ResourcesStep) -> int:
+        number = self._own(step.parent)
+        vertex = self.vertices[number]
+        if vertex.resources not in (None, step.resources):
+            raise PlanError(
+                f"{_shown(vertex)!r} is one stage and cannot have {vertex.resources.title} per task and "
+                f"{step.resources.title} too: put an exchange, such as rebalance(), between the parts"
+            )
+        vertex.resources = step.resources
+        return number
+
+    def _own(self, parent: Step) -> int:
+        """The vertex that goes on from a step: the step's own, or behind a forward edge where others read it too."""
+        number = self._vertex_of[id(parent)]
+        if self._readers[id(parent)] > 1:
             producer = self.vertices[number]
-            number = self._new([], step.parent.schema, leader=producer.leader)
+            number = self._new([], parent.schema, leader=producer.leader)
             self._connect(producer.id, number, exchange("forward"), ExchangeChoice())
+        return number
+
+    def _add_operator(self, step: OperatorStep) -> int:
+        number = self._own(step.parent)
         vertex = self.vertices[number]
         vertex.operators.append(step.operator)
         vertex.names.append(step.operator.name.partition(":")[0])
@@ -204,6 +225,7 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
         reads_dataframe=source is not None and source.dataframe is not None,
         operators=tuple(vertex.operators),
         combine=vertex.combine,
+        resources=vertex.resources,
     )
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.graph import parse_ddl
+from penstock.graph import Resources, parse_ddl
 from penstock.shuffle import load_service, mode_to_kind
 from penstock.shuffle.errors import PlanError, SchemaError
 
@@ -65,6 +65,24 @@ def partitions_argument(count: object, verb: str) -> int | None:
     if count < 1:
         raise PlanError(f"{verb}: numPartitions must be at least 1, not {count}")
     return count
+
+
+def resources_argument(profile: Any) -> Resources:
+    """What a task needs, out of a `pyspark.resource.ResourceProfile`."""
+    requests = getattr(profile, "taskResources", None)
+    if not isinstance(requests, Mapping):
+        raise TypeError(
+            f"withResources takes a pyspark.resource.ResourceProfile, not {type(profile).__name__}: "
+            "ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build"
+        )
+    if getattr(profile, "executorResources", None):
+        raise PlanError(
+            "withResources: the profile asks for executor resources too, which would need other executors: "
+            "give the executors what they need in Spark's configuration, and the profile task resources only"
+        )
+    amounts = {str(name): float(request.amount) for name, request in requests.items()}
+    cpus = amounts.pop("cpus", 1.0)
+    return Resources(cpus, tuple(sorted(amounts.items())))
 
 
 def check_mode(mode: str | None, service: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, OperatorStep, Step
+from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
 from penstock.api.persisted import PersistedReading, persist_steps, unpersist_steps
@@ -24,6 +24,7 @@ from penstock.api.schemas import (
     column_arguments,
     function_argument,
     partitions_argument,
+    resources_argument,
     schema_argument,
 )
 from penstock.api.sorting import sort_keys, sorted_stream
@@ -81,6 +82,15 @@ class Stream:
         declared = schema_argument(schema, "mapInPandas")
         function = function_argument(func, "mapInPandas")
         return self.applied(MapInPandas(function, declared, self.timezone()), declared)
+
+    def withResources(self, profile: Any) -> Stream:
+        """The stage that gives these rows, from its exchange or source on, with a `pyspark.resource.ResourceProfile`.
+
+        Each of its tasks gets the profile's task resources, cores or GPUs; what feeds it waits for it where the
+        exchange between them is pipelined. It needs a cluster: in `local[N]` an action raises SettingError.
+        """
+        resources = resources_argument(profile)
+        return Stream(tuple(ResourcesStep(branch, resources) for branch in self.branches), self.session)
 
     def keyBy(
         self, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None

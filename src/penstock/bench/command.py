@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock bench exchange` and `penstock bench all`."""
+"""`penstock bench`: exchange, blocking, hybrid and all."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.bench.cases import (
     group_case,
     words_case,
 )
+from penstock.bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock.bench.measure import Case, Outcome, compare
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, collect_garbage, machine
@@ -31,6 +32,7 @@ from penstock.wordcount.files import find_demo_files
 
 NUMBER_ROWS = 20_000_000
 FEW_ROWS = 1_000
+_LEAST_MEMORY = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def bench_all(options: AllOptions) -> int:
     check_readme(readme)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        outcomes += _hybrids(options, Path(folder))
     write_readme(readme, markdown(outcomes, machine()))
     _show(outcomes, options.json)
     return 0
@@ -87,6 +91,28 @@ def bench_blocking(options: AllOptions) -> int:
         outcomes += little_memory_outcomes(spark, options.scale, say)
     _show(outcomes, options.json)
     return 0
+
+
+def bench_hybrid(options: AllOptions) -> int:
+    """Hybrid exchanges beside blocking ones, with memory for everything and for a tenth of the data."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        outcomes = _hybrids(options, Path(folder))
+    _show(outcomes, options.json)
+    return 0
+
+
+def _hybrids(options: AllOptions, folder: Path) -> list[Outcome]:
+    data = write_numbers(folder / "hybrid", max(1, int(NUMBER_ROWS * options.scale)))
+    outcomes = []
+    for share, memory in (("memory for all of it", 2 * data.bytes), ("memory for a tenth of it", data.bytes // 10)):
+        conf = {"spark.penstock.network.memory": str(max(memory, _LEAST_MEMORY))}
+        with bench_session(conf=conf) as spark:
+            outcomes += exchange_outcomes(spark, data, share, options.repeat, say)
+            form = ExchangeForm("id", mode="hybrid")
+            case = exchange_case(spark, f"exchange by an integer, hybrid, {share}", data, form)
+            outcomes.append(_comparison(spark)(case, options.repeat))
+    with bench_session() as spark:
+        return outcomes + overlap_outcomes(spark, options.scale, options.repeat, say)
 
 
 def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:

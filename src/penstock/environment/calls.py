@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.environment.hybrid_port import HybridPort, WriterRequest
 from penstock.environment.inputs import GatePort, GateRequest
-from penstock.environment.outputs import WriterPort, WriterRequest
+from penstock.environment.outputs import WriterPort
 from penstock.environment.results import FileRequest
 from penstock.partition.stored import Layout
-from penstock.shuffle import AttemptId, EndOfPartition, PartitionId, ShuffleDescriptor
+from penstock.shuffle import AttemptId, EndOfPartition, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -25,12 +26,17 @@ def _partition(message: Message) -> PartitionId:
 
 
 def open_writer(host: Host, session: TaskSession, message: Message) -> Message:
-    """Register a pipelined partition and grant its first segments."""
+    """Register a pipelined or hybrid partition and grant its first segments."""
     port = int(message["port"])
     session.owners.add(AttemptId.from_wire(tuple(message["attempt"])))
-    request = WriterRequest(port, _partition(message), int(message["subpartitions"]), bool(message["broadcast"]))
+    kind = PartitionKind.from_label(str(message["kind"]))
+    count, broadcast = int(message["subpartitions"]), bool(message["broadcast"])
+    request = WriterRequest(port, _partition(message), count, broadcast, kind)
+    if kind.is_hybrid:
+        hybrid = session.writers[port] = HybridPort(host, session, session.holdings, request)
+        return {"packed": hybrid.is_packed}
     session.writers[port] = WriterPort(host, session, session.holdings, request)
-    return {}
+    return {"packed": False}
 
 
 def finish_writer(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001 - one shape for all

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.buffer import NetworkBufferPool, SegmentMemory, SegmentReferences
 from penstock.environment.blocking import BlockingPartition
+from penstock.environment.hybrid import HybridResult
 from penstock.environment.results import ResultFiles
+from penstock.environment.spilling import HybridPartitions
 from penstock.network.rendezvous import Rendezvous
 from penstock.partition.registry import PartitionRegistry
 from penstock.partition.view import DataListener, SubpartitionView
@@ -76,6 +78,7 @@ class Host:
         self.references = SegmentReferences(count, network.segment_size)
         self.registry = PartitionRegistry(self.environment, timeout=NOT_PRODUCED_SECONDS)
         self.results = ResultFiles(self)
+        self.hybrid = HybridPartitions(self)
         self.sessions: set[TaskSession] = set()
         self.control: Control | None = None
         self.remote: RemoteExchange | None = None
@@ -150,7 +153,7 @@ class Host:
     def local_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> SubpartitionView:
         """A view for a reader on this host; raises the answer that fits where there is none."""
         found = self.registry.get(partition)
-        if isinstance(found, BlockingPartition):
+        if isinstance(found, BlockingPartition | HybridResult):
             return found.create_local_view(first, count, listener)
         return self.registry.request(partition, first, listener, count)
 
@@ -179,6 +182,8 @@ class Host:
             "segments_guaranteed": pool.guaranteed,
             "partitions": len(self.registry),
             "read_bytes_held": self.results.reads.bytes_held,
+            "hybrid_segments": self.hybrid.held,
+            "hybrid_spilled_bytes": self.hybrid.spilled_bytes,
             "tasks": len(self.sessions),
         }
         if self.remote is not None:
@@ -194,6 +199,7 @@ class Host:
         for task in list(self._background):
             task.cancel()
         self.registry.close()
+        await self.hybrid.close()
         await self.results.close()
         self.pool.close()
         self.memory.close()
@@ -208,6 +214,7 @@ class Host:
         gates, self._dirty_gates = self._dirty_gates, {}
         for gate in gates:
             gate.pump()
+        self.hybrid.relieve()
         sessions, self._dirty_sessions = self._dirty_sessions, set()
         for session in sessions:
             session.flush()

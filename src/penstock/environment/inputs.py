@@ -94,7 +94,7 @@ class GatePort:
         self._session = session
         self._holdings = holdings
         self._ready: deque[Channel] = deque()
-        self._out: dict[int, list[Channel]] = {}
+        self._out: dict[int, list[tuple[Channel, Callable[[], None] | None]]] = {}
         self._share = max(2, WINDOW // max(1, len(request.channels)))
         self._closed = False
         self._releases: list[Callable[[], None]] = []
@@ -149,11 +149,13 @@ class GatePort:
             channels = self._out.get(segment)
             if not channels:
                 raise ProtocolError(f"gate {self.port} recycles segment {segment}, which it was not given")
-            channel = channels.pop(0)
+            channel, returned = channels.pop(0)
             if not channels:
                 del self._out[segment]
             channel.out -= 1
             self._holdings.recycle(segment)
+            if returned is not None:
+                returned()
             if channel.source is not None:
                 self.available(channel)
 
@@ -189,11 +191,13 @@ class GatePort:
                 channel.source.release()
                 channel.source = None
         self._ready.clear()
-        if not self._holdings.is_closed:
-            for segment, channels in self._out.items():
-                for _ in channels:
+        out, self._out = self._out, {}
+        for segment, channels in out.items():
+            for _, returned in channels:
+                if not self._holdings.is_closed:
                     self._holdings.recycle(segment)
-        self._out.clear()
+                if returned is not None:
+                    returned()
         for release in self._releases:
             release()
 
@@ -277,7 +281,7 @@ class GatePort:
         payload = item.payload
         if isinstance(payload, BufferSlice):
             self._holdings.deliver(payload.segment)
-            self._out.setdefault(payload.segment, []).append(channel)
+            self._out.setdefault(payload.segment, []).append((channel, item.recycle))
             channel.out += 1
             self._session.deliver((self.port, 0, channel.index, payload.segment, payload.offset, payload.length))
             return

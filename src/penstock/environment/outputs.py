@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's result partition on the environment's side: grants segments, takes slices, ends with the task."""
+"""A task's pipelined partition on the environment's side: grants segments, takes slices, ends with the task."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.buffer import BufferSlice, DataType, Holdings
+from penstock.environment.hybrid_port import WriterRequest
 from penstock.network.attachment import ALL, FINISHED
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
 
 if TYPE_CHECKING:
     from penstock.environment.host import Host
     from penstock.environment.session import TaskSession
-
-
-@dataclass(frozen=True, slots=True)
-class WriterRequest:
-    """What a task asks for when it opens a writer."""
-
-    port: int
-    partition: PartitionId
-    subpartitions: int
-    broadcast: bool
 
 
 class WriterPort:

@@ -350,10 +350,12 @@ class ServedView:
             return OutgoingItem(item.data_type, payload, item.recycle, item.subpartition)
         segment = payload.segment
         memory = self._host.memory.view(segment, payload.offset, payload.length)
-        return OutgoingItem(item.data_type, memory, lambda: self._recycle(segment), item.subpartition)
+        return OutgoingItem(item.data_type, memory, lambda: self._recycle(segment, item.recycle), item.subpartition)
 
-    def _recycle(self, segment: int) -> None:
+    def _recycle(self, segment: int, returned: Callable[[], None] | None) -> None:
         self._host.references.release(segment)
+        if returned is not None:
+            returned()
 
 
 def address_towards(master: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.environment.blocking import BlockingPartition, Home
 from penstock.environment.folders import Folders, remove_folder
+from penstock.environment.hybrid import HybridResult
 from penstock.environment.reading import FileReads
 from penstock.environment.sort_buffers import SortBuffers
 from penstock.partition.stored import Layout, StoredFiles
@@ -43,7 +44,7 @@ class ResultFiles:
         self.reads = FileReads(host.settings.blocking.read_memory, segment)
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._folders = Folders(host.config.place, host.settings.blocking)
+        self.folders = Folders(host.config.place, host.settings.blocking)
         self._buffers = SortBuffers(host.pool, segment)
         self._home = Home(host.environment, host.registry, self.reads, self._remove)
 
@@ -53,7 +54,7 @@ class ResultFiles:
         Raises ProtocolError, StaleError, InsufficientBuffersError, or PenstockError where no directory can be used.
         """
         partition = request.partition
-        folder = await self._loop.run_in_executor(None, self._folders.make, partition)
+        folder = await self._loop.run_in_executor(None, self.folders.make, partition)
         files = StoredFiles(request.layout, folder, request.subpartitions)
         result = BlockingPartition(partition, files, self._home)
         try:
@@ -83,7 +84,8 @@ class ResultFiles:
 
     def missing(self, partition: PartitionId, cause: str) -> PenstockError:
         """A reader on this host found a file gone: what it is told."""
-        return self._get(partition).lost(cause)
+        found = self._host.registry.get(partition)
+        return found.lost(cause) if isinstance(found, HybridResult) else self._get(partition).lost(cause)
 
     async def close(self) -> None:
         """Wait for the reads under way; idempotent."""

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.environment.calls import LOCAL_CALLS
+from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.inputs import GatePort
 from penstock.environment.outputs import WriterPort
 from penstock.network.attachment import (
@@ -67,7 +68,7 @@ class TaskSession:
         self._identity: AttemptId | None = None
         self.owners: set[AttemptId] = set()
         self.metrics: dict[str, float] = {}
-        self.writers: dict[int, WriterPort] = {}
+        self.writers: dict[int, WriterPort | HybridPort] = {}
         self.gates: dict[int, GatePort] = {}
         self.results: set[PartitionId] = set()
         self.holdings = host.references.attach(f"pid {self.pid} session {id(self):x}")

@@ -88,12 +88,27 @@ class Summary(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What each task of a stage needs: `cpus`, and amounts of other resources by name, such as `("gpu", 1.0)`."""
+
+    cpus: float = 1.0
+    amounts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        named = [f"{amount:g} {name}" for name, amount in (("cpus", self.cpus), *self.amounts)]
+        return " and ".join(named)
+
+
+@dataclass(frozen=True, slots=True)
 class JobVertex:
     """A chain of operators, run as `parallelism` subtasks; its input is a source or its input edges.
 
     With `subpartitions` the all-to-all inputs are cut into that many, and how many subtasks read them is chosen from
     the bytes when the region starts: `shares` then says which of them each subtask reads.
     With `combine` the input edges have sides, and `combine` makes one stream of them ahead of the operators.
+    With `resources` each subtask needs these, where the others need one slot of the application.
     """
 
     id: int
@@ -106,6 +121,7 @@ class JobVertex:
     subpartitions: int | None = None
     shares: tuple[Share, ...] = ()
     combine: Combine | None = None
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True)

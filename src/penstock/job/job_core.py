@@ -591,6 +591,10 @@ class JobCore:
         vertices = tuple(self.tasks.vertex_progress(vertex.id, live) for vertex in self.graph.vertices)
         return JobProgress(self.job, self.graph.name, self.lifecycle.state, seconds, vertices)
 
+    def trace(self) -> list[TraceEntry]:
+        """What has happened so far."""
+        return list(self._trace)
+
     def attempts(self) -> list[AttemptId]:
         """The attempts that were accepted."""
         return [s.attempt for s in self.tasks if s.attempt is not None]

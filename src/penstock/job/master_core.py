@@ -20,7 +20,7 @@ from penstock.job import instructions as do
 from penstock.job.demand import Demand
 from penstock.job.job_context import JobContext
 from penstock.job.job_core import JobCore
-from penstock.job.result import JobProgress
+from penstock.job.result import JobProgress, TraceEntry
 from penstock.job.tracker import PartitionTracker
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError, StaleError
@@ -84,6 +84,11 @@ class MasterCore:
         """The accepted attempts of a job that is not over."""
         core = self._jobs.get(job)
         return core.attempts() if core is not None else []
+
+    def trace(self, job: str) -> list[TraceEntry]:
+        """What has happened so far in a job that is not over."""
+        core = self._jobs.get(job)
+        return core.trace() if core is not None else []
 
     def _schedule(self) -> None:
         demands = {name: job.use_workers(None) for name, job in self._jobs.items()}

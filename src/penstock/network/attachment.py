@@ -30,6 +30,9 @@ FINISHED = 1
 """Slice flag: nothing more will be written to this segment."""
 FILE = 16
 """Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
+EXTENTS = 17
+"""Data type of the event that names extents of a hybrid partition's storage, for the task to read itself, in order
+with the channel's slices. The channel is blocked until the task resumes it: when it begins to read."""
 FRAME_LIMIT = 16 << 20
 """No frame is longer: descriptors, control messages and events are small."""
 

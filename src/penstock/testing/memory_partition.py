@@ -175,10 +175,14 @@ class MemoryPartition:
         return self.kind.pipelined or self.state is PartitionState.FINISHED
 
     def sizes(self) -> tuple[int, ...]:
-        """The bytes of each subpartition of a finished blocking partition; else empty."""
-        if self.kind.pipelined or self.state is not PartitionState.FINISHED:
+        """The bytes of each subpartition of a finished blocking or hybrid partition; else empty."""
+        if self.kind.runs_together or self.state is not PartitionState.FINISHED:
             return ()
         return tuple(subpartition.figures.bytes for subpartition in self.subpartitions)
+
+    def ends(self) -> tuple[EndOfPartition, ...]:
+        """What was written to each subpartition."""
+        return tuple(subpartition.figures.end() for subpartition in self.subpartitions)
 
     def has_room(self) -> bool:
         """Whether another batch fits the budget."""
@@ -221,17 +225,18 @@ class MemoryPartition:
                 f"partition {self.id} has no subpartitions {index} to {index + count - 1}: it has "
                 f"{len(self.subpartitions)}"
             )
-        if count > 1 and self.kind.pipelined:
+        if count > 1 and self.kind.runs_together:
             raise ProtocolError(f"partition {self.id} is pipelined: a channel reads one subpartition, not {count}")
-        subpartition = self.subpartitions[index]
         if self.retained:
             return
-        if subpartition.consumed or subpartition.reader is not None:
+        wanted = self.subpartitions[index : index + count]
+        if any(subpartition.consumed or subpartition.reader is not None for subpartition in wanted):
             raise PartitionReleasedError(
                 f"subpartition {index} of {self.id} was given to another reader: a {self.kind.label} partition is "
                 "consumed once; re-run its producer"
             )
-        subpartition.reader = reader
+        for subpartition in wanted:
+            subpartition.reader = reader
 
     def is_unread(self, index: int) -> bool:
         """Whether this subpartition exists and no reader has it."""

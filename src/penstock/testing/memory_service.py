@@ -36,6 +36,7 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, TaskCancelledError
+from penstock.shuffle.service import fingerprint_of
 from penstock.testing.memory_gate import GateContext, MemoryInputGate
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, PartitionState, Stored
 from penstock.testing.memory_registry import MemoryRegistry, attach, check_kind, detach
@@ -87,7 +88,9 @@ class MemoryResultPartitionWriter:
         self._append(batch, range(self.subpartitions))
 
     def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions; never waits."""
+        """Append an event to all subpartitions; never waits. PenstockError where a hybrid partition is written."""
+        if self._partition.kind.is_hybrid:
+            raise PenstockError(f"{self}: a {self._partition.kind.label} partition takes no event {event}")
         with self._registry.changing():
             self._check()
             self._partition.append(Stored.of_event(event), range(self.subpartitions))
@@ -119,9 +122,14 @@ class MemoryResultPartitionWriter:
         self._state = "closed"
 
     def subpartition_bytes(self) -> tuple[int, ...]:
-        """The payload bytes of each subpartition of a finished blocking partition."""
+        """The payload bytes of each subpartition of a finished blocking or hybrid partition."""
         with self._registry.condition:
             return self._partition.sizes()
+
+    def fingerprint(self) -> int:
+        """A number that depends on what was written and on nothing else; 0 before `finish`."""
+        with self._registry.condition:
+            return fingerprint_of(self._partition.ends()) if self._state == "finished" else 0
 
     def take_task_events(self) -> list[tuple[int, bytes]]:
         """The events that readers sent backwards since the last call: subpartition and payload, in order."""

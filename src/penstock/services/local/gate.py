@@ -2,7 +2,8 @@
 """Reads an input gate out of shared segments: every slice is copied out and its segment recycled at once.
 
 The environment hands over at most a small window of slices per gate, channel after channel, so no channel waits
-for another and user code that keeps batches can't hold network memory.
+for another and user code that keeps batches can't hold network memory. What lies in files of this host the gate is
+told, and reads itself: finished partitions, and extents of hybrid ones in order with their slices.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.buffer import PayloadFormat
-from penstock.network.attachment import FILE, TARGET, FrameType, frame, segments_frame
+from penstock.network.attachment import EXTENTS, FILE, TARGET, FrameType, frame, segments_frame
+from penstock.partition.extent_reader import ExtentReader
 from penstock.partition.file_input import FileOrigin
+from penstock.partition.hybrid_index import LAYOUT, HybridRange
+from penstock.partition.hybrid_items import Extent, StoredPiece
 from penstock.partition.stored import StoredRange
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
@@ -44,6 +48,7 @@ class SegmentInputGate:
         self._assemblers = [MessageAssembler(codec, counter, verify=verify) for counter in self._counters]
         self._incoming: deque[tuple[int, object]] = deque()
         self._files: deque[Iterator[Received]] = deque()
+        self._extents: dict[int, ExtentReader] = {}
         self._ready: deque[Received] = deque()
         self._recycled: list[int] = []
         self._open = len(descriptor.channels)
@@ -100,6 +105,8 @@ class SegmentInputGate:
         self._incoming.clear()
         self._ready.clear()
         self._files.clear()
+        for reader in self._extents.values():
+            reader.close()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Note data of a channel."""
@@ -107,7 +114,7 @@ class SegmentInputGate:
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel."""
-        self._incoming.append((channel, payload if data_type != FILE else unpack(payload)))
+        self._incoming.append((channel, unpack(payload) if data_type in (FILE, EXTENTS) else payload))
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """Note that a channel can't be read."""
@@ -141,7 +148,7 @@ class SegmentInputGate:
                 self._end_channel(channel, event)
             self._ready.append(Received(channel, event=event))
         elif isinstance(item, dict):
-            self._files.append(self._file(channel, item))
+            self._files.append(self._read(channel, item))
         elif isinstance(item, BaseException):
             raise item
 
@@ -153,18 +160,56 @@ class SegmentInputGate:
         else:
             self._files.popleft()
 
-    def _file(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
-        """Finished files of this host: their batches lie over the files' maps, nothing is copied."""
+    def _read(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
+        """What lies in files of this host, in one of three ways."""
         source = self._descriptor.channels[channel].source
-        stored = StoredRange.from_message(message, FileOrigin(source.partition, source.environment))
+        origin = FileOrigin(source.partition, source.environment)
         try:
-            found = stored.open()
-            for batch in found.batches():
-                self._attachment.check_cancelled()
-                self._metrics.add("bytes_in", self._size(batch))
-                yield Received(channel, batch)
+            if "extents" in message:
+                yield from self._read_extents(channel, message, origin)
+            elif message["layout"] == LAYOUT:
+                stored = HybridRange.from_message(message, origin).open()
+                yield from self._read_stream(channel, stored.views())
+                yield from self._end_file(channel, EndOfPartition(*message["end"]))
+            else:
+                yield from self._read_files(channel, message, origin)
         except PartitionLostError as error:
             raise self._answer(source.partition, error) from error
+
+    def _read_extents(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
+        """Extents of a hybrid partition, among its slices: the files stay open, as more of them may come."""
+        pieces = [StoredPiece(Extent(*fields), skip) for *fields, skip in message["extents"]]
+        reader = self._extents.get(channel)
+        if reader is None or reader.paths != tuple(message["tiers"]):
+            if reader is not None:
+                reader.close()
+            reader = self._extents[channel] = ExtentReader(message["tiers"], origin)
+        for piece in pieces:
+            reader.open(piece.extent.tier)
+        self.resume_consumption(channel)  # the next ones may come while these are read
+        return self._read_stream(channel, reader.read(pieces))
+
+    def _read_stream(self, channel: int, views: Iterator[memoryview]) -> Iterator[Received]:
+        """Pieces of a channel's stream: each batch is copied out."""
+        for view in views:
+            self._attachment.check_cancelled()
+            self._metrics.add("bytes_in", len(view))
+            for batch in self._assemblers[channel].feed(view):
+                yield Received(channel, batch)
+
+    def _end_file(self, channel: int, end: EndOfPartition) -> Iterator[Received]:
+        self._end_channel(channel, end)
+        yield Received(channel, event=EndOfData())
+        yield Received(channel, event=end)
+
+    def _read_files(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
+        """Finished files of blocks: their batches lie over the files' maps, nothing is copied."""
+        stored = StoredRange.from_message(message, origin)
+        found = stored.open()
+        for batch in found.batches():
+            self._attachment.check_cancelled()
+            self._metrics.add("bytes_in", self._size(batch))
+            yield Received(channel, batch)
         end = EndOfPartition(*message["end"])
         if self._verify and found.end != end:
             raise IncompleteDataError(

@@ -22,6 +22,7 @@ from penstock.services.local.attachment import Attachment
 from penstock.services.local.layouts import HashFiles, LayoutWriter
 from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
+from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.settings import BlockingSettings
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class BlockingPartitionWriter:
         self._metrics = owner.metrics
         self._files: LayoutWriter | None = None
         self._sizes: tuple[int, ...] = ()
+        self._fingerprint = 0
         self._state = "created"
 
     @property
@@ -116,6 +118,7 @@ class BlockingPartitionWriter:
         ends = self._guarded(files.finish)
         self._state = "finished"
         self._sizes = tuple(end.bytes for end in ends)
+        self._fingerprint = fingerprint_of(ends)
         # Counted once, at the end: asking each small batch for its bytes costs as much as writing it.
         self._metrics.add("rows_out", sum(end.rows for end in ends))
         self._metrics.add("bytes_out", sum(self._sizes))
@@ -136,6 +139,10 @@ class BlockingPartitionWriter:
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition as stored; empty before `finish`."""
         return self._sizes
+
+    def fingerprint(self) -> int:
+        """A number that depends on what was written and on nothing else; 0 before `finish`."""
+        return self._fingerprint
 
     def close(self) -> None:
         """Give up what was not finished; idempotent."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a pipelined result partition into shared segments.
+"""Writes a pipelined or hybrid result partition into shared segments.
 
-Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. One
-builder is open per subpartition, or a single one for all while broadcasting; changing between the two finishes
-the builders of the other, so order per subpartition holds. Full buffers are announced several at a time, the
-rest at `flush`. Whoever writes waits only for a buffer (back-pressure), never for the environment's answer.
+Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. How the
+streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. Whoever
+writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader has given back
+(back-pressure), hybrid for one whose data was stored. A hybrid partition that can't be stored fails the next write.
 """
 
 from __future__ import annotations
@@ -22,9 +22,19 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageWriter
 from penstock.services.local.attachment import Attachment
-from penstock.shuffle import EndOfData, Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
+from penstock.shuffle import (
+    EndOfData,
+    EndOfPartition,
+    Event,
+    OwnerContext,
+    PartitionId,
+    PartitionKind,
+    ResultPartitionDescriptor,
+)
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
 from penstock.shuffle.events import encode_event
+from penstock.shuffle.service import fingerprint_of
 
 _SHIP_AT = 8
 """Full buffers per announcement: fewer system calls, and readers still run close behind."""
@@ -48,8 +58,7 @@ class SegmentPartitionWriter:
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
-        self._builders: list[BufferBuilder | None] = [None] * count
-        self._broadcast_builder: BufferBuilder | None = None
+        self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
@@ -58,6 +67,8 @@ class SegmentPartitionWriter:
         self._segments: deque[int] = deque()
         self._task_events: list[tuple[int, bytes]] = []
         self._pending: list[tuple[int, int, int, int, int, int]] = []
+        self._ends: tuple[EndOfPartition, ...] = ()
+        self._error: BaseException | None = None
         self._port = 0
         self._state = "created"
 
@@ -69,12 +80,12 @@ class SegmentPartitionWriter:
     @property
     def subpartitions(self) -> int:
         """The number of subpartitions."""
-        return len(self._builders)
+        return self._descriptor.partition.subpartitions
 
     def setup(self) -> None:
         """Register the partition and get the first buffers; raises InsufficientBuffersError."""
         self._port = self._attachment.open_port(self)
-        self._attachment.call(
+        answer = self._attachment.call(
             "local.open_writer",
             {
                 "port": self._port,
@@ -82,18 +93,18 @@ class SegmentPartitionWriter:
                 "partition": self.partition.to_wire(),
                 "subpartitions": self.subpartitions,
                 "broadcast": self._descriptor.partition.broadcast,
+                "kind": self._kind.label,
             },
         )
+        if answer["packed"]:
+            self._builders = SharedSegment(self._take_segment, self._note)
         self._state = "writing"
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition; blocks while there is no buffer."""
         with self._lock:
             self._check_writing()
-            if self._broadcast_builder is not None:
-                self._finish_builder(ALL)
-            for part in self._messages[subpartition].message(batch).parts:
-                self._append(subpartition, part)
+            self._builders.append(subpartition, self._messages[subpartition].message(batch).parts)
             self._metrics.add("rows_out", batch.num_rows)
             self._ship_if_due()
 
@@ -101,24 +112,24 @@ class SegmentPartitionWriter:
         """Append a batch to all subpartitions, stored once."""
         with self._lock:
             self._check_writing()
-            self._finish_unicast()
-            for part in self._broadcast_messages.message(batch).parts:
-                self._append(ALL, part)
+            self._builders.append(ALL, self._broadcast_messages.message(batch).parts)
             self._metrics.add("rows_out", batch.num_rows)
             self._ship_if_due()
 
     def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions, behind everything written so far."""
+        """Append an event to all subpartitions, behind everything written so far; a hybrid partition takes none."""
+        if self._kind.is_hybrid:
+            raise PenstockError(f"{self.partition}: a {self._kind.label} partition takes no event {event}")
         with self._lock:
             self._check_writing()
-            self._commit_open(finished=False)
+            self._builders.commit()
             self._send_event(ALL, event)
 
     def flush(self) -> None:
         """Make everything written so far visible to readers. Any thread."""
         with self._lock:
             if self._state == "writing":
-                self._commit_open(finished=False)
+                self._builders.commit()
                 self._ship()
 
     def is_available(self) -> bool:
@@ -137,12 +148,14 @@ class SegmentPartitionWriter:
         """Flush, then EndOfData and EndOfPartition to all subpartitions."""
         with self._lock:
             self._check_writing()
-            self._commit_open(finished=True)
+            self._builders.finish()
             self._send_event(ALL, EndOfData())
-            for subpartition, counter in enumerate(self._counters):
-                self._send_event(subpartition, counter.merged(self._broadcast_counter).end_of_partition())
+            ends = tuple(each.merged(self._broadcast_counter).end_of_partition() for each in self._counters)
+            for subpartition, end in enumerate(ends):
+                self._send_event(subpartition, end)
             self._state = "finished"
             self._attachment.call("local.finish_writer", {"port": self._port})
+            self._ends = ends
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
@@ -154,8 +167,12 @@ class SegmentPartitionWriter:
             self._attachment.hand_in("local.fail_writer", {"port": self._port, "cause": text})
 
     def subpartition_bytes(self) -> tuple[int, ...]:
-        """Empty: what is read while it is written has no final size."""
-        return ()
+        """The payload bytes of each subpartition of a finished hybrid partition; empty where pipelined."""
+        return tuple(end.bytes for end in self._ends) if self._kind.is_hybrid else ()
+
+    def fingerprint(self) -> int:
+        """A number that depends on what was written and on nothing else; 0 before `finish`."""
+        return fingerprint_of(self._ends)
 
     def close(self) -> None:
         """Give back what the writer holds; idempotent."""
@@ -166,8 +183,7 @@ class SegmentPartitionWriter:
                 self._state = "closed"
                 self._attachment.close_port(self._port)
                 self._segments.clear()
-                self._builders = [None] * len(self._builders)
-                self._broadcast_builder = None
+                self._builders.drop()
 
     def on_grant(self, segments: tuple[int, ...]) -> None:
         """Take segments to write into."""
@@ -182,29 +198,18 @@ class SegmentPartitionWriter:
         self._task_events.append((channel, payload))
 
     def on_error(self, channel: int, error: BaseException) -> None:
-        """Ignore: an error of a writer is the answer to a call."""
+        """The environment can't keep what was written: the next write says so."""
+        self._error = error
 
-    def _append(self, target: int, data: bytes | memoryview) -> None:
-        part = memoryview(data)
-        start, length = 0, len(part)
-        while start < length:
-            builder = self._broadcast_builder if target == ALL else self._builders[target]
-            if builder is None:
-                builder = self._open_builder(target)
-            start += builder.append(part[start:])
-            if builder.is_full:
-                self._finish_builder(target)
+    @property
+    def _kind(self) -> PartitionKind:
+        return self._descriptor.partition.kind
 
-    def _open_builder(self, target: int) -> BufferBuilder:
+    def _take_segment(self) -> BufferBuilder:
         if not self._segments:
             self._wait_for_segment()
         segment = self._segments.pop()  # the last one granted: its memory is still in the cache
-        builder = BufferBuilder(segment, self._attachment.memory.view(segment))
-        if target == ALL:
-            self._broadcast_builder = builder
-        else:
-            self._builders[target] = builder
-        return builder
+        return BufferBuilder(segment, self._attachment.memory.view(segment))
 
     def _wait_for_segment(self) -> None:
         self._ship()
@@ -214,41 +219,16 @@ class SegmentPartitionWriter:
         begin = time.monotonic()
         self._attachment.send(frame(FrameType.OVERDRAFT, REQUEST.pack(self._port)))
         try:
-            self._attachment.wait(lambda: self._segments)
+            self._attachment.wait(lambda: self._segments or self._error)
         finally:
             self._metrics.add("back_pressured_seconds", time.monotonic() - begin)
+        if self._error is not None:
+            raise self._error
 
-    def _finish_builder(self, target: int) -> None:
-        builder = self._broadcast_builder if target == ALL else self._builders[target]
-        if builder is None:
-            return
-        if target == ALL:
-            self._broadcast_builder = None
-        else:
-            self._builders[target] = None
-        self._note(target, builder.finish())
-
-    def _note(self, target: int, piece: BufferSlice | None) -> None:
-        if piece is not None:
-            flags = FINISHED if piece.finished else 0
-            self._pending.append((self._port, flags, target, piece.segment, piece.offset, piece.length))
-            self._metrics.add("bytes_out", piece.length)
-
-    def _finish_unicast(self) -> None:
-        for subpartition, builder in enumerate(self._builders):
-            if builder is not None:
-                self._finish_builder(subpartition)
-
-    def _commit_open(self, *, finished: bool) -> None:
-        if finished:
-            self._finish_unicast()
-            self._finish_builder(ALL)
-            return
-        for subpartition, builder in enumerate(self._builders):
-            if builder is not None:
-                self._note(subpartition, builder.commit())
-        if self._broadcast_builder is not None:
-            self._note(ALL, self._broadcast_builder.commit())
+    def _note(self, target: int, piece: BufferSlice) -> None:
+        flags = FINISHED if piece.finished else 0
+        self._pending.append((self._port, flags, target, piece.segment, piece.offset, piece.length))
+        self._metrics.add("bytes_out", piece.length)
 
     def _ship_if_due(self) -> None:
         if len(self._pending) >= _SHIP_AT:
@@ -268,3 +248,5 @@ class SegmentPartitionWriter:
     def _check_writing(self) -> None:
         if self._state != "writing":
             raise PenstockError(f"{self.partition}: written to while {self._state}")
+        if self._error is not None:
+            raise self._error

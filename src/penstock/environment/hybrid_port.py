@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task's writer of a hybrid partition on the environment's side: grants segments as long as storing frees some.
+
+Rules:
+
+- The writer's pool is guaranteed little and may take all that is spare. A segment it is granted is either open at the
+  writer, or holds data that can be stored, or is lent to a reader; never so many are lent that none is left to write
+  in. So the writer waits for storage at the worst, never for a reader.
+- With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
+  share one open segment. Which of the two is decided here, once.
+- About `AHEAD` segments are granted ahead of need. When the pool has none left, the partition is asked for memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.buffer import BufferSlice, DataType, Holdings
+from penstock.environment.hybrid import HybridResult
+from penstock.network.attachment import ALL, FINISHED
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle.errors import PenstockError, ProtocolError
+from penstock.shuffle.events import decode_event
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.session import TaskSession
+
+AHEAD = 16
+"""Segments granted ahead: the writer goes on while its announcements and the next grants are on their way."""
+RELIEF = 16
+"""Segments a partition is asked for at once, so that it stores them in one go."""
+SHARE = 8
+"""Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
+PACKED = 2
+"""Segments a packing writer is guaranteed: one to write in, and one that is being stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRequest:
+    """What a task asks for when it opens a writer."""
+
+    port: int
+    partition: PartitionId
+    subpartitions: int
+    broadcast: bool
+    kind: PartitionKind
+
+
+class HybridPort:
+    """One hybrid partition that a task is writing."""
+
+    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: WriterRequest) -> None:
+        total, guaranteed = host.pool.total, host.pool.statistics().guaranteed
+        builders = 1 if request.broadcast else request.subpartitions
+        self.is_packed = builders > 1 and builders >= (total - guaranteed) // SHARE
+        self.port = request.port
+        self._host = host
+        self._session = session
+        self._holdings = holdings
+        self._builders = 1 if self.is_packed else builders
+        self._granted: set[int] = set()
+        self._is_open = True
+        self._is_listening = False
+        required = self._builders + 1
+        self._pool = host.pool.create_local_pool(
+            required, max(required, total), owner=f"the writer of partition {request.partition}"
+        )
+        try:
+            self._result = host.hybrid.register(request)
+        except BaseException:
+            self._pool.lazy_destroy()
+            raise
+        self._result.port = self
+        self._refill()
+
+    @property
+    def partition(self) -> HybridResult:
+        """What is written."""
+        return self._result
+
+    @property
+    def share(self) -> int:
+        """Segments that may hold data, where the writer has what it needs."""
+        return max(1, self._pool.size - max(self._builders, len(self._granted)))
+
+    @property
+    def spare(self) -> int:
+        """Segments that may be lent to readers without the writer missing them."""
+        return self._pool.size - self._pool.limits.required
+
+    def take_slice(self, flags: int, target: int, segment: int, offset: int, length: int) -> None:
+        """The task ships a slice; raises ProtocolError for one it may not ship."""
+        piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
+        core = self._result.core
+        self._holdings.commit(piece, 1)
+        if piece.finished:
+            self._granted.discard(segment)
+        if length and core.state.is_end:
+            self._host.references.release(segment)
+        elif length:
+            try:
+                if target == ALL:
+                    core.broadcast(piece)
+                else:
+                    core.add(target, piece)
+            except ProtocolError:
+                self._host.references.release(segment)
+                raise
+        self._refill()
+
+    def take_event(self, target: int, data_type: int, payload: bytes) -> None:
+        """The task sends an event; raises ProtocolError for any but the two that end a subpartition."""
+        event = decode_event(payload)
+        if data_type != DataType.EVENT or not isinstance(event, EndOfData | EndOfPartition):
+            raise ProtocolError(f"{self._result.partition_id}: a hybrid partition takes no event but its end")
+        if isinstance(event, EndOfPartition) and not self._result.state.is_end:
+            self._result.core.end_subpartition(target, event)
+
+    def overdraw(self) -> None:
+        """The task is out of segments: where the pool is too, what is stored is forgotten, and more is stored."""
+        self._refill()
+        if self._is_listening:
+            self._result.core.relieve(RELIEF)
+
+    def finish(self) -> None:
+        """The partition is complete; what the writer holds goes back, the data stays."""
+        if not self._result.state.is_end:
+            self._result.core.finish()
+        self._close()
+
+    def fail(self, cause: str) -> None:
+        """The producer gives up: readers are told."""
+        self._result.fail(cause)
+        self._close()
+
+    def tell(self, error: PenstockError) -> None:
+        """The partition can't go on: tell the task."""
+        if self._is_open:
+            self._session.error(self.port, 0, error)
+
+    def task_event(self, subpartition: int, payload: bytes) -> None:
+        """Pass a reader's event on to the task."""
+        self._session.event(self.port, DataType.EVENT, subpartition, payload)
+
+    def _close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._result.port = None
+        self._pool.lazy_destroy()
+        granted, self._granted = self._granted, set()
+        if not self._holdings.is_closed:
+            for segment in granted:
+                self._holdings.give_back(segment)
+        self._result.core.close_producer()
+
+    @property
+    def _most(self) -> int:
+        """Segments that may be out at the writer."""
+        ahead = (self._pool.size - self._builders) // 2
+        return self._builders + max(1, min(AHEAD, ahead))
+
+    def _refill(self) -> None:
+        while self._is_open and not self._is_listening and len(self._granted) < self._most:
+            segment = self._pool.request()
+            if segment is not None:
+                self._grant(segment)
+            elif self._pool.add_listener(self._on_segment):
+                self._is_listening = True
+                self._result.core.relieve(min(RELIEF, self.share))
+
+    def _on_segment(self, segment: int | None) -> bool:
+        self._is_listening = False
+        if segment is None or not self._is_open:
+            return False
+        self._grant(segment)
+        self._refill()
+        return True
+
+    def _grant(self, segment: int) -> None:
+        self._holdings.grant(segment, self._pool)
+        self._granted.add(segment)
+        self._session.grant(self.port, segment)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All hybrid partitions of one environment: the threads that store for them, and the memory they leave to others.
+
+A partition keeps what it has in memory as long as nobody needs that. When the pool runs low, those that hold more
+than their share give it up, at the end of the turn; finished ones have no share. What is lent to readers comes back
+when they like, so all partitions together lend at most half of the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from penstock.environment.folders import Folders
+from penstock.environment.hybrid import HybridResult
+
+if TYPE_CHECKING:
+    from penstock.environment.host import Host
+    from penstock.environment.hybrid_port import WriterRequest
+
+THREADS = 2
+"""Orders carried out at a time: one waits for the disk while another is checked."""
+LOW = 16
+"""The pool is low when less than this part of it is free."""
+
+Done = Callable[[object, BaseException | None], None]
+
+
+class HybridPartitions:
+    """The hybrid partitions of one environment."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.folders: Folders = host.results.folders
+        self.lent = 0
+        self.spilled_bytes = 0
+        self._low = max(1, host.pool.total // LOW)
+        self._results: dict[HybridResult, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-spill")
+        self._is_closed = False
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether one more slice may go to a reader."""
+        return self.lent < max(1, self.host.pool.total // 2)
+
+    @property
+    def held(self) -> int:
+        """Segments with data of hybrid partitions, readers' apart."""
+        return sum(result.core.held for result in self._results)
+
+    def register(self, request: WriterRequest) -> HybridResult:
+        """A new partition, known to readers; raises ProtocolError or StaleError where it can't be."""
+        result = HybridResult(self, request)
+        self.host.registry.register(result)
+        self._results[result] = None
+        return result
+
+    def forget(self, result: HybridResult) -> None:
+        """A partition has ended."""
+        self._results.pop(result, None)
+
+    def relieve(self) -> None:
+        """Where memory is low, take back what partitions hold beyond their share."""
+        needed = self._low - self.host.pool.free
+        if needed <= 0:
+            return
+        for result in list(self._results):
+            excess = result.excess
+            if excess > 0:
+                result.core.relieve(min(excess, needed))
+
+    def run(self, work: Callable[[], object], done: Done) -> None:
+        """Do something that waits, in a thread; then `done` gets its result or its error, on the loop."""
+        if self._is_closed:
+            return
+        running = self._loop.run_in_executor(self._threads, work)
+        running.add_done_callback(functools.partial(_finish, done))
+
+    async def close(self) -> None:
+        """Wait for what is under way, start nothing more; idempotent. Files that are left go with the application."""
+        self._is_closed = True
+        await self._loop.run_in_executor(None, self._threads.shutdown)
+
+
+def _finish(done: Done, running: asyncio.Future[object]) -> None:
+    if running.cancelled():
+        return
+    error = running.exception()
+    done(None if error is not None else running.result(), error)

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, its hosts and the shell of the JobMaster as a model around the core, one small step after the other.
+
+Rules of the model: Spark has `slots` cores and starts queued tasks first in, first out; a worker asks, works, reports
+and asks again; a Spark job returns when its tasks have ended; a task whose process dies is tried again by Spark, as
+on a cluster, unless the test kills its whole Spark job. What is still to happen stands in `todo`; `run` does all of
+it in order, a random test picks. What tasks do with their deployments is the test's business. Every call must be
+answered once, and the model counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
+from penstock.job import events
+from penstock.job import instructions as do
+from penstock.job.events import WORKER
+from penstock.job.master_core import MasterCore
+from penstock.job.parts import LaunchPart
+from penstock.job.result import JobResult
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.settings import RestartSettings
+
+_T = TypeVar("_T")
+Place = tuple[int, int]
+
+
+@dataclass(eq=False)
+class SparkTask:
+    """A Spark task with a core: a worker, or the task of a DataFrame's partition."""
+
+    identity: AttemptId
+    part: int
+    environment: str
+    call: int | None = None
+    attempt: AttemptId | None = None
+    is_over: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its Spark job."""
+        return self.identity.job, self.part
+
+
+@dataclass(eq=False)
+class Step:
+    """Something that is going to happen."""
+
+    name: str
+    act: Callable[[], None]
+    key: object = None
+
+
+@dataclass
+class Ended:
+    """How a job ended."""
+
+    result: JobResult
+    error: PenstockError | None = None
+    partitions: tuple[ShuffleDescriptor, ...] = ()
+
+
+class Cluster:
+    """A core with everything around it."""
+
+    def __init__(self, slots: int = 8, environments: Iterable[str] = ("a",)) -> None:
+        self.core = MasterCore("results")
+        self.slots = slots
+        self.environments = list(environments)
+        self.now = 0.0
+        self.pace = 0.001
+        self.todo: list[Step] = []
+        self.queue: deque[tuple[str, int, AttemptId]] = deque()
+        self.tasks: list[SparkTask] = []
+        self.open: dict[tuple[str, int], int] = {}
+        self.deadlines: list[tuple[float, str, str]] = []
+        self.log: list[do.Instruction] = []
+        self.ended: dict[str, Ended] = {}
+        self.ends: Counter[str] = Counter()
+        self.asked: set[int] = set()
+        self.hung_up: set[int] = set()
+        self.answers: Counter[int] = Counter()
+        self.known: dict[PartitionId, ShuffleDescriptor] = {}
+        self.released: Counter[PartitionId] = Counter()
+        self.lost: set[PartitionId] = set()
+        self.deployments: dict[AttemptId, TaskDeployment] = {}
+        self.traced: dict[str, int] = {}
+        self.after: Callable[[do.Instruction], None] = lambda _: None
+        self._attempts = 1000
+        self._placed = 0
+
+    # --- events
+
+    def send(self, event: events.Event) -> list[do.Instruction]:
+        """Handle one event; what it led to at once."""
+        self.now += self.pace
+        out = self.core.handle(event, self.now)
+        for instruction in out:
+            self.log.append(instruction)
+            self._note(instruction)
+            self.after(instruction)
+        assert self.core.slots_in_use <= self.slots, "more slots than there are"
+        return out
+
+    def submit(
+        self,
+        graph: JobGraph,
+        job: str = "j1",
+        *,
+        timeout: float = 60,
+        restart: RestartSettings | None = None,
+        target: int = 64 << 20,
+    ) -> list[do.Instruction]:
+        """Submit a job, and do all that follows."""
+        submitted = events.JobSubmitted(job, graph, self.slots, timeout, target, restart or RestartSettings())
+        out = self.send(submitted)
+        self.run()
+        return out
+
+    def run(self) -> None:
+        """Do all that is going to happen, in order."""
+        for _ in range(100_000):
+            if not self.step():
+                return
+        raise AssertionError("it never comes to rest")
+
+    def step(self, choose: Callable[[int], int] = lambda _: 0) -> bool:
+        """Do one of the things that are going to happen; whether there was one."""
+        count = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots)
+        if not count:
+            return False
+        number = choose(count)
+        if number == len(self.todo):
+            self._start(*self.queue.popleft())
+        else:
+            self.todo.pop(number).act()
+        return True
+
+    # --- what tests look at
+
+    def of(self, kind: type[_T]) -> list[_T]:
+        """All instructions of a kind so far."""
+        return [item for item in self.log if isinstance(item, kind)]
+
+    def working(self, job: str = "j1") -> list[Place]:
+        """The subtasks that tasks work on."""
+        attempts = [task.attempt for task in self.tasks if task.attempt and task.identity.job == job]
+        return sorted((attempt.vertex, attempt.subtask) for attempt in attempts)
+
+    def workers(self, job: str = "j1") -> list[SparkTask]:
+        """The workers with a core."""
+        return [t for t in self.tasks if t.identity.job == job and t.identity.vertex == WORKER]
+
+    def task(self, vertex: int, subtask: int, job: str = "j1") -> SparkTask:
+        """Who works on a subtask."""
+        found = [t for t in self.tasks if t.attempt and t.identity.job == job]
+        (task,) = [t for t in found if t.attempt and (t.attempt.vertex, t.attempt.subtask) == (vertex, subtask)]
+        return task
+
+    def attempt(self, vertex: int, subtask: int, job: str = "j1") -> AttemptId:
+        """The attempt somebody works on."""
+        attempt = self.task(vertex, subtask, job).attempt
+        assert attempt is not None
+        return attempt
+
+    def deployment(self, vertex: int, subtask: int, job: str = "j1") -> TaskDeployment:
+        """What somebody was told who works on a subtask."""
+        return self.deployments[self.attempt(vertex, subtask, job)]
+
+    def trace(self, name: str, job: str = "j1") -> list[str]:
+        """The entries of a job's trace with this name, while it runs or afterwards."""
+        entries = self.ended[job].result.trace if job in self.ended else self.core.trace(job)
+        return [ids for _, entry, ids in entries if entry == name]
+
+    def restarted(self, job: str = "j1") -> list[Place]:
+        """What was restarted since this was asked last."""
+        entries = self.trace("task_restarted", job)
+        first, self.traced[job] = self.traced.get(job, 0), len(entries)
+        return sorted(_place(entry) for entry in entries[first:])
+
+    # --- what tests do
+
+    def finish(self, vertex: int, subtask: int, job: str = "j1", **report: object) -> None:
+        """A task reports its end, well unless `report` says otherwise, and all that follows happens."""
+        self.report(self.task(vertex, subtask, job), **report)
+        self.run()
+
+    def fail(self, vertex: int, subtask: int, kind: str = "ConnectionError", job: str = "j1", **more: object) -> None:
+        """A task reports an error."""
+        report = {"state": "FAILED", "error": f"{kind}: boom", "error_type": kind, **more}
+        self.finish(vertex, subtask, job, **report)
+
+    def finish_all(self, vertex: int, job: str = "j1") -> None:
+        """All that comes of a vertex ends well."""
+        while any(place[0] == vertex for place in self.working(job)):
+            self.finish(*next(place for place in self.working(job) if place[0] == vertex), job)
+
+    def finish_job(self, job: str = "j1", **report: object) -> None:
+        """Everything that comes ends well, until nothing comes any more."""
+        for _ in range(100_000):
+            if not self.working(job):
+                return
+            self.finish(*self.working(job)[0], job, **report)
+        raise AssertionError("it never ends")
+
+    def report(self, task: SparkTask, **report: object) -> None:
+        """A task says how it ended; a worker will ask again, the task of a DataFrame ends."""
+        attempt, task.attempt = task.attempt, None
+        assert attempt is not None
+        if task.identity.vertex == WORKER:
+            self._plan("ask", lambda: self._ask(task), task)
+        else:
+            self._plan("end", lambda: self._end(task), task)
+        self.send(events.TaskFinished(attempt, **{"state": "FINISHED", **report}))  # type: ignore[arg-type]
+
+    def consumable(self, vertex: int, subtask: int, edge: int, job: str = "j1") -> None:
+        """The first buffer of what somebody writes is there."""
+        outputs = self.deployment(vertex, subtask, job).outputs
+        (found,) = [output.descriptor.partition for output in outputs if output.edge == edge]
+        self.send(events.PartitionConsumable(found))
+        self.run()
+
+    def lose(self, task: SparkTask, cause: str = "its process died", *, retried: bool = True) -> None:
+        """A task's process dies; Spark tries it again."""
+        attempt = task.attempt or task.identity
+        self._drop(task)
+        if retried:
+            self._retry(task)
+        else:
+            self._one_less(task.key)
+        self.send(events.TaskLost(attempt, cause))
+
+    def lose_task(self, vertex: int, subtask: int, job: str = "j1") -> None:
+        """The process of whoever works on a subtask dies, and all that follows happens."""
+        self.lose(self.task(vertex, subtask, job))
+        self.run()
+
+    def lose_environment(self, name: str, replaced_by: str = "") -> None:
+        """An environment is gone with its tasks."""
+        self.environments = [replaced_by if known == name else known for known in self.environments]
+        self.environments = [known for known in self.environments if known] or ["fresh"]
+        self.lost |= {item for item, descriptor in self.known.items() if descriptor.environment == name}
+        for task in [task for task in self.tasks if task.environment == name]:
+            self._drop(task)
+            self._retry(task)
+        self.send(events.EnvironmentLost(name, "no heartbeat"))
+
+    def lose_partition(self, vertex: int, subtask: int, edge: int, job: str = "j1") -> PartitionId:
+        """The partition of a subtask's last attempt is gone, as its service says."""
+        dataset = f"{job}-e{edge}" if edge >= 0 else f"{job}-result{vertex}"
+        found = max(item for item in self.known if item.dataset == dataset and item.index == subtask)
+        self.lost.add(found)
+        self.send(events.PartitionsLost((found,), "disk gone"))
+        self.run()
+        return found
+
+    def kill_part(self, job: str, part: int, error: str = "cancelled", *, cancelled: bool = True) -> None:
+        """Spark ends a Spark job; its tasks' ends are seen before and after, in any order."""
+        if (job, part) not in self.open:
+            return
+        self.queue = deque(item for item in self.queue if item[:2] != (job, part))
+        for task in [task for task in self.tasks if task.key == (job, part)]:
+            attempt = task.attempt or task.identity
+            self._drop(task)
+            self._plan("lost", lambda attempt=attempt: self._say_lost(attempt))
+        self.open[job, part] = 0
+        self._plan("return", lambda: self._return(job, part, error, cancelled=cancelled))
+
+    def deadline(self, what: str, job: str = "j1") -> None:
+        """A deadline goes by, and all that follows happens; it must have been asked for."""
+        (entry, *_) = [entry for entry in self.deadlines if entry[1] == job and entry[2].startswith(what)]
+        self.deadlines.remove(entry)
+        self.now = max(self.now, entry[0])
+        self.send(events.DeadlinePassed(job, entry[2]))
+        self.run()
+
+    def call(self) -> int:
+        """A new call."""
+        self.asked.add(len(self.asked) + 1)
+        return len(self.asked)
+
+    def check_answers(self) -> None:
+        """Every call was answered once; those whose caller has gone at most once."""
+        assert max(self.answers.values(), default=0) <= 1
+        assert set(self.answers) <= self.asked
+        assert self.asked - set(self.answers) <= self.hung_up
+
+    def check_partitions(self) -> None:
+        """Every partition was released once or lost or is kept by the result of a job."""
+        kept = {item.partition for ended in self.ended.values() for item in ended.partitions if not item.empty}
+        assert max(self.released.values(), default=0) <= 1
+        assert set(self.released) <= set(self.known)
+        assert set(self.known) - set(self.released) <= self.lost | kept
+
+    # --- how it works
+
+    def _plan(self, name: str, act: Callable[[], None], key: object = None) -> None:
+        self.todo.append(Step(name, act, key))
+
+    def _forget(self, key: object) -> None:
+        self.todo = [step for step in self.todo if step.key is not key]
+
+    def _start(self, job: str, part: int, identity: AttemptId) -> None:
+        environment = self.environments[self._placed % len(self.environments)]
+        self._placed += 1
+        task = SparkTask(identity, part, environment)
+        self.tasks.append(task)
+        self._ask(task)
+
+    def _ask(self, task: SparkTask) -> None:
+        task.call = self.call()
+        self.send(events.TaskRegistered(task.call, task.identity, task.environment, "tcp://x:1", task.part))
+
+    def _end(self, task: SparkTask) -> None:
+        self._drop(task)
+        self._one_less(task.key)
+
+    def _drop(self, task: SparkTask) -> None:
+        task.is_over = True
+        self.tasks.remove(task)
+        self._forget(task)
+        if task.call is not None:
+            self.hung_up.add(task.call)
+
+    def _one_less(self, key: tuple[str, int]) -> None:
+        if key in self.open:
+            self.open[key] -= 1
+            if self.open[key] == 0:
+                self._plan("return", lambda: self._return(*key))
+
+    def _retry(self, task: SparkTask) -> None:
+        identity = task.identity
+        if task.key in self.open:
+            self._attempts += 1
+            again = AttemptId(identity.job, identity.vertex, identity.subtask, self._attempts)
+            self.queue.append((identity.job, task.part, again))
+
+    def _return(self, job: str, part: int, error: str | None = None, *, cancelled: bool = False) -> None:
+        if self.open.pop((job, part), None) is not None:
+            self.send(events.SparkJobReturned(job, part, error, cancelled))
+
+    def _say_lost(self, attempt: AttemptId) -> None:
+        self.send(events.TaskLost(attempt, "killed"))
+
+    def _note(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.LaunchSparkJobs(job, graph, parts):
+                for part in parts:
+                    self._launched(job, graph, part)
+            case do.RegisterPartition():
+                self._plan("register", lambda: self._registered(instruction))
+            case do.AnswerRegistration(call, attempt, answer):
+                self._answered(call, attempt, answer)
+            case do.ReleaseWorker(call):
+                self._answered(call, None, None)
+            case do.AnswerProducers(call):
+                self.answers[call] += 1
+            case do.StartDeadline(job, what, seconds):
+                self.deadlines.append((self.now + seconds, job, what))
+            case do.CancelTask(_, attempt):
+                self._stop(attempt)
+            case do.CancelSparkJobs(job, part):
+                self._plan("kill", lambda: self._kill(job, part))
+            case do.ReleasePartitions(_, descriptors):
+                self.released.update(item.partition for item in descriptors)
+            case do.CompleteJob(job, result, partitions):
+                self._job_over(job, Ended(result, None, partitions))
+            case do.FailJob(job, result, error) | do.RefuseJob(job, result, error):
+                self._job_over(job, Ended(result, error))
+            case _:
+                pass
+
+    def _launched(self, job: str, graph: JobGraph, part: LaunchPart) -> None:
+        if part.vertex is None:
+            places = [(WORKER, number) for number in part.workers]
+        else:
+            places = [(part.vertex, subtask) for subtask in range(graph.vertex(part.vertex).parallelism)]
+        self.open[job, part.part] = len(places)
+        for vertex, subtask in places:
+            self._attempts += 1
+            self.queue.append((job, part.part, AttemptId(job, vertex, subtask, self._attempts)))
+
+    def _registered(self, instruction: do.RegisterPartition) -> None:
+        partition, producer = instruction.partition, instruction.producer
+        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        descriptor = ShuffleDescriptor(
+            identity, instruction.service, partition.kind, producer.environment, producer.address
+        )
+        assert identity not in self.known, "registered twice"
+        self.known[identity] = descriptor
+        if producer.environment not in self.environments:
+            self.lost.add(identity)
+        self.send(events.PartitionRegistered(producer.attempt, instruction.edge, descriptor))
+
+    def _answered(self, call: int, attempt: AttemptId | None, answer: object) -> None:
+        self.answers[call] += 1
+        found = [task for task in self.tasks if task.call == call]
+        for task in found:
+            task.call = None
+            if isinstance(answer, TaskDeployment):
+                task.attempt = attempt
+            else:
+                self._plan("end", lambda task=task: self._end(task), task)
+        if isinstance(answer, TaskDeployment) and attempt is not None:
+            assert attempt not in self.deployments, "deployed twice"
+            self.deployments[attempt] = answer
+
+    def _stop(self, attempt: AttemptId) -> None:
+        for task in self.tasks:
+            if task.attempt == attempt:
+                self._plan("stop", lambda task=task: self._stopped(task, attempt), task)
+
+    def _stopped(self, task: SparkTask, attempt: AttemptId) -> None:
+        if task.attempt == attempt:
+            self.report(task, state="CANCELED", error="told to stop", error_type="TaskCancelledError")
+
+    def _kill(self, job: str, part: int | None) -> None:
+        for key in [key for key in self.open if key[0] == job and part in (None, key[1])]:
+            self.kill_part(*key)
+
+    def _job_over(self, job: str, ended: Ended) -> None:
+        self.ends[job] += 1
+        self.ended[job] = ended
+        self.deadlines = [entry for entry in self.deadlines if entry[1] != job]
+
+
+def _place(entry: str) -> Place:
+    vertex, _, subtask = entry.removeprefix("v").partition(".")
+    return int(vertex), int(subtask)

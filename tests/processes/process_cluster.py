@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster without Spark for tests: JobMaster, executors, workers, one environment process for each executor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import secrets
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from penstock.api.stream import Stream
+from penstock.graph.job_graph import JobGraph
+from penstock.job.driver import FinishedJob
+from penstock.job.launcher import Submission
+from penstock.job.master import JobHandle, JobMaster, MasterIdentity
+from penstock.job.parts import LaunchPart
+from penstock.services.local import EnvironmentLaunch, attach
+from penstock.shuffle import Settings, ShuffleDescriptor
+from penstock.spark.result_reader import read_partitions
+from penstock.spark.task import TaskPlan, run_worker
+from penstock.testing import wait_until
+from penstock.testing.process_launcher import Executor, Nursery, ProcessLauncher, ProcessPayload
+
+PRELOADED = ("penstock.spark.task", "penstock.spark.result_reader", "penstock.torture.gates", "pyspark.cloudpickle")
+CONF = {
+    "spark.penstock.environment.scope": "executor",
+    "spark.penstock.environment.leaseTimeout": "20s",
+    "spark.penstock.network.memory": "32m",
+}
+SLOTS = 4
+
+
+class ProcessCluster:
+    """Two executors unless told otherwise; closed at the end of each test."""
+
+    def __init__(self, nursery: Nursery, executors: int = 2, conf: dict[str, str] | None = None) -> None:
+        self.conf = {**CONF, **(conf or {})}
+        self.settings = Settings.from_conf(self.conf)
+        self.launcher = ProcessLauncher(nursery, executors)
+        application, secret = f"grid-{secrets.token_hex(4)}", secrets.token_bytes(32)
+        self.master = JobMaster(MasterIdentity(application, secret), self.launcher, self.settings)
+        self._launch = EnvironmentLaunch(application, secret, self.master.start(), self.conf)
+
+    def submit(self, stream: Stream) -> JobHandle:
+        """Start a job."""
+        graph = stream.plan(self.settings, SLOTS).graph
+        job = self.master.new_job()
+
+        def work(planned: JobGraph, part: LaunchPart) -> bytes:
+            plan = TaskPlan(self._launch, job, planned, part.part)
+            return bytes(cloudpickle.dumps(functools.partial(run_worker, plan)))
+
+        return self.master.submit(Submission(job, graph, self.settings, SLOTS, ProcessPayload(work)))
+
+    def trace(self, job: str, name: str) -> list[str]:
+        """What a running job has recorded under a name; nothing once it is over."""
+        return [ids for _, entry, ids in self.master._driver._core.trace(job) if entry == name]
+
+    def executor(self, group: int) -> Executor:
+        """The executor that leads a process group."""
+        return next(executor for executor in self.launcher.executors if executor.pid == group)
+
+    def environment_pid(self, executor: Executor) -> int:
+        """The environment process beside an executor."""
+        attachment = attach(dataclasses.replace(self._launch, scope_key=str(executor.pid)))
+        attachment.close()
+        return int(attachment.environment.rsplit("-", 2)[1])
+
+    def read(self, finished: FinishedJob, schema: pa.Schema) -> pa.Table:
+        """The rows of a job's result, read by a worker of the first executor."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/rows"
+            self.run_worker(functools.partial(_read_into, path, finished.partitions, schema, self._launch))
+            with pa.memory_map(path) as source:
+                return pa.ipc.open_file(source).read_all().combine_chunks()
+
+    def run_worker(self, work: Any) -> None:
+        """Run a function of a number and an attempt in a worker's process; fails where it raises."""
+        codes: list[int] = []
+        self.launcher.start_worker(bytes(cloudpickle.dumps(work)), 0, codes.append)
+        wait_until(lambda: bool(codes), "a worker of the test ends")
+        assert codes == [0]
+
+    def close(self) -> None:
+        """End everything."""
+        self.master.close()
+        self.launcher.close_executors()
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, which returns when the process is dead or a zombie; nothing where there is none."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)
+    wait_until(lambda: not lives(pid), f"process {pid} is dead")
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def _read_into(
+    path: str,
+    descriptors: tuple[ShuffleDescriptor, ...],
+    schema: pa.Schema,
+    launch: EnvironmentLaunch,
+    number: int,
+    attempt: int,
+) -> None:
+    with pa.ipc.new_file(path, schema) as writer:
+        for batch in read_partitions(descriptors, schema, launch):
+            writer.write_batch(batch)
