@@ -4,9 +4,9 @@
     python examples/three_slots.py                 # three slots: blocking, pipelined, hybrid
     python examples/three_slots.py --slots 4
 
-It counts words. The second map has three times the words of the first, so its slot is busy for longer. Blocking, the
-reduces wait for both maps. Pipelined, all four must run at once. Hybrid, a reduce takes the slot that the maps leave,
-and the other one follows when a slot is free; what it finds then was partly written to disk.
+It counts words. One map has three times the words of the other, so its slot is busy for longer. Blocking, the reduces
+wait for both maps. Pipelined, all four must run at once. Hybrid, a reduce takes the slot that the maps leave, and the
+other one follows when a slot is free; what it finds then was partly written to disk.
 """
 
 import argparse
@@ -38,6 +38,7 @@ def main(arguments=None):
         # Little network memory, so that what the late reduce reads has gone to disk meanwhile.
         conf = {"spark.penstock.network.memory": "4m", "spark.penstock.network.segmentSize": "64k"}
         spark = stack.enter_context(open_session("three slots", options.slots, conf))
+        penstock.readParquet(spark, str(folder)).run()  # Spark's Python processes start, and import what they need
         for mode in options.modes:
             _show(spark, str(folder), mode, options.slots)
     return 0
@@ -60,13 +61,17 @@ def _show(spark, folder, mode, slots):
 
 
 def split_words(batches):
-    """One row per word."""
+    """One row per word; it waits for every piece, as for a service that it calls."""
+    import time
+
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for batch in batches:
-        words = pc.list_flatten(pc.utf8_split_whitespace(batch.column("line")))
-        yield pa.record_batch([words], names=["word"])
+        for start in range(0, batch.num_rows, 5_000):
+            time.sleep(0.1)
+            lines = batch.column("line").slice(start, 5_000)
+            yield pa.record_batch([pc.list_flatten(pc.utf8_split_whitespace(lines))], names=["word"])
 
 
 def count(table):
@@ -96,7 +101,7 @@ def timeline(result):
 
 def _write_texts(folder):
     for number, lines in enumerate(LINES):
-        pq.write_table(pa.table({"line": [TEXT] * lines}), folder / f"{number}.parquet", row_group_size=10_000)
+        pq.write_table(pa.table({"line": [TEXT] * lines}), folder / f"{number}.parquet", row_group_size=lines)
 
 
 def _parse(arguments):

@@ -354,7 +354,7 @@ class Cluster:
                 for part in parts:
                     self._launched(job, graph, part)
             case do.RegisterPartition():
-                self._plan("register", lambda: self._registered(instruction))
+                self._plan("register", lambda: self._registered(instruction), instruction)
             case do.AnswerRegistration(call, attempt, answer):
                 self._answered(call, attempt, answer)
             case do.ReleaseWorker(call):
@@ -380,7 +380,7 @@ class Cluster:
         if part.vertex is None:
             places = [(WORKER, number) for number in part.workers]
         else:
-            places = [(part.vertex, subtask) for subtask in range(graph.vertex(part.vertex).parallelism)]
+            places = [(part.vertex, subtask) for subtask in range(self.frame_width(job, graph, part))]
         self.open[job, part.part] = len(places)
         for vertex, subtask in places:
             self._attempts += 1
@@ -397,6 +397,11 @@ class Cluster:
         if producer.environment not in self.environments:
             self.lost.add(identity)
         self.send(events.PartitionRegistered(producer.attempt, instruction.edge, descriptor))
+
+    def frame_width(self, job: str, graph: JobGraph, part: LaunchPart) -> int:
+        """How many partitions a DataFrame has; the tasks of the others never come."""
+        assert part.vertex is not None
+        return graph.vertex(part.vertex).parallelism
 
     def _answered(self, call: int, attempt: AttemptId | None, answer: object) -> None:
         self.answers[call] += 1

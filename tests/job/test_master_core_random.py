@@ -1,254 +1,317 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's core under random interleavings: jobs always end, calls are answered once, nothing leaks."""
+"""The JobMaster's core with rows, under random orders and failures: every job ends, once, with every row once."""
 
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_graphs import diamondless, open_sink, pipeline, two_stages
+from job_graphs import (
+    BLOCKING,
+    HYBRID,
+    PIPELINED,
+    SELECTIVE,
+    chain,
+    diamondless,
+    mixed,
+    open_sink,
+    pipeline,
+    side_by_side,
+    two_stages,
+    word_count,
+)
+from row_model import RowCluster, Running
 
-from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
 from penstock.job import events
 from penstock.job import instructions as do
-from penstock.job.master_core import MasterCore
-from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.job.events import WORKER
+from penstock.shuffle import AttemptId
+from penstock.shuffle.errors import JobCancelledError
+from penstock.shuffle.settings import RestartSettings
 
-GRAPHS = [pipeline(), pipeline(dataframe=True, result=True), pipeline(2, 1, result=True), diamondless()]
-GRAPHS += [two_stages(), two_stages(2, 3, result=False), open_sink(), open_sink(dataframe=True)]
+EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)
+HARMLESS = (do.RESTART, do.UNEXPLAINED, do.DRAIN, do.SETTLE, do.GRACE, do.ABANDON)
+"""The deadlines of the JobMaster's own patience; those of slots mean that somebody starved."""
+
+SMALL = {
+    "blocking": (word_count(BLOCKING), 2),
+    "hybrid_full": (word_count(HYBRID), 2),
+    "hybrid_selective": (word_count(SELECTIVE), 2),
+    "pipelined": (word_count(PIPELINED), 4),
+    "mixed": (mixed(), 4),
+}
+
+GRAPHS: list[JobGraph] = [
+    pipeline(result=True),
+    pipeline(dataframe=True, result=True),
+    pipeline(2, 1, result=True),
+    diamondless(),
+    two_stages(),
+    two_stages(2, 3, result=False),
+    open_sink(),
+    open_sink(dataframe=True),
+    mixed(),
+    side_by_side(2, 3),
+    chain(2, 2, kinds=(HYBRID,), frame=True),
+    chain(3, 2, 4, kinds=(HYBRID, SELECTIVE)),
+    chain(2, 1, 2, 1, kinds=(PIPELINED, HYBRID, HYBRID)),
+    chain(2, 2, 2, kinds=(BLOCKING, HYBRID), frame=True),
+    chain(4, 4, 4, kinds=(PIPELINED, HYBRID), how="rescale"),
+    chain(2, 2, 2, kinds=(HYBRID, PIPELINED)),
+    chain(1, 2, 2, 1, kinds=(SELECTIVE, BLOCKING, PIPELINED)),
+]
 SLOTS = 8
 
 
-class World:
-    """Tasks, environments and Spark as random actors around a core."""
+class World(RowCluster):
+    """A cluster in which anything may happen next."""
 
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
-        self.core = MasterCore("results")
-        self.now = 0.0
-        self.registrations: list[do.RegisterPartition] = []
-        self.parts: set[tuple[str, int]] = set()
-        self.tasks: set[tuple[str, int, int]] = set()
-        self.deployed: set[AttemptId] = set()
-        self.deadlines: set[tuple[str, str]] = set()
-        self.asked: set[int] = set()
-        self.answers: Counter[int] = Counter()
-        self.ended: Counter[str] = Counter()
-        self.kept: dict[str, tuple[ShuffleDescriptor, ...]] = {}
-        self.known: dict[PartitionId, str] = {}
-        self.lost: set[PartitionId] = set()
-        self.started: set[AttemptId] = set()
-        self.released: Counter[PartitionId] = Counter()
-        self.graphs = {f"j{i + 1}": data.draw(st.sampled_from(GRAPHS)) for i in range(data.draw(st.integers(1, 3)))}
-        self.attempts = 0
+    def __init__(self, seed: int, slots: int, hosts: int = 2) -> None:
+        dice = Random(seed)
+        super().__init__(dice, slots, [f"e{number}" for number in range(hosts)], frozenset({0, 1, 2}) if seed % 2 else frozenset())
+        self.hosts = hosts
+        self.pace = dice.choice([0.01, 0.4, 2.0])
 
-    def send(self, event: events.Event) -> None:
-        """Handle an event and note what it led to."""
-        self.now += 1
-        for instruction in self.core.handle(event, self.now):
-            self.note(instruction)
+    def add(self, job: str, graph: JobGraph, restart: RestartSettings = EVER) -> None:
+        """Submit a job, and do nothing yet of what follows."""
+        self.note_graph(job, graph)
+        self.send(events.JobSubmitted(job, graph, self.slots, 60, 1 << 20, restart))
 
-    def note(self, instruction: do.Instruction) -> None:
-        """Keep the books."""
-        match instruction:
-            case do.LaunchSparkJobs(job, _, parts):
-                self.parts |= {(job, part.part) for part in parts}
-                self.tasks |= {(job, *place) for part in parts for place in part.subtasks}
-            case do.RegisterPartition():
-                self.registrations.append(instruction)
-            case do.AnswerRegistration(call, attempt, answer):
-                self.answers[call] += 1
-                if isinstance(answer, TaskDeployment):
-                    self.deployed.add(attempt)
-            case do.AnswerProducers(call):
-                self.answers[call] += 1
-            case do.StartDeadline(job, what):
-                self.deadlines.add((job, what))
-            case do.ReleasePartitions(_, descriptors):
-                self.released.update(item.partition for item in descriptors)
-            case do.CompleteJob(job, _, partitions):
-                self.ended[job] += 1
-                self.kept[job] = tuple(item for item in partitions if not item.empty)
-            case do.FailJob(job) | do.RefuseJob(job):
-                self.ended[job] += 1
-            case _:
-                pass
+    def go_on(self) -> bool:
+        """One undisturbed thing happens, whatever comes to hand; False when there is none."""
+        able = self.able()
+        steps = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots)
+        if not able and not steps:
+            return False
+        number = self.dice.randrange(len(able) + steps)
+        if number < len(able):
+            self.act(*able[number])
+        else:
+            self.step(self.dice.randrange)
+        return True
 
-    def step(self) -> None:
-        """One random thing happens."""
-        actions = [self.register, self.duplicate, self.answer_registration, self.finish, self.consumable, self.spark]
-        actions += [self.register, self.answer_registration, self.finish, self.await_producers, self.trouble]
-        self.data.draw(st.sampled_from(actions))()
-
-    def call(self) -> int:
-        """A new call."""
-        self.asked.add(len(self.asked) + 1)
-        return len(self.asked)
-
-    def register(self) -> None:
-        """A task starts."""
-        if self.tasks:
-            job, vertex, subtask = self.data.draw(st.sampled_from(sorted(self.tasks)))
-            self.attempts += 1
-            attempt = AttemptId(job, vertex, subtask, self.attempts)
-            environment = self.data.draw(st.sampled_from(["a", "b"]))
-            self.started.add(attempt)
-            self.send(events.TaskRegistered(self.call(), attempt, environment, "tcp://x:1"))
-
-    def duplicate(self) -> None:
-        """A registration comes twice."""
-        if self.deployed:
-            attempt = self.data.draw(st.sampled_from(sorted(self.deployed)))
-            self.send(events.TaskRegistered(self.call(), attempt, "a", "tcp://x:1"))
-
-    def answer_registration(self) -> None:
-        """A ShuffleMaster answers, in any order; sometimes with an error."""
-        if not self.registrations:
-            return
-        index = self.data.draw(st.integers(0, len(self.registrations) - 1))
-        item = self.registrations.pop(index)
-        attempt = item.producer.attempt
-        if self.data.draw(st.integers(0, 19)) == 0:
-            self.send(events.PartitionRefused(attempt, "no room"))
-            return
-        identity = PartitionId(item.partition.dataset, item.partition.index, attempt.attempt)
-        self.known[identity] = item.producer.environment
-        descriptor = ShuffleDescriptor(identity, item.service, item.partition.kind, item.producer.environment)
-        self.send(events.PartitionRegistered(attempt, item.edge, descriptor))
-
-    def finish(self) -> None:
-        """A task ends, mostly well and mostly after it was deployed."""
-        candidates = self.deployed if self.data.draw(st.integers(0, 9)) else self.started
-        if candidates:
-            attempt = self.data.draw(st.sampled_from(sorted(candidates)))
-            state = self.data.draw(st.sampled_from(["FINISHED"] * 8 + ["FAILED", "CANCELED"]))
-            self.send(events.TaskFinished(attempt, state, {}, "boom", "ValueError", self.sizes(attempt)))
-
-    def sizes(self, attempt: AttemptId) -> dict[int, list[int]]:
-        """The bytes of the subpartitions of what it wrote."""
-        graph = self.graphs.get(attempt.job)
-        if graph is None or attempt.vertex != 0 or graph.name != "open sink":
-            return {}
-        return {0: [self.data.draw(st.integers(0, 1 << 26)) for _ in range(16)]}
-
-    def consumable(self) -> None:
-        """A partition's first buffer is there."""
-        if self.known:
-            self.send(events.PartitionConsumable(self.data.draw(st.sampled_from(sorted(self.known)))))
-
-    def await_producers(self) -> None:
-        """A consumer asks for confirmation."""
-        if self.deployed:
-            attempt = self.data.draw(st.sampled_from(sorted(self.deployed)))
-            self.send(events.ProducersAwaited(self.call(), attempt))
-
-    def spark(self) -> None:
-        """A Spark job returns, mostly well."""
-        if self.parts:
-            job, part = self.data.draw(st.sampled_from(sorted(self.parts)))
-            self.parts.discard((job, part))
-            how = self.data.draw(st.sampled_from(["ok"] * 6 + ["error", "cancelled"]))
-            error = None if how == "ok" else how
-            self.send(events.SparkJobReturned(job, part, error, how == "cancelled"))
-
-    def trouble(self) -> None:
-        """Something bad happens, not too often."""
-        job = self.data.draw(st.sampled_from(sorted(self.graphs)))
-        kind = self.data.draw(st.integers(0, 9))
-        if kind == 0:
-            self.send(events.CancelRequested(job, "no longer wanted"))
-        elif kind == 1:
-            environment = self.data.draw(st.sampled_from(["a", "b"]))
-            self.lost |= {partition for partition, holder in self.known.items() if holder == environment}
-            self.send(events.EnvironmentLost(environment, "gone"))
-        elif kind == 2 and self.started:
-            self.send(events.TaskLost(self.data.draw(st.sampled_from(sorted(self.started))), "killed"))
-        elif kind == 3 and self.known:
-            partition = self.data.draw(st.sampled_from(sorted(self.known)))
-            self.lost.add(partition)
-            self.send(events.PartitionsLost((partition,), "disk gone"))
-        elif kind == 4 and self.deadlines:
-            self.send(events.DeadlinePassed(*self.data.draw(st.sampled_from(sorted(self.deadlines)))))
-
-    def drain(self) -> None:
-        """Time passes: every ShuffleMaster answers, every Spark job returns, every deadline goes by."""
-        for _ in range(20):
-            for item in self.registrations:
-                self.send(events.PartitionRefused(item.producer.attempt, "too late"))
-            self.registrations.clear()
-            for job, what in sorted(self.deadlines):
-                self.deadlines.discard((job, what))
-                self.send(events.DeadlinePassed(job, what))
-            for job in self.core.jobs:
-                self.send(events.CancelRequested(job, "the test is over"))
+    def finish_undisturbed(self) -> None:
+        """No more failures: everything that is under way comes to its end. Deadlines pass only when all else rests."""
+        for _ in range(20_000):
+            if self.go_on():
+                continue
             if not self.core.jobs:
                 return
+            patient = sorted(entry for entry in self.deadlines if entry[2].startswith(HARMLESS))
+            assert patient, f"nothing moves: {self.describe()}"
+            self.deadlines.remove(patient[0])
+            self.now = max(self.now, patient[0][0])
+            self.send(events.DeadlinePassed(*patient[0][1:]))
+        raise AssertionError(f"it never ends: {self.describe()}")
+
+    def describe(self) -> str:
+        """Where everything stands, for a message."""
+        jobs = {job: self.working(job) for job in self.core.jobs}
+        last = {job: [entry[1:] for entry in self.core.trace(job)[-8:]] for job in self.core.jobs}
+        return f"working {jobs}, held {self.core.slots_in_use} of {self.slots}, queue {list(self.queue)}, last {last}"
+
+    # --- failures
+
+    def trouble(self) -> None:
+        """Something breaks that the job must survive."""
+        what = self.dice.choice([self.die, self.die, self.lose_host, self.lose_file, self.stop, self.crash, self.stumble])
+        what()
+
+    def die(self) -> None:
+        """A process dies."""
+        if self.tasks:
+            self.lose(self.dice.choice(self.tasks), retried=self.dice.random() < 0.7)
+
+    def lose_host(self) -> None:
+        """An environment is gone; another one takes its place."""
+        if self.dice.random() < 0.4:
+            self.hosts += 1
+            self.lose_environment(self.dice.choice(self.environments), f"e{self.hosts}")
+
+    def lose_file(self) -> None:
+        """A partition is gone."""
+        there = [item for item in sorted(self.known) if item not in self.lost and item not in self.released]
+        if there:
+            partition = self.dice.choice(there)
+            self.lost.add(partition)
+            self.send(events.PartitionsLost((partition,), "disk gone"))
+
+    def stop(self) -> None:
+        """Spark stops a task, which says so."""
+        running = self.pick()
+        if running is not None:
+            self._die(self.running.pop(running.attempt))
+            self.report(self._task_of(running.attempt), state="CANCELED", error="the worker is being stopped")
+
+    def stumble(self) -> None:
+        """User code raises."""
+        running = self.pick()
+        if running is not None:
+            self._die(self.running.pop(running.attempt))
+            self.report(self._task_of(running.attempt), state="FAILED", error="boom", error_type="ValueError")
+
+    def crash(self) -> None:
+        """A Spark job of workers fails with all its tasks."""
+        parts = sorted(key for key in self.open if key[1] < 0)
+        if parts and self.dice.random() < 0.3:
+            self.kill_part(*self.dice.choice(parts), "a Python worker exited unexpectedly", cancelled=False)
+
+    def pick(self) -> Running | None:
+        """Somebody at work."""
+        found = self.at_work()
+        return self.dice.choice(found) if found else None
+
+    # --- more than failures
+
+    def chaos(self) -> None:
+        """Something happens that may end a job, or that should not happen at all."""
+        job = self.dice.choice(sorted(self.graphs))
+        match self.dice.randrange(8):
+            case 0:
+                self.send(events.CancelRequested(job, "no longer wanted"))
+            case 1 if self.deadlines:
+                entry = self.dice.choice(self.deadlines)
+                self.deadlines.remove(entry)
+                self.send(events.DeadlinePassed(*entry[1:]))
+            case 2 if self.open:
+                key = self.dice.choice(sorted(self.open))
+                cancelled = self.dice.random() < 0.5
+                self.kill_part(*key, "cancelled" if cancelled else "no space left", cancelled=cancelled)
+            case 3 if self.tasks:
+                self.duplicate()
+            case 4 if self.todo and any(step.name == "register" for step in self.todo):
+                self.refuse()
+            case 5 if self.deployments:
+                attempt = self.dice.choice(sorted(self.deployments))
+                self.send(events.ProducersAwaited(self.call(), attempt))
+            case 6 if self.tasks:
+                idle = [task for task in self.tasks if task.call is not None]
+                if idle:
+                    self._ask(self.dice.choice(idle))
+            case _:
+                self.stale()
+
+    def duplicate(self) -> None:
+        """Spark starts a second attempt of a task; its process dies some day without a word."""
+        task = self.dice.choice(self.tasks)
+        call = self.call()
+        self._attempts += 1
+        identity = AttemptId(task.identity.job, task.identity.vertex, task.identity.subtask, self._attempts)
+        self.hung_up.add(call)
+        environment = self.dice.choice(self.environments)
+        self.send(events.TaskRegistered(call, identity, environment, "tcp://x:1", task.part))
+        self._plan("lost", lambda: self._duplicate_dies(identity))
+
+    def _duplicate_dies(self, identity: AttemptId) -> None:
+        # It may have got the place of the first attempt and an attempt to work on, of which nobody else knows.
+        self.send(events.TaskLost(identity, "killed"))
+
+    def refuse(self) -> None:
+        """A ShuffleMaster refuses a partition."""
+        pending = [step for step in self.todo if step.name == "register"]
+        step = self.dice.choice(pending)
+        self.todo.remove(step)
+        assert isinstance(step.key, do.RegisterPartition)
+        self.send(events.PartitionRefused(step.key.producer.attempt, "no room"))
+
+    def stale(self) -> None:
+        """Somebody speaks of an attempt that is no more, or not yet."""
+        if self.deployments:
+            attempt = self.dice.choice(sorted(self.deployments))
+            if attempt not in self.running and all(task.attempt != attempt for task in self.tasks):
+                self.send(events.TaskFinished(attempt, "FINISHED"))
+                self.send(events.TaskLost(attempt, "late"))
+
+    def check(self, jobs: list[str]) -> None:
+        """One end for each job, one answer for each call, every partition accounted for, nothing kept."""
+        assert self.core.jobs == []
+        assert self.ends == Counter(dict.fromkeys(jobs, 1))
+        self.check_answers()
+        for job in jobs:
+            if self.ended[job].error is None:
+                assert self.rows_of(job) == self.expected_rows(job)
+                self.send(events.ResultReleased(job))
+        assert len(self.core.tracker) == 0
+        assert self.core.slots_in_use == 0
+        assert max(self.released.values(), default=0) <= 1
+        assert set(self.released) <= set(self.known)
+        assert set(self.known) - set(self.released) <= self.lost
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_two_and_two_tasks_on_few_slots_in_a_thousand_orders(name: str) -> None:
+    """Random orders of completion and failures: no deadlock, no starvation, every row once."""
+    graph, slots = SMALL[name]
+    restarts = 0
+    for seed in range(1000):
+        world = World(seed, slots)
+        world.add("j1", graph)
+        try:
+            for _ in range(world.dice.randrange(60)):
+                world.go_on() if world.dice.random() < 0.85 else world.trouble()
+            world.finish_undisturbed()
+            assert world.ended["j1"].error is None
+            restarts += len(world.trace("restart"))
+            world.check(["j1"])
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert restarts > 500, "the failures were none"
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_every_job_ends_and_nothing_leaks(data: st.DataObject) -> None:
-    """Whatever happens in whatever order: one end per job, one answer per call, every partition accounted for."""
-    world = World(data)
-    for job, graph in world.graphs.items():
-        world.send(events.JobSubmitted(job, graph, SLOTS, 60))
-    for _ in range(data.draw(st.integers(0, 60))):
-        world.step()
-        assert world.core.slots_in_use <= SLOTS
-    world.drain()
-    assert world.core.jobs == []
-    assert world.ended == Counter(dict.fromkeys(world.graphs, 1))
-    assert world.answers == Counter(dict.fromkeys(world.asked, 1))
-    for job in world.kept:
-        world.send(events.ResultReleased(job))
-    assert len(world.core.tracker) == 0
-    assert max(world.released.values(), default=0) <= 1
-    assert set(world.released) <= set(world.known)
-    assert set(world.known) - set(world.released) <= world.lost
+@given(st.integers(0, 1 << 40), st.lists(st.sampled_from(GRAPHS), min_size=1, max_size=3), st.integers(0, 120))
+def test_from_any_state_undisturbed_jobs_finish(seed: int, graphs: list[JobGraph], steps: int) -> None:
+    """Several jobs beside each other; whatever broke before, when it stops all end well, with every row once."""
+    world = World(seed, SLOTS, hosts=3)
+    jobs = [f"j{number}" for number in range(len(graphs))]
+    for job, graph in zip(jobs, graphs, strict=True):
+        world.add(job, graph)
+    for _ in range(steps):
+        world.go_on() if world.dice.random() < 0.85 else world.trouble()
+    world.finish_undisturbed()
+    assert {job: world.ended[job].error for job in jobs} == dict.fromkeys(jobs)
+    world.check(jobs)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data(), st.sampled_from(range(len(GRAPHS))))
-def test_undisturbed_job_finishes(data: st.DataObject, number: int) -> None:
-    """In any order of registrations, first buffers, ends and returns, an undisturbed job finishes well."""
-    world = World(data)
-    world.graphs = {"j1": GRAPHS[number]}
-    world.send(events.JobSubmitted("j1", GRAPHS[number], SLOTS, 60))
-    while not world.ended:
-        _run_region(world)
-    assert list(world.kept) == ["j1"]
-    assert world.answers == Counter(dict.fromkeys(world.asked, 1))
-    left = {item.partition for item in world.kept["j1"]}
-    assert set(world.known) - set(world.released) == left
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 40), st.lists(st.sampled_from(GRAPHS), min_size=1, max_size=3), st.integers(0, 150))
+def test_whatever_happens_every_job_ends_once_and_nothing_leaks(seed: int, graphs: list[JobGraph], steps: int) -> None:
+    """Cancels, refusals, deadlines, duplicates and late words among the failures; at last all is cancelled."""
+    world = World(seed, SLOTS)
+    jobs = [f"j{number}" for number in range(len(graphs))]
+    for job, graph in zip(jobs, graphs, strict=True):
+        world.add(job, graph, world.dice.choice([EVER, RestartSettings(), RestartSettings("none")]))
+    for _ in range(steps):
+        chance = world.dice.random()
+        if chance < 0.8:
+            world.go_on()
+        elif chance < 0.9:
+            world.trouble()
+        else:
+            world.chaos()
+    for job in jobs:
+        world.send(events.CancelRequested(job, "the test is over"))
+    world.finish_undisturbed()
+    world.check(jobs)
+    for job in jobs:
+        error = world.ended[job].error
+        assert error is None or isinstance(error, JobCancelledError) or str(error)
 
 
-def _run_region(world: World) -> None:
-    """What was launched last runs to its end."""
-    data, before = world.data, set(world.deployed)
-    steps, world.tasks = sorted(world.tasks), set()
-    for job, vertex, subtask in data.draw(st.permutations(steps)):
-        world.attempts += 1
-        attempt = AttemptId(job, vertex, subtask, world.attempts)
-        world.send(events.TaskRegistered(world.call(), attempt, "a", "tcp://x:1"))
-        while world.registrations and data.draw(st.booleans()):
-            _answer(world)
-    while world.registrations:
-        _answer(world)
-    deployed = world.deployed - before
-    assert len(deployed) == len(steps)
-    for attempt in data.draw(st.permutations(sorted(deployed))):
-        world.send(events.TaskFinished(attempt, "FINISHED", sizes=world.sizes(attempt)))
-    assert not world.ended
-    parts, world.parts = sorted(world.parts), set()
-    for job, part in data.draw(st.permutations(parts)):
-        world.send(events.SparkJobReturned(job, part))
-
-
-def _answer(world: World) -> None:
-    item = world.registrations.pop()
-    attempt = item.producer.attempt
-    identity = PartitionId(item.partition.dataset, item.partition.index, attempt.attempt)
-    world.known[identity] = "a"
-    descriptor = ShuffleDescriptor(identity, item.service, item.partition.kind, "a")
-    world.send(events.PartitionRegistered(attempt, item.edge, descriptor))
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 40), st.sampled_from(GRAPHS))
+def test_an_undisturbed_job_runs_every_subtask_once(seed: int, graph: JobGraph) -> None:
+    """In any order of what happens: no restart, one attempt for each subtask, the partitions of the result kept."""
+    world = World(seed, SLOTS)
+    world.add("j1", graph)
+    world.finish_undisturbed()
+    assert world.ended["j1"].error is None
+    assert world.trace("restart") == []
+    workers = [attempt for attempt in world.deployments if attempt.vertex != WORKER]
+    assert len(workers) == len({(attempt.vertex, attempt.subtask) for attempt in workers})
+    world.check(["j1"])

@@ -1,42 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy results: jobs that run when they are opened, results that are there already, and who hears of a loss."""
+"""Lazy results: jobs that run when opened, results that are there already, losses, and what readers are told."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from job_graphs import chain
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.launcher import Submission
-from penstock.job.results import MadeResult, Partitions, Results
+from penstock.job.driver import FinishedJob
+from penstock.job.launcher import Rerun, Submission
+from penstock.job.result import JobResult
+from penstock.job.result_reads import ReadAnswer, ReadRequest
+from penstock.job.results import MadeResult, ResultCalls, Results
+from penstock.job.states import JobState
 from penstock.shuffle import PartitionId, PartitionKind, Settings, ShuffleDescriptor
-from penstock.shuffle.errors import JobError, PartitionExpiredError
+from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError
 
 SECONDS = 20.0
 KEPT = (ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT),)
 
 
 class Rig:
-    """Results whose jobs end at once."""
+    """Results whose jobs end at once, or when `go` is set."""
 
-    def __init__(self) -> None:
-        self.results = Results(self.run_job)
+    def __init__(self, partitions: int = 0, how: str = "hash") -> None:
         self.ran: list[str] = []
+        self.released: list[str] = []
+        self.results = Results(ResultCalls(self.run_job, self.lose, self.released.append))
+        self.told: list[str] = []
+        self.go: asyncio.Event | None = None
+        self.error: JobError | None = None
+        self.plan = b"a plan"
+        self.graph = chain(1, partitions or 1, how=how)
+        self._partitions = partitions
 
-    def run_job(self, submission: Submission) -> asyncio.Future[Partitions]:
-        """A job without partitions."""
+    def run_job(self, submission: Submission) -> asyncio.Future[FinishedJob]:
+        """A job with so many partitions."""
         self.ran.append(submission.job)
-        future: asyncio.Future[Partitions] = asyncio.get_running_loop().create_future()
-        future.set_result(())
-        return future
+        return asyncio.ensure_future(self._run(submission))
 
-    def submission(self) -> Submission:
+    def lose(self, partition: PartitionId, cause: str) -> None:
+        """As the JobMaster: the job's result is lost."""
+        self.told.append(f"{partition}: {cause}")
+        self.results.lost(partition.dataset.rpartition("-")[0])
+
+    def submission(self, *, again: bool = False) -> Submission:
         """The next job."""
-        return Submission(f"j{len(self.ran) + 1}", JobGraph("test", (), ()), Settings(), 1)
+        job = f"j{len(self.ran) + 1}"
+        return Submission(job, self.graph, Settings(), 1, again=self.again if again else None)
+
+    def again(self, graph: JobGraph) -> Rerun:
+        """The next job, which runs one more time."""
+        assert all(not edge.kind.runs_together for edge in graph.edges)
+        return Rerun(self.submission(again=True), self.plan)
+
+    async def opened(self, index: int = 0, stage: int = 1) -> ReadRequest:
+        """A result of which a partition is to be read."""
+        self.results.add("r1", lambda: self.submission(again=True))
+        partitions = await self.results.open("r1")
+        return ReadRequest("r1", index, partitions[index].partition, stage)
+
+    async def read(self, request: ReadRequest) -> ReadAnswer:
+        """As a read task: asked again where that is the answer."""
+        while (answer := await self.results.read(request)).ask_again:
+            pass
+        return answer
+
+    async def _run(self, submission: Submission) -> FinishedJob:
+        if self.go is not None:
+            await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        made = tuple(partition_of(submission.job, index) for index in range(self._partitions))
+        return FinishedJob(JobResult(submission.job, "test", JobState.FINISHED, 1.0), made, submission.graph)
+
+
+def partition_of(job: str, index: int) -> ShuffleDescriptor:
+    """A partition of a result."""
+    return ShuffleDescriptor(PartitionId(f"{job}-result1", index, 1), "local", PartitionKind.BLOCKING_PERSISTENT)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -155,5 +202,157 @@ def test_what_is_given_up_while_it_is_looked_up_is_looked_up_again() -> None:
         rig.results.add("r1", build)
         assert await rig.results.open("r1") == KEPT
         assert given == ["j1", "j2"]
+
+    run(act())
+
+
+# --- those who read
+
+
+def test_who_reads_what_is_there_is_left_alone() -> None:
+    """Also where the result is unknown, or can't be made again."""
+
+    async def act() -> None:
+        rig = Rig(2)
+        request = await rig.opened()
+        assert await rig.read(request) == ReadAnswer()
+        assert await rig.read(replace(request, result="r9")) == ReadAnswer()
+        rig.results.add("r2", rig.submission)
+        await rig.results.open("r2")
+        rig.results.lost("j2")
+        assert await rig.read(ReadRequest("r2", 0, partition_of("j2", 0).partition)) == ReadAnswer()
+        assert rig.ran == ["j1", "j2"]
+
+    run(act())
+
+
+def test_a_lost_partition_is_made_again_once_for_all() -> None:
+    """Each reader works for the one job; those it has let go wait for its end; the rest of the old run goes then."""
+
+    async def act() -> None:
+        rig = Rig(3)
+        request = await rig.opened()
+        rig.results.lost("j1")
+        rig.go = asyncio.Event()
+        requests = [
+            replace(request, index=index, partition=partition_of("j1", index).partition) for index in range(3)
+        ]
+        answers = await asyncio.gather(*(rig.read(each) for each in requests))
+        assert answers == [ReadAnswer(job="j2", plan=b"a plan")] * 3
+        waiting = [asyncio.ensure_future(rig.read(replace(each, lent="j2"))) for each in requests]
+        opening = asyncio.ensure_future(rig.results.open("r1"))
+        await asyncio.sleep(0)
+        assert rig.released == []
+        rig.go.set()
+        new = [partition_of("j2", index) for index in range(3)]
+        assert await asyncio.gather(*waiting) == [ReadAnswer(partition) for partition in new]
+        assert await opening == tuple(new)
+        assert rig.ran == ["j1", "j2"]
+        assert rig.released == ["j1"]
+        assert rig.results.is_opened("j2")
+
+    run(act())
+
+
+def test_a_reader_that_finds_it_lost_says_so() -> None:
+    """The JobMaster hears it once; what a later reader says of the earlier run changes nothing."""
+
+    async def act() -> None:
+        rig = Rig(2)
+        request = await rig.opened()
+        lost = replace(request, lost="no such file", lent="j2")
+        assert await rig.read(lost) == ReadAnswer(partition_of("j2", 0))
+        assert await rig.read(lost) == ReadAnswer(partition_of("j2", 0))
+        assert rig.told == ["j1-result1.0#1: no such file"]
+        assert await rig.read(replace(request, partition=partition_of("j2", 0).partition)) == ReadAnswer()
+        assert rig.ran == ["j1", "j2"]
+
+    run(act())
+
+
+def test_lost_again_is_made_again() -> None:
+    """By the same plan, as often as it is needed."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        request = await rig.opened()
+        for number in range(2, 6):
+            rig.results.lost(f"j{number - 1}")
+            answer = await rig.read(replace(request, lent=f"j{number}"))
+            assert answer == ReadAnswer(partition_of(f"j{number}", 0))
+        assert rig.ran == [f"j{number}" for number in range(1, 6)]
+
+    run(act())
+
+
+def test_a_failed_rerun_is_told_to_those_who_wait() -> None:
+    """With its cause; nobody hears of it later, and the next reader tries again."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        request = replace(await rig.opened(), lent="j2")
+        rig.results.lost("j1")
+        rig.error = JobError("boom")
+        with pytest.raises(PartitionLostError, match=r"j1-result1.*could not be made again: boom"):
+            await rig.read(request)
+        rig.error = None
+        assert await rig.read(replace(request, lent="j3")) == ReadAnswer(partition_of("j3", 0))
+
+    run(act())
+
+
+@pytest.mark.parametrize("how", ["hash", "rebalance"])
+def test_a_stage_reads_one_run_unless_they_are_alike(how: str) -> None:
+    """Rows that go where their values say are the same on every run; others may not be mixed, the next stage may."""
+
+    async def act() -> None:
+        rig = Rig(2, how)
+        request = await rig.opened(index=0)
+        assert await rig.read(request) == ReadAnswer()
+        other = ReadRequest("r1", 1, partition_of("j1", 1).partition, request.stage, "no such file", "j2")
+        if how == "hash":
+            assert await rig.read(other) == ReadAnswer(partition_of("j2", 1))
+        else:
+            with pytest.raises(PartitionLostError, match="run the action again"):
+                await rig.read(other)
+        assert await rig.read(replace(other, stage=2, lost="")) == ReadAnswer(partition_of("j2", 1))
+        assert rig.ran == ["j1", "j2"]
+
+    run(act())
+
+
+def test_who_could_not_read_does_not_count() -> None:
+    """All were told to read, and none could: then the stage may read the new run, whatever the plan is."""
+
+    async def act() -> None:
+        rig = Rig(2, "rebalance")
+        request = await rig.opened(index=0)
+        requests = [replace(request, index=index, partition=partition_of("j1", index).partition) for index in (0, 1)]
+        for each in requests:
+            assert await rig.read(each) == ReadAnswer()
+        rig.go = asyncio.Event()
+        lost = [replace(each, lost="its host is gone", lent="j2") for each in requests]
+        waiting = [asyncio.ensure_future(rig.read(each)) for each in lost]
+        await asyncio.sleep(0)
+        rig.go.set()
+        assert await asyncio.gather(*waiting) == [ReadAnswer(partition_of("j2", index)) for index in (0, 1)]
+
+    run(act())
+
+
+def test_a_plan_too_large_is_not_sent() -> None:
+    """The reader is told, the job runs, and what it makes is read by whoever comes later."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        rig.plan = bytes(9 << 20)
+        request = await rig.opened()
+        rig.results.lost("j1")
+        rig.go = asyncio.Event()
+        with pytest.raises(PartitionLostError, match="9 MB"):
+            await rig.read(request)
+        rig.go.set()
+        assert await rig.results.open("r1") == (partition_of("j2", 0),)
+        assert await rig.read(request) == ReadAnswer(partition_of("j2", 0))
 
     run(act())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from cluster import Cluster
@@ -104,7 +105,7 @@ def test_hybrid_consumers_wait_for_the_last_producer_to_start() -> None:
 
 
 def test_mixed_edges_in_one_job() -> None:
-    """A pipelined pair first; its hybrid readers as its slots free; behind the blocking edge when all of it is there."""
+    """A pipelined pair first; its hybrid readers as slots free; blocking readers when all of it is there."""
     cluster = Cluster(4)
     cluster.submit(mixed())
     assert cluster.working() == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -128,16 +129,16 @@ def test_mixed_edges_in_one_job() -> None:
 
 
 def test_a_wide_stage_runs_on_few_workers() -> None:
-    """A thousand subtasks on four slots: four workers in one Spark job, each subtask once, and again for the next."""
+    """A thousand subtasks on four slots: four workers in one Spark job, and each subtask runs once."""
     cluster = Cluster(4)
-    cluster.submit(chain(1000, 1000, kinds=(BLOCKING,)))
+    cluster.submit(chain(1000))
     done: Counter[tuple[int, int]] = Counter()
     while cluster.working():
         assert len(cluster.working()) <= 4
         place = cluster.working()[0]
         done[place] += 1
         cluster.finish(*place)
-    assert done == Counter({(vertex, subtask): 1 for vertex in range(2) for subtask in range(1000)})
+    assert done == Counter({(0, subtask): 1 for subtask in range(1000)})
     assert [len(item.parts[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [4]
     assert cluster.ended["j1"].error is None
 
@@ -214,22 +215,24 @@ def test_workers_that_spark_never_starts_do_not_keep_the_job() -> None:
 def test_cancelling_what_never_came_does_not_touch_the_dataframe() -> None:
     """Only the Spark job of the workers is cancelled; that of the DataFrame returns well a moment later."""
     cluster = Cluster(4)
-    cluster.send(events.JobSubmitted("j1", side_by_side(2, 1), 4, 60))
-    cluster = Cluster(4)
-    graph = chain(2, 2, kinds=(HYBRID,), frame=True)
+    graph = side_by_side(2, 2)
+    graph = graph.with_vertex(replace(graph.vertex(0), reads_dataframe=True))
     cluster.send(events.JobSubmitted("j1", graph, 4, 60))
+    never = next(item for item in cluster.queue if item[2].vertex == WORKER)
+    cluster.queue.remove(never)
     cluster.run()
-    assert cluster.working() == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    late = cluster.task(1, 1)
-    for task in [task for task in cluster.tasks if task is not late]:
-        cluster.report(task)
-    cluster.report(late)
+    cluster.finish(1, 0)
+    cluster.finish(1, 1)
+    for subtask in range(2):
+        cluster.report(cluster.task(0, subtask))
+    assert not cluster.ended
     cluster.run()
+    assert cluster.of(do.CancelSparkJobs) == [do.CancelSparkJobs("j1", -1)]
     assert cluster.ended["j1"].error is None
 
 
 def test_duplicate_attempts_of_a_worker_are_parked() -> None:
-    """Spark's speculation starts a second attempt: it gets no answer while the first works, and its place after it."""
+    """Spark's speculation starts a second attempt: no answer while the first works, and its place after it."""
     cluster = Cluster(4)
     cluster.submit(chain(3))
     worker = cluster.task(0, 0)
@@ -238,6 +241,7 @@ def test_duplicate_attempts_of_a_worker_are_parked() -> None:
     cluster.send(events.TaskRegistered(call, second, "a", "tcp://x:1", worker.part))
     assert cluster.answers[call] == 0
     cluster.lose(worker, retried=False)
+    cluster.run()
     assert cluster.answers[call] == 1
     assert [item.attempt for item in cluster.of(do.AnswerRegistration)[-1:]] == [AttemptId("j1", 0, 0, 1)]
 
@@ -389,8 +393,9 @@ def test_waiting_behind_the_own_tasks_is_no_missing_slot() -> None:
     """Two pairs side by side on the slots of one: the second waits as long as the first takes, without a deadline."""
     graph = chain(2, 2, kinds=(PIPELINED,))
     other = chain(2, 2, kinds=(PIPELINED,))
-    vertices = (*graph.vertices, *(_moved(vertex) for vertex in other.vertices))
-    edges = (*graph.edges, *(_moved_edge(edge) for edge in other.edges))
+    vertices = (*graph.vertices, *(replace(vertex, id=vertex.id + 10) for vertex in other.vertices))
+    moved = [replace(e, id=e.id + 10, producer=e.producer + 10, consumer=e.consumer + 10) for e in other.edges]
+    edges = (*graph.edges, *moved)
     cluster = Cluster(4)
     cluster.submit(type(graph)("pairs", vertices, edges, (1, 11)))
     assert [place[0] for place in cluster.working()] == [0, 0, 1, 1]
@@ -401,21 +406,11 @@ def test_waiting_behind_the_own_tasks_is_no_missing_slot() -> None:
     assert cluster.ended["j1"].error is None
 
 
-def _moved(vertex):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    return replace(vertex, id=vertex.id + 10)
-
-
-def _moved_edge(edge):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    return replace(edge, id=edge.id + 10, producer=edge.producer + 10, consumer=edge.consumer + 10)
-
-
 def test_a_producer_that_readers_wait_for_passes_everybody() -> None:
-    """A reader holds a slot and its producer has failed before its first buffer: it gets the next slot, although
-    another job waits for all of them and the job has more than its share."""
+    """A reader holds a slot and its producer failed before its first buffer: the producer gets the next slot.
+
+    Although another job waits for all of them, and the reader's job has more than its share.
+    """
     cluster = Cluster(3)
     cluster.submit(word_count(HYBRID), "j1")
     cluster.submit(chain(2, 1), "all")
@@ -446,7 +441,7 @@ def test_readers_make_room_for_producers_that_run_together() -> None:
 
 
 def test_spark_jobs_that_fail_at_once_end_the_job_with_their_error() -> None:
-    """No environment can be started: after the allowed restarts the job ends with Spark's words, without time passing."""
+    """No environment can be started: when the restarts are used up the job ends with Spark's words, in no time."""
     cluster = Cluster(4)
     cluster.pace = 0.0
     cluster.send(events.JobSubmitted("j1", chain(4), 4, 60, restart=RestartSettings("fixed", 3)))

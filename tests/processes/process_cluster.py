@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import queue
 import secrets
 import signal
 import tempfile
@@ -16,19 +17,27 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from penstock.api.stream import Stream
+from penstock.bench.environment import environment_pids
 from penstock.graph.job_graph import JobGraph
 from penstock.job.driver import FinishedJob
 from penstock.job.launcher import Submission
 from penstock.job.master import JobHandle, JobMaster, MasterIdentity
 from penstock.job.parts import LaunchPart
+from penstock.network.rendezvous import sweep
 from penstock.services.local import EnvironmentLaunch, attach
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
 from penstock.spark.task import TaskPlan, run_worker
-from penstock.testing import wait_until
-from penstock.testing.process_launcher import Executor, Nursery, ProcessLauncher, ProcessPayload
+from penstock.testing import DEADLINE, wait_until
+from penstock.testing.process_launcher import WORKER_FAILURES, Executor, Nursery, ProcessLauncher, ProcessPayload
 
-PRELOADED = ("penstock.spark.task", "penstock.spark.result_reader", "penstock.torture.gates", "pyspark.cloudpickle")
+PRELOADED = (
+    "penstock.spark.task",
+    "penstock.services.local",
+    "penstock.spark.result_reader",
+    "penstock.torture.gates",
+    "pyspark.cloudpickle",
+)
 CONF = {
     "spark.penstock.environment.scope": "executor",
     "spark.penstock.environment.leaseTimeout": "20s",
@@ -71,7 +80,7 @@ class ProcessCluster:
         """The environment process beside an executor."""
         attachment = attach(dataclasses.replace(self._launch, scope_key=str(executor.pid)))
         attachment.close()
-        return int(attachment.environment.rsplit("-", 2)[1])
+        return _pid_of(attachment.environment)
 
     def read(self, finished: FinishedJob, schema: pa.Schema) -> pa.Table:
         """The rows of a job's result, read by a worker of the first executor."""
@@ -82,16 +91,28 @@ class ProcessCluster:
                 return pa.ipc.open_file(source).read_all().combine_chunks()
 
     def run_worker(self, work: Any) -> None:
-        """Run a function of a number and an attempt in a worker's process; fails where it raises."""
-        codes: list[int] = []
-        self.launcher.start_worker(bytes(cloudpickle.dumps(work)), 0, codes.append)
-        wait_until(lambda: bool(codes), "a worker of the test ends")
-        assert codes == [0]
+        """Run a function of number and attempt in a worker's process; as Spark, try it again where it raises."""
+        codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        found: list[int] = []
+        while 0 not in found and len(found) < WORKER_FAILURES:
+            self.launcher.start_worker(bytes(cloudpickle.dumps(work)), 0, codes.put)
+            found.append(codes.get(timeout=DEADLINE))
+        assert found[-1] == 0, found
 
     def close(self) -> None:
-        """End everything."""
+        """End everything; one that is just being started would look for the JobMaster as long as its lease lasts."""
+        wait_until(self._all_attached, "all environments are attached")
         self.master.close()
         self.launcher.close_executors()
+        sweep()  # what the next environment of this host would do with the folders of killed ones
+
+    def _all_attached(self) -> bool:
+        attached = {_pid_of(name) for name in list(self.master._driver.environments._attached)}
+        return {pid for pid in environment_pids(self._launch.application) if lives(pid)} == attached
+
+
+def _pid_of(environment: str) -> int:
+    return int(environment.rsplit("-", 2)[1])
 
 
 def kill(pid: int) -> None:

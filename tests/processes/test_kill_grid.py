@@ -5,10 +5,11 @@ Two producers, two consumers, two executors with an environment process each, so
 producer over TCP. Gates in the user's code hold the job in exactly the wanted phase (`penstock.torture.gates`), then
 there is one SIGKILL. What must come of it: every row once, and no subtask run again that need not be.
 
-Victims. `producer` and `consumer` are the process that works, or has worked, on p0 and c0. `environment`, `executor`
-and `host` are those beside p0 while writing, beside c0 while reading, and beside c1, the consumer that still runs,
-in the phase `half`; `finished environment` and `finished executor` are those beside c0 there. An executor's death
-ends all its workers and leaves its environment process; a host's death ends both.
+Victims. `producer` and `consumer` are the process that works, or has worked, on p0 and c0, `other producer` the one
+of p1, whose worker takes c0 where consumers start late: p0 ends first, and its worker is let go. `environment`,
+`executor` and `host` are those beside p0 while writing, beside c0 while reading, and beside c1, the consumer that
+still runs, in the phase `half`; `finished environment` and `finished executor` are those beside c0 there. An
+executor's death ends all its workers and leaves its environment process; a host's death ends both.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill
+from process_cluster import PRELOADED, ProcessCluster, kill, lives
 
 from penstock.job.master import JobHandle
+from penstock.shuffle.errors import JobCancelledError
 from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
 from penstock.torture import gates as gated
@@ -29,6 +31,7 @@ from penstock.torture.gates import Gates
 pytestmark = pytest.mark.processes
 
 WAIT = 30.0
+PLACINGS = 20
 ALL = "p0 p1 c0 c1"
 NONE = ""
 """In the table, `p@` stands for the producers whose partitions the victim held, `c@` for its consumers."""
@@ -37,6 +40,8 @@ REGION = "a pipelined exchange keeps nothing: both ends are one region, and its 
 STORED = "the partitions are complete, and the environments hold them, not the processes that wrote them"
 IDLE = "nothing runs there any more, and what it wrote is with the environments"
 LOST = "a partition is gone: its producer makes it again, and who knows the lost one and has not ended starts again"
+MADE_AGAIN = "the partition is made again, so whoever knows the first one starts again; the other producer goes on"
+ONCE = "what was read is gone: who reads again needs both producers again, and they are known to both consumers"
 
 TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
     ("pipelined", "writing", "producer"): (ALL, REGION),
@@ -60,18 +65,54 @@ TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
     ("blocking", "writing", "environment"): ("p0", "the other producer is beside another environment"),
     ("blocking", "writing", "executor"): ("p0", "the other producer is on another executor"),
     ("blocking", "writing", "host"): ("p0", "the other producer is on another host"),
-    ("blocking", "reading", "producer"): ("c@", "its worker has gone on to a consumer; " + STORED),
+    ("blocking", "reading", "producer"): (NONE, "its worker was let go; " + STORED),
+    ("blocking", "reading", "other producer"): ("c0", "its worker has gone on to a consumer; " + STORED),
     ("blocking", "reading", "consumer"): ("c0", STORED),
     ("blocking", "reading", "environment"): ("p@ c0 c1", LOST),
     ("blocking", "reading", "executor"): ("c0", STORED),
     ("blocking", "reading", "host"): ("p@ c0 c1", LOST),
-    ("blocking", "half", "producer"): (NONE, "its worker has ended c0 too; " + IDLE),
+    ("blocking", "half", "producer"): (NONE, "its worker was let go; " + STORED),
+    ("blocking", "half", "other producer"): (NONE, "its worker has ended c0 too; " + IDLE),
     ("blocking", "half", "consumer"): (NONE, IDLE),
     ("blocking", "half", "environment"): ("p@ c1", LOST + "; c0 has ended, and its result is elsewhere"),
     ("blocking", "half", "executor"): ("c1", STORED),
     ("blocking", "half", "host"): ("p@ c1", LOST + "; c0 has ended, and its result is elsewhere"),
     ("blocking", "half", "finished environment"): ("p@ c0 c1", LOST + "; c0's result is gone too"),
     ("blocking", "half", "finished executor"): (NONE, IDLE),
+    ("hybrid", "writing", "producer"): ("p0 c0 c1", MADE_AGAIN),
+    ("hybrid", "writing", "consumer"): ("c0", "what is written so far can be read again from its beginning"),
+    ("hybrid", "writing", "environment"): ("p0 c0 c1", MADE_AGAIN),
+    ("hybrid", "writing", "executor"): ("p0 c0 c1", MADE_AGAIN),
+    ("hybrid", "writing", "host"): ("p0 c0 c1", MADE_AGAIN),
+    ("hybrid", "reading", "producer"): (NONE, "its worker was let go; " + STORED),
+    ("hybrid", "reading", "consumer"): ("c0", STORED),
+    ("hybrid", "reading", "environment"): ("p@ c0 c1", LOST),
+    ("hybrid", "reading", "executor"): ("c0", STORED),
+    ("hybrid", "reading", "host"): ("p@ c0 c1", LOST),
+    ("hybrid", "half", "producer"): (NONE, "its worker was let go; " + STORED),
+    ("hybrid", "half", "consumer"): (NONE, IDLE),
+    ("hybrid", "half", "environment"): ("p@ c1", LOST + "; c0 has ended, and its result is elsewhere"),
+    ("hybrid", "half", "executor"): ("c1", STORED),
+    ("hybrid", "half", "host"): ("p@ c1", LOST + "; c0 has ended, and its result is elsewhere"),
+    ("hybrid", "half", "finished environment"): ("p@ c0 c1", LOST + "; c0's result is gone too"),
+    ("hybrid", "half", "finished executor"): (NONE, IDLE),
+    ("hybrid_selective", "writing", "producer"): (ALL, ONCE),
+    ("hybrid_selective", "writing", "consumer"): (ALL, ONCE),
+    ("hybrid_selective", "writing", "environment"): (ALL, ONCE),
+    ("hybrid_selective", "writing", "executor"): (ALL, ONCE),
+    ("hybrid_selective", "writing", "host"): (ALL, ONCE),
+    ("hybrid_selective", "reading", "producer"): (NONE, "it has ended, and the environment holds what is not read"),
+    ("hybrid_selective", "reading", "consumer"): (ALL, ONCE),
+    ("hybrid_selective", "reading", "environment"): (ALL, ONCE),
+    ("hybrid_selective", "reading", "executor"): (ALL, ONCE),
+    ("hybrid_selective", "reading", "host"): (ALL, ONCE),
+    ("hybrid_selective", "half", "producer"): (NONE, IDLE),
+    ("hybrid_selective", "half", "consumer"): (NONE, IDLE),
+    ("hybrid_selective", "half", "environment"): ("p0 p1 c1", ONCE + "; c0 has ended, and its result is elsewhere"),
+    ("hybrid_selective", "half", "executor"): ("p0 p1 c1", ONCE + "; c0 has ended, and its result is held"),
+    ("hybrid_selective", "half", "host"): ("p0 p1 c1", ONCE + "; c0 has ended, and its result is elsewhere"),
+    ("hybrid_selective", "half", "finished environment"): (ALL, ONCE + "; c0's result is gone too"),
+    ("hybrid_selective", "half", "finished executor"): (NONE, IDLE),
 }
 """What runs again, and why no more and no less."""
 
@@ -107,22 +148,25 @@ class HeldJob:
 
     @classmethod
     def start(cls, cluster: ProcessCluster, folder: Path, mode: str, phase: str) -> HeldJob:
-        """Submit it and wait until it is in its phase."""
+        """Submit it and lead it into its phase."""
         gates = Gates(str(folder))
-        gates.prepare(phase)
         job = cls(cluster, gates, mode, cluster.submit(gated.stream(gates, mode)))
-        ended = {"writing": (), "reading": ("v0.0", "v0.1"), "half": ("v0.0", "v0.1", "v1.0")}[phase]
-        there = ("p0", "p1") if phase == "writing" and mode == "blocking" else ("p0", "p1", "c0", "c1")
-        wait_until(lambda: all(gates.pids(place) for place in there), f"{there} are there", WAIT)
-        wait_until(lambda: all(job.has_ended(place) for place in ended), f"{ended} have ended", WAIT)
+        gates.reach(phase, mode, job.has_ended)
+        if mode != "blocking":
+            wait_until(job.are_announced, "the consumers know both partitions", WAIT)
         return job
 
+    def are_announced(self) -> bool:
+        """Whether the JobMaster has told the consumers of both partitions."""
+        told = self.cluster.trace(self.handle.job, "partition_consumable")
+        return all(any(f"-e0.{number}#" in entry for entry in told) for number in range(2))
+
     def has_ended(self, place: str) -> bool:
-        """Whether a subtask has ended well."""
-        return any(
-            f"/{place}#" in entry and "FINISHED" in entry
-            for entry in self.cluster.trace(self.handle.job, "task_finished")
-        )
+        """Whether a subtask has ended well; for the first producer also that its worker was let go."""
+        name = f"/v{'pc'.index(place[0])}.{place[1]}#"
+        ends = self.cluster.trace(self.handle.job, "task_finished")
+        ended = any(name in entry and entry.endswith("FINISHED") for entry in ends)
+        return ended and (place != "p0" or not lives(self.gates.pids(place)[0]))
 
     def beside(self, place: str) -> str:
         """All that was first given to the executor of this subtask."""
@@ -140,23 +184,39 @@ class HeldJob:
         """Open all gates; the job ends with the right rows. The subtasks that ran again."""
         self.gates.open_all()
         finished = self.handle.wait(WAIT)
+        for seconds, name, ids in finished.result.trace:
+            print(f"{seconds:8.3f} {name} {ids}")
         found = self.cluster.read(finished, gated.rows().schema)
         assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
         return self.restarted(finished.result.trace)
 
 
+def started_apart(cluster: ProcessCluster, folder: Path, mode: str, phase: str) -> HeldJob:
+    """A held job whose consumers are on different executors.
+
+    Pipelined tasks come at the same time and are given out in the order in which workers come, so a job with another
+    placing is cancelled and started anew.
+    """
+    for number in range(PLACINGS):
+        own = folder / str(number)
+        own.mkdir()
+        job = HeldJob.start(cluster, own, mode, phase)
+        if job.gates.group("c0") != job.gates.group("c1"):
+            return job
+        job.handle.cancel("its consumers are on one executor")
+        with pytest.raises(JobCancelledError):
+            job.handle.wait(WAIT)
+    raise AssertionError(f"no placing with the consumers apart among {PLACINGS}")
+
+
 def strike(job: HeldJob, phase: str, victim: str) -> str:
     """Kill; everything that was with the victim."""
     gates, cluster = job.gates, job.cluster
-    if victim in ("producer", "consumer"):
-        place = f"{victim[0]}0"
-        if job.mode == "blocking" and phase == "half" and victim == "producer":
-            # One of the two workers has gone on to c1: this is about the other one.
-            place = next(other for other in ("p0", "p1") if gates.pids(other) != gates.pids("c1"))
+    if victim.endswith(("producer", "consumer")):
+        place = {"producer": "p0", "other producer": "p1", "consumer": "c0"}[victim]
         (pid,) = gates.pids(place)
-        with_it = " ".join(other for other in ALL.split() if gates.pids(other) == [pid])
         kill(pid)
-        return with_it
+        return place
     place = {"writing": "p0", "reading": "c0", "half": "c1"}[phase]
     place = "c0" if victim.startswith("finished") else place
     with_it = job.beside(place)
@@ -176,10 +236,11 @@ def expected(entry: str, with_it: str) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize(("mode", "phase", "victim"), TABLE, ids="-".join)
+@pytest.mark.parametrize(("mode", "phase", "victim"), list(TABLE))
 def test_cell(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, victim: str) -> None:
     """One kill: every row comes out once, and exactly what the table says runs again, each subtask once."""
-    job = HeldJob.start(cluster, tmp_path, mode, phase)
+    start = started_apart if victim == "finished executor" else HeldJob.start
+    job = start(cluster, tmp_path, mode, phase)
     with_it = strike(job, phase, victim)
     entry, reason = TABLE[mode, phase, victim]
     again = expected(entry, with_it)
@@ -188,7 +249,7 @@ def test_cell(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, vi
     assert job.finish() == again, reason
 
 
-@pytest.mark.parametrize(("mode", "phase", "victim"), NO_SENSE, ids="-".join)
+@pytest.mark.parametrize(("mode", "phase", "victim"), list(NO_SENSE))
 def test_cell_that_makes_no_sense(
     cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, victim: str
 ) -> None:

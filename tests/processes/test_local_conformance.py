@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from local_harness import LocalHarness
 
+from penstock.services.local import Attachment
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance_hybrid import HybridConformance
 
 pytestmark = pytest.mark.processes
 
@@ -31,5 +33,36 @@ class TestLocalService(ShuffleServiceConformance):
     def service(self, request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
         """One application per test, gone behind it."""
         harness = LocalHarness(request.node.name)
+        yield harness
+        harness.close()
+
+
+class LittleMemoryHarness(LocalHarness):
+    """Host `a`, where the suite writes, has eight segments. Its readers' hosts have the usual memory."""
+
+    def commander(self, name: str) -> Attachment:
+        """The harness's own attachment to a host."""
+        usual = self.conf
+        if name == "a":
+            self.conf = {**usual, "spark.penstock.network.memory": "2m"}
+        try:
+            return super().commander(name)
+        finally:
+            self.conf = usual
+
+
+class TestLocalServiceWithLittleMemory(HybridConformance):
+    """Hybrid partitions in eight segments: nearly everything goes through the disk."""
+
+    kinds = (PartitionKind.HYBRID_FULL, PartitionKind.HYBRID_SELECTIVE)
+    clog_limit = 16 << 20
+    call = ShuffleServiceConformance.call
+    exchange = ShuffleServiceConformance.exchange
+    pytest_generate_tests = ShuffleServiceConformance.pytest_generate_tests
+
+    @pytest.fixture
+    def service(self, request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
+        """One application per test, gone behind it."""
+        harness = LittleMemoryHarness(request.node.name)
         yield harness
         harness.close()

@@ -108,7 +108,8 @@ class HybridPort:
             except ProtocolError:
                 self._host.references.release(segment)
                 raise
-        self._refill()
+        if piece.finished:
+            self._refill()
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
         """The task sends an event; raises ProtocolError for any but the two that end a subpartition."""

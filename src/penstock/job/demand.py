@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job would run now if it had the slots, matched with the workers it has. Pure.
 
-Needs come in the order of the regions, so producers come before their consumers. A region whose tasks must run
-together takes workers all at once or none, and those it waits for are kept for it; every other subtask takes any
-worker that is idle.
+Needs come in the order of the regions, so producers come before their consumers; what running readers wait for comes
+before all else. A region whose tasks must run together takes workers all at once or none, and those it waits for are
+kept for it; every other subtask takes any worker that is idle.
 """
 
 from __future__ import annotations
@@ -11,16 +11,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.job.job_tasks import Place
+Group = tuple[int, int]
+"""A vertex, and how many of its subtasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Subtasks to run, for workers; the vertices whose DataFrame is to be read, with their tasks; together or not."""
+    """One region: subtasks that nobody has taken, and DataFrames to be read, each as a vertex and its tasks.
 
-    places: tuple[Place, ...]
-    frames: tuple[tuple[int, int], ...] = ()
+    `urgent`: subtasks that run already, and hold slots, wait for these.
+    """
+
+    region: int
+    groups: tuple[Group, ...]
+    frames: tuple[Group, ...] = ()
     together: bool = False
+    urgent: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many workers it takes."""
+        return sum(count for _, count in self.groups)
+
+    def first(self, count: int) -> list[Group]:
+        """The first so many subtasks."""
+        found = []
+        for vertex, there in self.groups:
+            if count > 0:
+                found.append((vertex, min(there, count)))
+                count -= there
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +48,9 @@ class Demand:
     """Slots a job asks for: `workers`, and `frames` as `(vertex, tasks)`. `together`: all of them or none."""
 
     workers: int
-    frames: tuple[tuple[int, int], ...] = ()
+    frames: tuple[Group, ...] = ()
     together: bool = False
+    urgent: bool = False
 
     @property
     def slots(self) -> int:
@@ -39,36 +60,45 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The subtasks that idle workers may take now, the idle workers to keep, and what is missing."""
+    """What idle workers may take now, how many of the others to keep, and what is missing.
 
-    starts: tuple[Place, ...]
+    `firm` is how many idle workers must not be given to another job; `covered` are the regions that run together
+    and whose workers are all there or on their way.
+    """
+
+    starts: tuple[Group, ...]
     kept: int
+    firm: int
+    covered: tuple[int, ...]
     demand: Demand | None
 
 
 def match(needs: Iterable[Need], idle: int, coming: int) -> Match:
     """Give `idle` workers to the needs in order; `coming` ones will be idle soon, so nobody is launched for them."""
-    starts: list[Place] = []
-    missing = kept = 0
-    for need in needs:
-        count = len(need.places)
-        if need.together or need.frames:
-            lack = max(0, count - idle - coming)
-            if missing:
-                break  # what comes earlier gets its slots first
-            if lack or need.frames:
-                return Match(tuple(starts), kept + min(idle, count), Demand(lack, need.frames, need.together))
-            if idle >= count:
-                starts += need.places
-                idle -= count
-            else:
-                coming -= count - idle
-                kept, idle = kept + idle, 0
-            continue
-        now = min(idle, count)
-        starts += need.places[:now]
-        idle -= now
-        later = min(coming, count - now)
-        coming -= later
-        missing += count - now - later
-    return Match(tuple(starts), kept, Demand(missing) if missing else None)
+    starts: list[Group] = []
+    frames: list[Group] = []
+    covered: list[int] = []
+    missing = kept = firm = 0
+    urgent = False
+    for need in sorted(needs, key=lambda need: not need.urgent):
+        if (missing or frames) and (need.together or urgent > need.urgent):
+            break  # what comes earlier gets its slots first
+        now = min(idle, need.count)
+        later = min(coming, need.count - now)
+        lack = need.count - now - later
+        if need.together and (lack or need.frames):
+            demand = Demand(lack, need.frames, together=True, urgent=need.urgent)
+            return Match(tuple(starts), kept + now, firm, tuple(covered), demand)
+        idle, coming = idle - now, coming - later
+        if need.together:
+            covered.append(need.region)
+        if need.together and later:
+            kept += now
+        else:
+            starts += need.first(now)
+        firm += now if need.together or need.urgent else 0
+        missing += lack
+        frames += need.frames
+        urgent = urgent or (need.urgent and bool(lack or need.frames))
+    asked = Demand(missing, tuple(frames), urgent=urgent) if missing or frames else None
+    return Match(tuple(starts), kept, firm, tuple(covered), asked)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.graph.job_graph import JobGraph
 from penstock.job import events
 from penstock.job import instructions as do
 from penstock.job.calls import Calls
@@ -31,10 +32,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that went well: its figures and the partitions of its result."""
+    """A job that went well: its figures, the partitions of its result, and the plan as it was run."""
 
     result: JobResult
     partitions: tuple[ShuffleDescriptor, ...]
+    graph: JobGraph | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -224,7 +226,7 @@ class JobDriver:
         self._end(instruction.job, instruction.error)
 
     def _complete_job(self, instruction: do.CompleteJob) -> None:
-        self._end(instruction.job, FinishedJob(instruction.result, instruction.partitions))
+        self._end(instruction.job, FinishedJob(instruction.result, instruction.partitions, instruction.graph))
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.environments.forget_job(job)

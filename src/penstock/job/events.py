@@ -15,6 +15,8 @@ from penstock.shuffle.settings import RestartSettings
 
 WORKER = -2
 """The `vertex` of a worker's identity: a Spark task that asks for one subtask after the other."""
+LENT = -(1 << 30)
+"""The `part` of a worker that no Spark job of the job started: a read task lends its slot while it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,16 @@ class JobSubmitted:
     slots_total: int
     slots_timeout: float
     target_bytes: int = 64 << 20
-    restart: RestartSettings = RestartSettings()
+    restart: RestartSettings = field(default_factory=RestartSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRegistered:
     """A Spark task is there and asks for a deployment.
 
-    A worker (`attempt.vertex` is WORKER, `attempt.subtask` its number) takes any subtask, again and again; a task that
-    reads a DataFrame's partition can be that subtask only, and says which Spark job (`part`) it belongs to.
+    A worker (`attempt.vertex` is WORKER, `attempt.subtask` its number) takes any subtask, again and again; a task
+    that reads a DataFrame's partition can be that subtask only, and says which Spark job (`part`) it belongs to. A
+    lent worker (`part` is LENT) has a negative number of its own choice, and stays until the job is over.
     """
 
     call: int

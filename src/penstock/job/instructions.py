@@ -17,7 +17,7 @@ SLOTS = "slots"
 DEPLOY = "deploy"
 """The deadline for the tasks of a region to be there; see `deploy_deadline`."""
 RESTART = "restart"
-"""The deadline after which what failed is run again."""
+"""The deadline after which what failed is run again; see `restart_deadline`."""
 UNEXPLAINED = "unexplained"
 """The deadline for Spark to say why it stopped tasks."""
 DRAIN = "drain"
@@ -26,6 +26,8 @@ SETTLE = "settle"
 """The deadline after which Spark is asked to cancel what did not stop by itself."""
 GRACE = "grace"
 """The deadline for tasks whose Spark job has returned already, as after the user's cancel."""
+LENT = "lent"
+"""The deadline after which slots that readers lend are counted, where a DataFrame is still to be read."""
 ABANDON = "abandon"
 """The deadline after which a job ends although something never reported its end."""
 
@@ -33,6 +35,11 @@ ABANDON = "abandon"
 def deploy_deadline(region: int, round_: int) -> str:
     """The deadline for the tasks of one region to be there, at one of its starts."""
     return f"{DEPLOY} {region} {round_}"
+
+
+def restart_deadline(round_: int) -> str:
+    """The deadline after which what one restart has reset is run again."""
+    return f"{RESTART} {round_}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +162,12 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True)
 class CompleteJob:
-    """The job is over, with success; the partitions of its result in order."""
+    """The job is over, with success; the partitions of its result in order, and the plan as it was run."""
 
     job: str
     result: JobResult
     partitions: tuple[ShuffleDescriptor, ...]
+    graph: JobGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ GRACE_SECONDS = 0.5
 """How long tasks have to stop when Spark has returned already."""
 UNEXPLAINED_SECONDS = 2.0
 """How long Spark has to say why it stopped a task."""
+LENT_SECONDS = 2.0
+"""How long after the last reader lent its slot they are counted, where a DataFrame is still to be read."""
 ABANDON_SECONDS = 30.0
 """How long Spark has to return after its cancel."""
 

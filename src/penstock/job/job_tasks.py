@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
-from penstock.graph.job_graph import RESULT_EDGE, JobGraph, JobVertex
+from penstock.graph.job_graph import RESULT_EDGE, JobEdge, JobGraph, JobVertex
 from penstock.job.result import VertexProgress
 from penstock.job.subtask import Subtask
 from penstock.job.topology import JobTopology
@@ -39,6 +39,8 @@ class JobTasks:
         self._topology = topology
         self._by_place: dict[Place, Subtask] = {}
         self._books: dict[int, _Book] = {}
+        self._sources: dict[int, list[ShuffleDescriptor]] = {}
+        """What consumers of an edge are told of its producers, from the first deployment that needs it."""
 
     @property
     def _graph(self) -> JobGraph:
@@ -75,9 +77,13 @@ class JobTasks:
             return []
         return [self._by_place[vertex, index] for index in range(self._graph.vertex(vertex).parallelism)]
 
-    def pending(self, vertex: int) -> list[Place]:
-        """The subtasks of a vertex that nobody has taken, in order."""
-        return [(vertex, index) for index in self._books[vertex].pending]
+    def pending(self, vertex: int) -> int:
+        """How many subtasks of a vertex nobody has taken."""
+        return len(self._books[vertex].pending)
+
+    def first_pending(self, vertex: int, count: int) -> list[Place]:
+        """The first of them."""
+        return [(vertex, index) for index in self._books[vertex].pending[:count]]
 
     def is_complete(self, vertex: int) -> bool:
         """Whether all subtasks of a vertex ended well."""
@@ -88,6 +94,21 @@ class JobTasks:
         """Whether all subtasks of a vertex run or ended well."""
         book = self._books.get(vertex)
         return book is not None and book.undeployed == 0
+
+    def undeployed(self, vertex: int) -> int:
+        """How many subtasks of a vertex neither run nor have ended well."""
+        book = self._books.get(vertex)
+        return book.undeployed if book is not None else self._graph.vertex(vertex).parallelism
+
+    def is_begun(self, vertex: int) -> bool:
+        """Whether any subtask of a vertex runs or has ended well."""
+        book = self._books.get(vertex)
+        return book is not None and book.undeployed < self._graph.vertex(vertex).parallelism
+
+    def is_running(self, vertex: int) -> bool:
+        """Whether any subtask of a vertex runs."""
+        book = self._books.get(vertex)
+        return book is not None and book.unfinished > book.undeployed
 
     def take(self, subtask: Subtask) -> None:
         """Somebody will run it."""
@@ -108,21 +129,26 @@ class JobTasks:
         if not subtask.deployed:
             self.take(subtask)
             self.deploy(subtask)
+        if subtask.empty:
+            self.tell_anew(subtask)
 
-    def reset(self, subtask: Subtask, born: int) -> None:
-        """It is to be run again, from its beginning, since restart `born`."""
+    def reset(self, subtask: Subtask, round_: int) -> None:
+        """It is to be run again, from its beginning: restart `round_`."""
         book = self._books[subtask.vertex.id]
         book.undeployed += subtask.deployed
         book.unfinished += subtask.is_finished
         self.take(subtask)
         insort(book.pending, subtask.index)
-        self._by_place[subtask.place] = subtask.again(self._topology.job, born)
+        self._by_place[subtask.place] = subtask.again(self._topology.job, round_)
+        self.tell_anew(subtask)
 
     def deployment(self, subtask: Subtask, attempt: AttemptId) -> TaskDeployment:
         """What an attempt is told: its channels with what is known of their producers, and its partitions."""
         inputs = []
         for edge, channels in self._topology.inputs(subtask.vertex.id, subtask.index):
-            sources = tuple((self._source(edge.id, edge.producer, i), first, count) for i, first, count in channels)
+            known = self._sources_of(edge)
+            # The one place whose cost is that of the channels: they are what the attempt is told.
+            sources = tuple([(known[index], first, count) for index, first, count in channels])
             inputs.append(InputDeployment(edge.id, sources, self._graph.vertex(edge.producer).reads_dataframe))
         counts = {edge: p.subpartitions for edge, _, p in self._topology.outputs(subtask.vertex, subtask.index)}
         outputs = tuple(OutputDeployment(edge, d, counts[edge]) for edge, d in subtask.outputs.items())
@@ -161,6 +187,18 @@ class JobTasks:
             sum(1 for s in subtasks if s.is_ended),
             self.sums(vertex, live),
         )
+
+    def tell_anew(self, subtask: Subtask) -> None:
+        """What consumers are told of a subtask has changed: it can be read, is empty, or is run again."""
+        for edge in self._graph.outputs_of(subtask.vertex.id):
+            if edge.id in self._sources:
+                self._sources[edge.id][subtask.index] = self._source(edge.id, *subtask.place)
+
+    def _sources_of(self, edge: JobEdge) -> list[ShuffleDescriptor]:
+        if edge.id not in self._sources:
+            producers = range(self._graph.vertex(edge.producer).parallelism)
+            self._sources[edge.id] = [self._source(edge.id, edge.producer, index) for index in producers]
+        return self._sources[edge.id]
 
     def _source(self, edge: int, vertex: int, index: int) -> ShuffleDescriptor:
         producer = self._by_place[vertex, index]

@@ -27,6 +27,16 @@ class Submission:
     settings: Settings
     slots_total: int
     payload: object = None
+    again: Callable[[JobGraph], Rerun] | None = field(default=None, repr=False, compare=False)
+    """Plans the same job once more, by the graph of its first run; None where that can't be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A job once more, under a new id. `plan` is what whoever lends it a slot needs, as the launcher packs it."""
+
+    submission: Submission
+    plan: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ from penstock.job.environments import SHUTDOWN
 from penstock.job.launcher import Launcher, Submission
 from penstock.job.master_core import MasterCore
 from penstock.job.result import JobProgress
-from penstock.job.results import Build, Partitions, Results
+from penstock.job.results import Build, ResultCalls, Results
 from penstock.job.server import OPTIONS, JobMasterService
 from penstock.job.sessions import Sessions
-from penstock.shuffle import Settings, ShuffleMasterContext
+from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError
 
 _LOG = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class JobMaster:
         context = ShuffleMasterContext(self.identity.application, self.settings, self._on_fatal_error)
         core = MasterCore(self.settings.shuffle.service)
         self._driver = JobDriver(core, self._launcher, context)
-        self._results = Results(self._run_for_result)
+        self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
         self._driver.on_result_lost = self._result_lost
         service = JobMasterService(self._driver, Sessions(self.identity.secret), self._results)
         server = grpc.aio.server(options=OPTIONS)
@@ -254,15 +254,18 @@ class JobMaster:
             for environment in self._driver.environments.silent_since(time.monotonic() - lease):
                 self._driver.lose_environment(environment.name, f"no heartbeat for {lease:g} s")
 
-    def _run_for_result(self, submission: Submission) -> asyncio.Future[Partitions]:
+    def _lose_partition(self, partition: PartitionId, cause: str) -> None:
+        self._driver.handle(events.PartitionsLost((partition,), cause))
+
+    def _run_for_result(self, submission: Submission) -> asyncio.Future[FinishedJob]:
         finished = self._driver.submit(submission)
 
-        async def partitions() -> Partitions:
+        async def leased() -> FinishedJob:
             done = await asyncio.shield(finished)
             self._loop.call_later(submission.settings.job.result_lease, self._expire, submission.job)
-            return done.partitions
+            return done
 
-        return asyncio.ensure_future(partitions())
+        return asyncio.ensure_future(leased())
 
     def _result_lost(self, job: str) -> None:
         if self._results.lost(job):

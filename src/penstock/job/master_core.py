@@ -4,20 +4,21 @@
 `handle(event, now)` gives the instructions the event leads to. What belongs to no job any more (a late task, a late
 partition) is answered or released at once.
 
-Jobs share the application's slots. Free ones go to the job that holds the fewest, of equals to the one that has waited
-longest since it got any; what it wants all at once or not at all is kept free for it, and nobody passes. While somebody
-waits, a job with more than its even share takes no new subtasks on its surplus, so it shrinks as its tasks end.
+Jobs share the application's slots: `fairness` says who gets the next ones, and from whom they are taken.
+
+Read tasks that wait for what a job makes again may lend it their slots. Those are nobody's to give, so they are not
+counted; but where jobs have lent slots only and must still read a DataFrame, which takes another one, they are
+refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
 from penstock.job import events
 from penstock.job import instructions as do
-from penstock.job.demand import Demand
+from penstock.job.fairness import Claim, even_share, grant_of, in_line, to_be_freed
 from penstock.job.job_context import JobContext
 from penstock.job.job_core import JobCore
 from penstock.job.result import JobProgress, TraceEntry
@@ -91,38 +92,54 @@ class MasterCore:
         return core.trace() if core is not None else []
 
     def _schedule(self) -> None:
-        demands = {name: job.use_workers(None) for name, job in self._jobs.items()}
-        waiting = {name for name, demand in demands.items() if demand is not None}
-        if len(self._jobs) > 1 and waiting:
-            for name, job in self._jobs.items():
-                if waiting - {name}:
-                    demands[name] = job.use_workers(max(1, job.slots_total // len(self._jobs)))
-        while self._grant_next(demands):
+        if len(self._jobs) > 1:
+            self._make_room()
+        for job in self._jobs.values():
+            job.use_workers()
+        while self._grant_next():
             pass
 
-    def _grant_next(self, demands: dict[str, Demand | None]) -> bool:
-        """Give the next job in the line what it wants; whether there may be another one."""
-        line = [(self._jobs[name].slots_held, self._served.get(name, 0), name) for name, d in demands.items() if d]
-        for _, _, name in sorted(line, key=itemgetter(0, 1)):
-            job, demand = self._jobs[name], demands[name]
-            free = job.slots_total - self.slots_in_use
-            if demand is None or free < (demand.slots if demand.together else 1):
-                return False
-            others = len(line) > 1 and not demand.together
-            share = max(1, job.slots_total // len(self._jobs) - job.slots_held) if others else free
-            self._turn += 1
-            self._served[name] = self._turn
-            job.grant(demand, min(free, share))
-            demands[name] = job.use_workers(None)
-            return True
-        return False
+    def _make_room(self) -> None:
+        """Take workers that ask for work from jobs with too many of them, for those who are first in the line."""
+        claims = self._claims()
+        share = even_share(claims, self._slots_total)
+        free = self._slots_total - self.slots_in_use
+        lacking, others = to_be_freed(in_line(claims, share), claims, free, share)
+        for name, surplus in others:
+            if lacking > 0:
+                lacking -= self._jobs[name].give_back(min(surplus, lacking))
+
+    def _grant_next(self) -> bool:
+        """Give the first in the line what it wants; whether there may be another one."""
+        claims = self._claims()
+        share = even_share(claims, self._slots_total)
+        line = in_line(claims, share)
+        granted = grant_of(line, self._slots_total - self.slots_in_use, share) if line else 0
+        if not granted or line[0].demand is None:
+            return False
+        self._turn += 1
+        self._served[line[0].job] = self._turn
+        self._jobs[line[0].job].grant(line[0].demand, granted)
+        return True
+
+    def _claims(self) -> list[Claim]:
+        return [
+            Claim(name, job.slots_held, job.demand(), self._served.get(name, 0)) for name, job in self._jobs.items()
+        ]
+
+    @property
+    def _slots_total(self) -> int:
+        """The slots of the application, as the newest job was told."""
+        return next((job.slots_total for job in reversed(self._jobs.values())), 0)
 
     def _forget_ended(self) -> None:
-        for name in [name for name, job in self._jobs.items() if job.lifecycle.is_terminal]:
+        for name in [name for name, job in self._jobs.items() if job.is_over]:
             del self._jobs[name]
             self._served.pop(name, None)
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
+        self._turn += 1
+        self._served[event.job] = self._turn
         self._jobs[event.job] = JobCore(event, self._result_service, self._context)
         self._jobs[event.job].wait_for_slots()
 
@@ -187,8 +204,16 @@ class MasterCore:
 
     def _deadline_passed(self, event: events.DeadlinePassed) -> None:
         job = self._jobs.get(event.job)
-        if job is not None:
-            job.deadline_passed(event.what)
+        if job is None:
+            return
+        job.deadline_passed(event.what)
+        if (
+            job.is_last_lend(event.what)
+            and sum(each.slots_starved for each in self._jobs.values()) >= job.slots_total
+        ):
+            for starved in self._jobs.values():
+                if starved.slots_starved:
+                    starved.refuse_lent()
 
     def _result_released(self, event: events.ResultReleased) -> None:
         if event.job in self._jobs:

@@ -34,6 +34,7 @@ class Parts:
         self._frames: dict[int, int] = {}
         self._confirmed: set[int] = set()
         self._slots: dict[int, int] = {}
+        self._cancelled: set[int] = set()
 
     @property
     def all_returned(self) -> bool:
@@ -88,6 +89,16 @@ class Parts:
         self._confirmed.discard(vertex)
         return part if part in self._open else None
 
+    def cancel(self, part: int) -> bool:
+        """We cancel a Spark job; whether that is new."""
+        is_new = part in self._open and part not in self._cancelled
+        self._cancelled.add(part)
+        return is_new
+
+    def was_cancelled(self, part: int) -> bool:
+        """Whether we have cancelled a Spark job, so that its end is no news."""
+        return part in self._cancelled
+
     def returned(self, part: int) -> LaunchPart | None:
         """A Spark job is over: what it was, or None where that is known already."""
         self._slots.pop(part, None)
@@ -96,6 +107,10 @@ class Parts:
     def is_current(self, launched: LaunchPart) -> bool:
         """Whether anybody cares how it ended: it was not given up."""
         return launched.vertex is None or self._frames.get(launched.vertex) == launched.part
+
+    def open_workers(self) -> list[int]:
+        """The Spark jobs of workers that have not returned."""
+        return [launched.part for launched in self._open.values() if launched.vertex is None]
 
     def open_frames(self) -> list[int]:
         """The vertices of the DataFrame jobs that have not returned, given up or not."""

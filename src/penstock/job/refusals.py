@@ -28,3 +28,13 @@ def slots_queue_timeout(name: str, needed: int, seconds: float) -> str:
         f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) beside other Penstock jobs for its slots:"
         f" 0 of {needed} slots obtained; run them one after the other, or give Spark more cores"
     )
+
+
+def no_slot_for_dataframe(name: str, slots: int) -> str:
+    """All slots are held by tasks that wait for a job which can't read its DataFrame without one."""
+    return (
+        f"a partition that this task reads is lost, and job {name}, which makes it again, has to read a DataFrame for"
+        f" that; all {slots} slots are held by tasks that wait for it. Run the action again when this one has ended:"
+        " the job goes on and its result stays. To prevent it, leave a slot free (a smaller numPartitions), or"
+        " persist() the stream ahead and make the DataFrame again with toDF()"
+    )

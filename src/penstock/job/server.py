@@ -18,6 +18,7 @@ import grpc
 from penstock.job import events
 from penstock.job.driver import JobDriver
 from penstock.job.environments import SHUTDOWN, AttachedEnvironment
+from penstock.job.result_reads import ReadRequest
 from penstock.job.results import Results
 from penstock.job.sessions import ENVIRONMENT, Session, Sessions
 from penstock.shuffle import AttemptId, PartitionId, control
@@ -56,6 +57,7 @@ class JobMasterService:
             control.TASK_FINISHED: self._task_finished,
             control.TASK_LOST: self._task_lost,
             control.OPEN_RESULT: self._open_result,
+            control.READ_RESULT: self._read_result,
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -178,3 +180,6 @@ class JobMasterService:
     async def _open_result(self, _: Session, message: Message) -> Message:
         partitions = await self._results.open(str(message["result"]))
         return {"partitions": [descriptor.to_wire() for descriptor in partitions]}
+
+    async def _read_result(self, _: Session, message: Message) -> Message:
+        return (await self._results.read(ReadRequest.from_wire(message))).to_wire()

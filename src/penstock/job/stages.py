@@ -4,18 +4,19 @@
 A region may start when all it reads is there: over a blocking edge, when every producer has ended well (and, where it
 reads a DataFrame, that DataFrame's Spark job too); over a hybrid edge, when every producer runs or has ended, so that
 no consumer holds a slot that a producer still needs. Where a vertex leaves its parallelism open, it is chosen here
-when its region may start, from the bytes that its producers wrote; nothing is kept per producer and consumer.
+when its region may start, from the bytes that its producers wrote; nothing is kept per producer and consumer. A plan
+that comes with the choice made, because it was run before, keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.graph.job_graph import JobEdge, JobVertex
+from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.graph.shares import FEW_BYTES, Cut, choose_shares
-from penstock.job.job_tasks import JobTasks
+from penstock.job.job_tasks import JobTasks, Place
 from penstock.job.parts import Parts
 from penstock.job.topology import JobTopology
 
@@ -25,10 +26,12 @@ class Stages:
 
     def __init__(self, topology: JobTopology, slots: int, target_bytes: int) -> None:
         self.regions = regions(topology.graph)
+        self.slots = slots
         self._topology = topology
-        self._slots = slots
         self._target = target_bytes
         self._region_of = {vertex: region for region in self.regions for vertex in region.vertices}
+        self._reads = {region.number: _edges_into(topology.graph, region) for region in self.regions}
+        self._behind = self._vertices_behind()
         self._sizes: dict[int, list[int]] = {}
         self._counted: set[tuple[int, int]] = set()
         self._chosen: set[int] = set()
@@ -74,8 +77,32 @@ class Stages:
 
     def read_by(self, region: Region) -> list[JobEdge]:
         """The edges over which the region reads stored partitions of other regions."""
-        inside = region.vertices
-        return [e for e in self._topology.graph.edges if e.consumer in inside and e.producer not in inside]
+        return self._reads[region.number]
+
+    def is_awaited(self, region: Region, tasks: JobTasks) -> bool:
+        """Whether anything runs behind the region, and so holds a slot while it waits for it."""
+        return any(tasks.is_running(vertex) for vertex in self._behind[region.number])
+
+    def waiting_behind(self, region: Region, tasks: JobTasks, withdrawn: Collection[Place]) -> list[Place]:
+        """What runs behind the region and reads, over a hybrid edge, what does not run, or is `withdrawn` now."""
+        stopped = {vertex for vertex, _ in withdrawn}
+        found: list[Place] = []
+        for vertex in self._behind[region.number]:
+            producers = [edge.producer for edge in self._topology.graph.inputs_of(vertex) if edge.kind.is_hybrid]
+            if any(producer in stopped or tasks.undeployed(producer) for producer in producers):
+                found += [subtask.place for subtask in tasks.of(vertex) if subtask.is_live and subtask.deployed]
+        return found
+
+    def _vertices_behind(self) -> dict[int, list[int]]:
+        """For each region the vertices of other regions that read from it, directly or through others."""
+        behind: dict[int, list[int]] = {}
+        for region in reversed(self.regions):
+            found: dict[int, None] = {}
+            for later in self.regions[region.number + 1 :]:
+                if any(edge.producer in region.vertices for edge in self._reads[later.number]):
+                    found.update(dict.fromkeys((*later.vertices, *behind[later.number])))
+            behind[region.number] = list(found)
+        return behind
 
     def _may_start(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
         return all(self._is_readable(edge, tasks, parts) for edge in self.read_by(region))
@@ -91,14 +118,14 @@ class Stages:
         return self._topology.graph.vertex(edge.consumer).subpartitions is not None and not edge.is_broadcast
 
     def _choose(self, vertex: JobVertex) -> None:
-        if vertex.subpartitions is None or vertex.id in self._chosen:
+        if vertex.subpartitions is None or vertex.shares or vertex.id in self._chosen:
             return
         self._chosen.add(vertex.id)
         edges = self._topology.graph.inputs_of(vertex.id)
         known = [self._sizes[edge.id] for edge in edges if edge.id in self._sizes]
         # A service that counts no bytes leaves nothing to choose by: then there are as many consumers as slots.
         totals = [sum(column) for column in zip(*known, strict=True)] or [FEW_BYTES] * vertex.subpartitions
-        shares = choose_shares(totals, self._slots, self._target, self._cut(vertex, edges))
+        shares = choose_shares(totals, self.slots, self._target, self._cut(vertex, edges))
         chosen = replace(vertex, parallelism=len(shares), shares=shares)
         self._topology.graph = self._topology.graph.with_vertex(chosen)
 
@@ -110,3 +137,8 @@ class Stages:
             return None
         producers = self._topology.graph.vertex(own[0].producer).parallelism
         return Cut(side, self._sizes[own[0].id], producers)
+
+
+def _edges_into(graph: JobGraph, region: Region) -> list[JobEdge]:
+    inside = region.vertices
+    return [edge for edge in graph.edges if edge.consumer in inside and edge.producer not in inside]

@@ -40,17 +40,17 @@ class Subtask:
     round: int = 0
     """How many restarts the job had seen when this attempt was deployed."""
     born: int = 0
-    """How many it had seen when this attempt became due."""
+    """How many it had seen when the last finished attempt was withdrawn: who was deployed before has read that."""
 
     @classmethod
     def of(cls, job: str, vertex: JobVertex, index: int) -> Subtask:
         """A subtask nobody has started."""
         return cls(vertex, index, ExecutionLifecycle(f"{job}/v{vertex.id}.{index}"))
 
-    def again(self, job: str, born: int) -> Subtask:
-        """The next attempt, which nobody has started; it is due since restart `born`."""
+    def again(self, job: str, round_: int) -> Subtask:
+        """The next attempt, which nobody has started; this one is withdrawn by restart `round_`."""
         fresh = Subtask.of(job, self.vertex, self.index)
-        fresh.generation, fresh.born = self.generation + 1, born
+        fresh.generation, fresh.born = self.generation + 1, round_ if self.is_finished else self.born
         fresh.user_errors, fresh.known = self.user_errors, self.known
         return fresh
 

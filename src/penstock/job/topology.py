@@ -6,7 +6,7 @@ A thin view of the execution graph for the JobMaster; nothing is kept per channe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from penstock.graph.execution_graph import ExecutionGraph
@@ -45,7 +45,7 @@ class JobTopology:
     def graph(self, graph: JobGraph) -> None:
         self._graph = graph
         self._execution = ExecutionGraph(graph)
-        self.consumers_of = cache(self._consumers_of)
+        self._pointwise = cache(self._pointwise_consumers)
 
     def outputs(self, vertex: JobVertex, subtask: int) -> Iterator[tuple[int, str, PartitionDescriptor]]:
         """What a subtask writes: the edge, the service and the partition."""
@@ -85,13 +85,19 @@ class JobTopology:
                 return RESULT_EDGE, vertex
         raise KeyError(dataset)
 
-    def _consumers_of(self, edge: int, index: int) -> tuple[int, ...]:
+    def consumers_of(self, edge: int, index: int) -> Sequence[int]:
+        """The subtasks that read a producer's partition."""
         description = self.graph.edge(edge)
-        count = self.graph.vertex(description.consumer).parallelism
-        if not description.is_pointwise:
-            return tuple(range(count))
-        return tuple(
-            subtask
-            for subtask in range(count)
-            if any(producer == index for producer, _, _ in self._execution.channels_of(edge, subtask))
-        )
+        if description.is_pointwise:
+            return self._pointwise(edge).get(index, ())
+        consumer = self.graph.vertex(description.consumer)
+        if consumer.shares and not description.is_broadcast:
+            return [i for i, share in enumerate(consumer.shares) if share.reads(description.side, index)]
+        return range(consumer.parallelism)
+
+    def _pointwise_consumers(self, edge: int) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for subtask in range(self.graph.vertex(self.graph.edge(edge).consumer).parallelism):
+            for producer, _, _ in self._execution.channels_of(edge, subtask):
+                found.setdefault(producer, []).append(subtask)
+        return found

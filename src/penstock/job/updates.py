@@ -33,6 +33,7 @@ class Updates:
         if edge in subtask.consumable or edge not in subtask.outputs:
             return
         subtask.consumable.add(edge)
+        self._tasks.tell_anew(subtask)
         descriptor = subtask.outputs[edge]
         self._record("partition_consumable", str(descriptor.partition))
         self._tell(edge, subtask.index, descriptor)
@@ -47,6 +48,8 @@ class Updates:
         if edge == RESULT_EDGE:
             return
         consumer = self._topology.graph.edge(edge).consumer
+        if not self._tasks.is_running(consumer):
+            return
         told = 0
         for number in self._topology.consumers_of(edge, index):
             reader = self._tasks.find(consumer, number)

@@ -362,7 +362,8 @@ class HybridPartition(Endings):
             raise ProtocolError(f"{self.partition_id}: an empty buffer")
         if self.is_finished or any(log.end is not None for log in logs):
             raise ProtocolError(f"{self.partition_id}: its producer writes after it has finished")
-        self._lifecycle.apply(PartitionEvent.WRITE)
+        if self._lifecycle.state is not PartitionState.WRITING:
+            self._lifecycle.apply(PartitionEvent.WRITE)
         if not logs:
             self._environment.on_recycle(piece)
         else:
@@ -373,8 +374,10 @@ class HybridPartition(Endings):
                 log.items.append(item)
         self._announce()
         for log in logs:
-            self._wake(log.cursors)
-        self._go_on()
+            if log.cursors:
+                self._wake(log.cursors)
+        if piece.finished:  # memory comes and goes in segments: within one there is nothing new to ask
+            self._go_on()
         return bool(logs)
 
     def _announce(self) -> None:

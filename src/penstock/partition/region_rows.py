@@ -176,7 +176,7 @@ def _copy(values: Bytes, chosen: slice | Ints, into: Bytes) -> None:
     if isinstance(chosen, slice):
         into[:] = values[chosen]
         return
-    # Brings the values of a small split into the cache, in order: half the time of fetching them row by row at random.
+    # Brings the values of a small split into the cache, in order: half the time of fetching row by row at random.
     values.reshape(-1)[::_CACHE_LINE].max()
     np.take(values, chosen, axis=0, out=into, mode="clip")  # any other mode copies once more
 

@@ -3,7 +3,8 @@
 
 Control runs over gRPC with MessagePack dictionaries; every call but the two of the handshake carries the
 session that the handshake gave. Errors travel inside the answer, by type name and text, so that the caller
-raises what the callee raised. Nothing is ever unpickled.
+raises what the callee raised. Nothing here is ever unpickled; the answer to ReadResult may carry a plan, as opaque
+bytes, which a read task unpickles: it comes from a JobMaster that has proved the secret, as Spark's closures do.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ PARTITION_CONSUMABLE = "PartitionConsumable"
 TASK_FINISHED = "TaskFinished"
 TASK_LOST = "TaskLost"
 OPEN_RESULT = "OpenResult"
+READ_RESULT = "ReadResult"
 
-TASK_METHODS = frozenset({REGISTER_TASK, AWAIT_PRODUCERS, TASK_FINISHED})
+TASK_METHODS = frozenset({REGISTER_TASK, AWAIT_PRODUCERS, TASK_FINISHED, READ_RESULT})
 """What an environment relays for its tasks."""
 
 Message = dict[str, Any]

@@ -4,7 +4,7 @@
 Spark calls `partitions()` in a planning process when an action is planned, not before: that opens the result,
 which runs the job if it has not run. `read()` runs on executors, attaches to the host's environment and reads one
 re-readable partition: any of them, in any order, any number of times. Spark does not plan the same DataFrame
-twice, so a second action reads what is there.
+twice, so a second action reads what is there; what is not there any more is made again (`result_access`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor, control
-from penstock.shuffle.errors import PartitionError, SettingError
-from penstock.spark.result_reader import read_partitions
+from penstock.shuffle.errors import SettingError
+from penstock.spark.result_access import ResultAccess, ResultPlace
 
 NAME = "penstock"
 TICKET = "ticket"
 
 
 class ResultPartition(InputPartition):  # type: ignore[misc]  # PySpark is not followed by mypy here
-    """One partition of a result: where it is, and how to reach its host's environment."""
+    """One partition of a result: which one, where it was when it was planned, how to reach an environment."""
 
-    def __init__(self, descriptor: ShuffleDescriptor, schema: pa.Schema, launch: EnvironmentLaunch) -> None:
-        super().__init__(descriptor.partition.index)
-        self.descriptor = descriptor.to_wire()
-        self.schema = schema
-        self.launch = launch
+    def __init__(self, place: ResultPlace) -> None:
+        super().__init__(place.index)
+        self.place = place
 
 
 class PenstockDataSource(DataSource):  # type: ignore[misc]  # as above
@@ -74,7 +71,10 @@ class ResultReader(DataSourceReader):  # type: ignore[misc]  # as above
             # No deadline here: the job's own deadlines end it, and keepalive sees a dead driver.
             answer = client.call(control.OPEN_RESULT, {"result": ticket.result}, None)
         descriptors = [ShuffleDescriptor.from_wire(tuple(wire)) for wire in answer["partitions"]]
-        return [ResultPartition(descriptor, ticket.schema, launch) for descriptor in descriptors]
+        return [
+            ResultPartition(ResultPlace(ticket.result, index, descriptor, ticket.schema, launch))
+            for index, descriptor in enumerate(descriptors)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in Spark's Arrow types."""
@@ -87,8 +87,4 @@ class ResultReader(DataSourceReader):  # type: ignore[misc]  # as above
 
 def read_result(partition: ResultPartition) -> Iterator[pa.RecordBatch]:
     """The batches of a result partition, read through the environment of this host."""
-    descriptor = ShuffleDescriptor.from_wire(tuple(partition.descriptor))
-    try:
-        yield from read_partitions((descriptor,), partition.schema, partition.launch)
-    except PartitionError as error:
-        raise type(error)(f"{error}. Spark keeps the plan of this DataFrame, so make it again with toDF()") from None
+    return ResultAccess(partition.place).batches()

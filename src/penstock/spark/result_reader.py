@@ -9,9 +9,10 @@ host is asked for when its turn comes. Limit: so many files at a time are held o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,6 +30,9 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.errors import PartitionError
 from penstock.shuffle.ids import Wire
+
+if TYPE_CHECKING:
+    from penstock.services.local.attachment import Attachment
 
 _READER_VERTEX = -2
 """A reader is no vertex of the job: its attempts are of this one."""
@@ -66,15 +70,33 @@ def read_partitions(
     descriptors: Sequence[ShuffleDescriptor], schema: pa.Schema, launch: EnvironmentLaunch
 ) -> Iterator[pa.RecordBatch]:
     """The batches of these partitions; raises the PartitionError of the first that can't be read."""
-    from penstock.services.local.attachment import attach
-    from penstock.spark.task import TaskEnvironments, launch_here
-
     wanted = [descriptor for descriptor in descriptors if not descriptor.empty]
     if not wanted:
         return
+    with attached(launch) as attachment:
+        yield from read_attached(attachment, wanted, schema, launch)
+
+
+@contextmanager
+def attached(launch: EnvironmentLaunch) -> Iterator[Attachment]:
+    """An attachment to this host's environment, which is started where there is none."""
+    from penstock.services.local.attachment import attach
+    from penstock.spark.task import launch_here
+
+    attachment = attach(launch_here(launch))
+    try:
+        yield attachment
+    finally:
+        attachment.close()
+
+
+def read_attached(
+    attachment: Attachment, wanted: Sequence[ShuffleDescriptor], schema: pa.Schema, launch: EnvironmentLaunch
+) -> Batches:
+    """The batches of these partitions, none of them empty, over an attachment; errors as of `read_partitions`."""
+    from penstock.spark.task import TaskEnvironments
+
     with ExitStack() as stack:
-        attachment = attach(launch_here(launch))
-        stack.callback(attachment.close)
         environments = TaskEnvironments(launch, attachment, Settings.from_conf(launch.settings))
         stack.callback(environments.close)
         parts: list[Batches] = []

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD
+from pyspark import RDD, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.driver import FinishedJob
-from penstock.job.launcher import Submission
+from penstock.job.events import LENT
+from penstock.job.launcher import Rerun, Submission
 from penstock.job.master import JobHandle
 from penstock.job.parts import LaunchPart
 from penstock.job.result import JobProgress, JobResult
@@ -185,7 +186,19 @@ class SparkRuntime:
         for planned in frames.values():
             plan_scans(planned)
         slots = total_slots(self._context, settings.job.slots_timeout)
-        return Submission(job, graph, settings, slots, SparkPayload(workers, frames, frame, user, self._spark))
+        payload = SparkPayload(workers, frames, frame, user, self._spark)
+        again = functools.partial(self._again, dict(dataframes), settings, user)
+        # What reads another job's partitions may find those gone too; planned anew, it makes them first.
+        reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
+        return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
+
+    def _again(
+        self, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread, graph: JobGraph
+    ) -> Rerun:
+        """The same job under a new id, by this plan, and what a task packs out that lends it a slot."""
+        submission = self._submission(graph, dataframes, settings, user)
+        plan = TaskPlan(self._application.launch(settings), submission.job, graph, LENT)
+        return Rerun(submission, cloudpickle.dumps(plan))
 
     def _register_format(self) -> None:
         if self._spark not in self._application.sessions:

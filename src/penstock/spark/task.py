@@ -40,6 +40,8 @@ STATUS_DDL = "vertex int, subtask int, state string, error string"
 _STATUS_SCHEMA = pa.schema(
     [("vertex", pa.int32()), ("subtask", pa.int32()), ("state", pa.string()), ("error", pa.string())]
 )
+LOST = "LOST"
+"""How a task ends whose own environment is gone: the JobMaster knows."""
 _REPORT_SECONDS = 30.0
 _TEXT_LIMIT = 16 << 10
 _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
@@ -77,6 +79,16 @@ def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
 def run_worker(plan: TaskPlan, number: int, attempt: int) -> Status:
     """Be worker `number` until there is nothing more to do; `attempt` tells its processes apart."""
     return (WORKER, number, *_run(plan, AttemptId(plan.job, WORKER, number, attempt), None))
+
+
+def lend_slot(plan: TaskPlan) -> tuple[str, str]:
+    """Work for a job in a Spark task that waits for its end: the state and error of the last subtask.
+
+    Raises what the job refuses this task with. A lent worker's number is its own choice: negative, so that it is none
+    of the job's own workers', and no other Spark task's.
+    """
+    task = _spark_attempt()
+    return _run(plan, AttemptId(plan.job, WORKER, -1 - task, task), None)
 
 
 def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
@@ -154,7 +166,7 @@ def _run(plan: TaskPlan, identity: AttemptId, rows: Batches | None) -> tuple[str
     except _QUIET as refusal:
         return "CANCELED", str(refusal)
     except EnvironmentLostError as lost:
-        return "LOST", str(lost)
+        return LOST, str(lost)
     finally:
         attachment.close()
 

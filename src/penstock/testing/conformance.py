@@ -35,6 +35,7 @@ pytest.register_assert_rewrite(
     "penstock.testing.conformance_flow",
     "penstock.testing.conformance_answers",
     "penstock.testing.conformance_ranges",
+    "penstock.testing.conformance_hybrid",
 )
 
 from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below
@@ -42,12 +43,15 @@ from penstock.testing.conformance_answers import AnswerConformance  # noqa: E402
 from penstock.testing.conformance_data import DataConformance  # noqa: E402
 from penstock.testing.conformance_exchange import JOB, Exchange, ServiceUnderTest  # noqa: E402
 from penstock.testing.conformance_flow import FlowConformance  # noqa: E402
+from penstock.testing.conformance_hybrid import HybridConformance  # noqa: E402
 from penstock.testing.conformance_ranges import RangeConformance  # noqa: E402
 
 __all__ = ["JOB", "Exchange", "ServiceUnderTest", "ShuffleServiceConformance"]
 
 
-class ShuffleServiceConformance(DataConformance, FlowConformance, AnswerConformance, RangeConformance):
+class ShuffleServiceConformance(
+    DataConformance, FlowConformance, AnswerConformance, RangeConformance, HybridConformance
+):
     """Subclass it, name the kinds, provide the fixture `service`.
 
     `kinds`: the partition kinds the service has; tests of flags none of them has are skipped. `clog_limit`: a
@@ -82,5 +86,8 @@ _KINDS_BY_FIXTURE: dict[str, Callable[[PartitionKind], bool]] = {
     "kind": lambda _: True,
     "pipelined_kind": lambda kind: kind.pipelined and kind.back_pressured,
     "blocking_kind": lambda kind: not kind.pipelined,
+    "hybrid_kind": lambda kind: kind.is_hybrid,
+    "kept_kind": lambda kind: kind.is_hybrid and kind.reconnectable,
+    "selective_kind": lambda kind: kind.is_hybrid and not kind.reconnectable,
     "rereadable_kind": lambda kind: kind.reconnectable and not kind.back_pressured,
 }

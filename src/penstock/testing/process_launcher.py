@@ -8,8 +8,8 @@ stands in for Spark is this:
   workers, so that a worker costs milliseconds. Nobody computes in a nursery or an executor.
 - An executor is the leader of a session; `kill` ends it with all its workers at once, as the end of a JVM does. What
   its workers detached (an environment process) stays.
-- A worker that dies is started again under a new attempt, at most `WORKER_FAILURES` times, on its executor or the one
-  that took its place: Spark's `spark.task.maxFailures` on a cluster. One that returns is not.
+- A worker that dies is started again under a new attempt until it has died `WORKER_FAILURES` times, as with Spark's
+  `spark.task.maxFailures` on a cluster; one that returns is not. A dead executor is replaced then.
 - A cancel kills at once; Spark's does so some seconds later. A part that reads a DataFrame is refused.
 
 Functions come pickled, over a socket pair that only the parent has, and are unpickled in the worker itself.
@@ -74,6 +74,11 @@ class Executor:
     def is_dead(self) -> bool:
         """Whether its process has ended."""
         return self._dead
+
+    @property
+    def load(self) -> int:
+        """How many workers it runs."""
+        return len(self._ended)
 
     def run(self, work: bytes, number: int, attempt: int, ended: Ended) -> int:
         """Start a worker; the key to stop it by. On a dead executor it has ended at once."""
@@ -154,7 +159,7 @@ class Nursery:
 
 
 class ProcessLauncher:
-    """A `Launcher` over some executors; worker n goes to executor n modulo their number."""
+    """A `Launcher` over some executors; a worker goes to the one that runs the fewest, of equals to the first."""
 
     def __init__(self, nursery: Nursery, executors: int = 1) -> None:
         self._nursery = nursery
@@ -193,14 +198,14 @@ class ProcessLauncher:
             executor.close()
 
     def start_worker(self, work: bytes, number: int, ended: Ended) -> tuple[Executor, int]:
-        """Start an attempt of a worker on its executor, which is replaced if it is dead: the executor and the key."""
+        """Start an attempt of a worker: its executor and its key there. Dead executors are replaced first."""
         with self._lock:
-            place = number % len(self.executors)
-            if self.executors[place].is_dead:
-                self.executors[place].close()
-                self.executors[place] = self._nursery.start_executor()
-            executor, attempt = self.executors[place], next(self._attempts)
-        return executor, executor.run(work, number, attempt, ended)
+            for place, executor in enumerate(self.executors):
+                if executor.is_dead:
+                    executor.close()
+                    self.executors[place] = self._nursery.start_executor()
+            executor = min(self.executors, key=lambda executor: executor.load)
+            return executor, executor.run(work, number, next(self._attempts), ended)
 
     def returned(self, job: str, part: int) -> None:
         """A part is over."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.stream import Stream
+from penstock.testing import wait_until
 from penstock.testing.sources import fromBatches
 
 PHASES = ("writing", "reading", "half")
 WRITE, READ = "write", "read"
-_ROWS = 1000
+_ROWS = 5000
+"""Of one batch: so many that a writer gathers no more, or its flushes would decide what is one message."""
 _BATCHES = 4
 _HOLD_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
@@ -50,14 +52,29 @@ class Gates:
 
     def open_all(self) -> None:
         """Nobody waits any more."""
-        self.open(WRITE, f"{READ}-c0", f"{READ}-c1")
+        self.open(f"{WRITE}-p0", f"{WRITE}-p1", f"{READ}-c0", f"{READ}-c1")
 
-    def prepare(self, phase: str) -> None:
-        """Open what does not hold a job of `stream` in this phase; before the job starts."""
-        if phase != "writing":
-            self.open(WRITE)
+    def reach(self, phase: str, mode: str, has_ended: Callable[[str], bool], seconds: float = 60.0) -> None:
+        """Lead a job of `stream` that was just submitted into a phase; AssertionError where it does not come.
+
+        `has_ended` says of a subtask's name whether it has ended well.
+        """
+
+        def wait_for(ready: Callable[[str], object], *places: str) -> None:
+            wait_until(lambda: all(ready(place) for place in places), f"{phase}: {', '.join(places)}", seconds)
+
+        wait_for(self.pids, "p0", "p1")
+        if mode != "blocking":
+            wait_for(self.pids, "c0", "c1")
+        if phase == "writing":
+            return
+        for place in ("p0", "p1"):  # one after the other, so that it is known which worker is let go
+            self.open(f"{WRITE}-{place}")
+            wait_for(has_ended, place)
+        wait_for(self.pids, "c0", "c1")
         if phase == "half":
             self.open(f"{READ}-c0")
+            wait_for(has_ended, "c0")
 
     def mark(self, place: str) -> None:
         """This process works on the subtask with this name and has given or seen rows."""
@@ -95,8 +112,9 @@ class HeldProducer:
         """As a function for `mapInArrow`."""
         for number, batch in enumerate(batches):
             if number == 1:
-                self.gates.mark(f"p{batch['origin'][0].as_py()}")
-                yield from self.gates.hold(WRITE, batch)
+                place = f"p{batch['origin'][0].as_py()}"
+                self.gates.mark(place)
+                yield from self.gates.hold(f"{WRITE}-{place}", batch)
             yield batch
 
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of who has read which run of a result, and how a read task's question travels."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.job.result_reads import ReadAnswer, ReadRequest, StageReads
+from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle.control import pack, unpack
+
+
+def request(job: str, index: int, stage: int = 1) -> ReadRequest:
+    """A question about a partition of that job."""
+    return ReadRequest("r1", index, PartitionId(f"{job}-result0", index, 1), stage, "gone", "j9")
+
+
+def test_question_and_answer_travel() -> None:
+    """Over the control plane, with bytes and without a partition."""
+    asked = request("j1", 3)
+    assert ReadRequest.from_wire(unpack(pack(asked.to_wire()))) == asked
+    partition = ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT, "a")
+    for answer in (
+        ReadAnswer(),
+        ReadAnswer(partition),
+        ReadAnswer(job="j2", plan=b"\x00\xff"),
+        ReadAnswer(ask_again=True),
+    ):
+        assert ReadAnswer.from_wire(unpack(pack(answer.to_wire()))) == answer
+
+
+STEPS = st.tuples(st.sampled_from(["note", "undo", "ask"]), st.sampled_from(["j1", "j2", "j3"]), st.integers(0, 5))
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_it_knows_what_other_tasks_read(steps: list[tuple[str, str, int]]) -> None:
+    """As a table of the run each partition was last read of, in one stage; another stage knows nothing of it."""
+    reads = StageReads()
+    last: dict[int, str] = {}
+    for step, job, index in steps:
+        asked = request(job, index)
+        if step == "note":
+            reads.note(asked, job)
+            last[index] = job
+        elif step == "undo":
+            reads.undo(asked)
+            if last.get(index) == job:
+                del last[index]
+        expected = any(run != job for other, run in last.items() if other != index)
+        assert reads.has_read_another(asked, job) == expected
+        assert not reads.has_read_another(request(job, index, stage=2), job)
+
+
+def test_only_the_last_stages_are_kept() -> None:
+    """So that a result that is read for ever takes a bounded place; a stage that is not known is not kept."""
+    reads = StageReads()
+    for stage in range(-1, 1000):
+        reads.note(request("j1", 0, stage), "j1")
+    assert not reads.has_read_another(request("j2", 1, 0), "j2")
+    assert not reads.has_read_another(request("j2", 1, -1), "j2")
+    assert reads.has_read_another(request("j2", 1, 999), "j2")

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions of a `toDF()` result that are lost are made again under the DataFrame that Spark has planned.
+
+The tasks that wait for them hold the slots, all of them where there are more partitions than slots, and work for the
+job meanwhile. Other numbers of slots and other schedulers run in a driver of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from session_probe import SessionProbe, mark, marks, wait_until
+
+import penstock
+from penstock.api.stream import Stream
+
+pytestmark = pytest.mark.spark
+
+FILES = 4
+ROWS = 1000
+KEYS = 50
+LIMIT_SECONDS = 30.0
+
+Rows = list[tuple[Any, ...]]
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of Parquet files."""
+    return write_numbers(tmp_path_factory.mktemp("numbers"))
+
+
+def write_numbers(folder: Path) -> str:
+    """Files of rows `k`, `v`; each key comes equally often."""
+    for number in range(FILES):
+        values = range(number * ROWS, (number + 1) * ROWS)
+        table = pa.table({"k": pa.array([v % KEYS for v in values], pa.int64()), "v": pa.array(values, pa.int64())})
+        pq.write_table(table, folder / f"part-{number}.parquet")
+    return str(folder)
+
+
+def counted(spark: Any, numbers: str, partitions: int, mode: str = "blocking") -> Stream:
+    """The number of rows of each key."""
+    keyed = penstock.readParquet(spark, numbers).keyBy("k", numPartitions=partitions, mode=mode)
+    return keyed.agg(n=("*", "count"))
+
+
+EXPECTED = [(key, FILES * ROWS // KEYS) for key in range(KEYS)]
+
+
+def rows(frame: Any) -> Rows:
+    """The rows in order."""
+    return sorted(map(tuple, frame.collect()))
+
+
+def kill_environment(spark: Any) -> None:
+    """SIGKILL of the host's environment process: all partitions are gone."""
+    os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
+
+
+def remove_partition(spark: Any, dataset: str, index: int) -> None:
+    """Remove the files of one partition, behind everybody's back."""
+    from penstock.spark.runtime import SparkRuntime
+
+    runtime = SparkRuntime.of(spark)
+    place = runtime._application.launch(runtime.settings()).place()
+    folders = [folder for folder in [place.results, *place._folders_elsewhere()] if folder.exists()]
+    (found,) = [path for folder in folders for path in folder.glob(f"{dataset}.{index}.*")]
+    for file in found.iterdir():
+        file.unlink()
+
+
+def last_job(spark: Any) -> str:
+    """The job that wrote the newest result which is held."""
+    jobs = {name.partition("-")[0] for name in SessionProbe(spark).files()}
+    return max(jobs, key=lambda job: int(job[1:]))
+
+
+@pytest.mark.parametrize(("partitions", "mode"), [(3, "pipelined"), (16, "blocking"), (16, "auto")])
+def test_lost_with_their_environment(spark: Any, numbers: str, partitions: int, mode: str) -> None:
+    """Between two actions: the second one, by the same plan, has the right rows; the third reads what is there."""
+    frame = counted(spark, numbers, partitions, mode).toDF()
+    assert rows(frame) == EXPECTED
+    assert frame.rdd.getNumPartitions() == partitions
+    kill_environment(spark)
+    began = time.monotonic()
+    assert rows(frame) == EXPECTED
+    assert time.monotonic() - began < LIMIT_SECONDS
+    made = last_job(spark)
+    assert rows(frame) == EXPECTED
+    assert last_job(spark) == made
+
+
+def test_nothing_is_left_behind(spark: Any, numbers: str) -> None:
+    """After the loss, the re-making and another loss: no job, slot, task or memory; the partitions once."""
+    probe = SessionProbe(spark)
+    frame = counted(spark, numbers, 16).toDF()
+    kill_environment(spark)
+    assert rows(frame) == EXPECTED
+    before = probe.holdings()
+    kill_environment(spark)
+    assert rows(frame) == EXPECTED
+    after = {**before, "files": [name.replace(last_job(spark), "job") for name in probe.files()]}
+    assert len(after["files"]) == 16
+    probe.wait_as_before({**before, "files": probe.files()})
+
+
+def test_lost_file(spark: Any, numbers: str) -> None:
+    """One partition's files are gone: found by its reader, made again under the action; the old run is released."""
+    frame = counted(spark, numbers, 16).toDF()
+    assert rows(frame) == EXPECTED
+    job = last_job(spark)
+    remove_partition(spark, f"{job}-result1", 9)
+    assert rows(frame) == EXPECTED
+    files = SessionProbe(spark).files()
+    assert not [name for name in files if name.startswith(f"{job}-")]
+    assert len([name for name in files if name.startswith(f"{last_job(spark)}-")]) == 16
+
+
+def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
+    """A sort reads its input twice, a self-join has two readers: each of their tasks gets its partition."""
+    frame = counted(spark, numbers, 16).toDF()
+    assert rows(frame) == EXPECTED
+    ordered, joined = frame.orderBy("k"), frame.alias("a").join(frame.alias("b"), "k")
+    assert ordered.count() == joined.count() == KEYS
+    kill_environment(spark)
+    assert [tuple(row) for row in ordered.collect()] == EXPECTED
+    kill_environment(spark)
+    assert [row[0] for row in rows(joined)] == list(range(KEYS))
+    kill_environment(spark)
+    assert rows(frame.coalesce(1)) == EXPECTED
+    assert len(frame.take(3)) == 3
+
+
+def test_a_deal_is_not_mixed_with_an_earlier_one(spark: Any, numbers: str) -> None:
+    """Rebalanced rows lie elsewhere on each run: who has read of the earlier run is told, and may read the new one."""
+    stream = penstock.readParquet(spark, numbers).rebalance(32, mode="blocking")
+    frame = stream.toDF()
+    expected = rows(frame)
+    job = last_job(spark)
+    # The last one, so that others have been read when its turn comes.
+    remove_partition(spark, f"{job}-result1", 31)
+    with pytest.raises(Exception, match=r"order in which they come.*run the action again"):
+        frame.collect()
+    assert rows(frame) == expected
+    kill_environment(spark)
+    assert rows(frame) == expected
+
+
+def failing(folder: str) -> Stage:
+    """A stage that fails once `fail` exists."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if Path(folder, "fail").exists():
+            raise ValueError("not this time")
+        yield from batches
+
+    return stage
+
+
+def test_a_rerun_that_fails(spark: Any, numbers: str, tmp_path: Path) -> None:
+    """The action fails with the user's own error; once the cause is gone, the same DataFrame works again."""
+    stream = penstock.readParquet(spark, numbers).mapInArrow(failing(str(tmp_path)), "k long, v long")
+    frame = stream.keyBy("k", numPartitions=16, mode="blocking").agg(n=("*", "count")).toDF()
+    assert rows(frame) == EXPECTED
+    kill_environment(spark)
+    Path(tmp_path, "fail").touch()
+    with pytest.raises(Exception, match=r"(?s)could not be made again.*not this time"):
+        frame.collect()
+    Path(tmp_path, "fail").unlink()
+    assert rows(frame) == EXPECTED
+
+
+def gated(folder: str) -> Stage:
+    """A stage that leaves a mark and, once `hold` exists, waits for `go`."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark(f"{folder}/working")
+        end = time.monotonic() + 60
+        while Path(folder, "hold").exists() and not Path(folder, "go").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        yield from batches
+
+    return stage
+
+
+def test_a_cancelled_action_does_not_take_the_job_with_it(spark: Any, numbers: str, tmp_path: Path) -> None:
+    """Its tasks, which worked for the job, are killed; the job goes on with workers of its own."""
+    probe = SessionProbe(spark)
+    stream = penstock.readParquet(spark, numbers).mapInArrow(gated(str(tmp_path)), "k long, v long")
+    frame = stream.keyBy("k", numPartitions=16, mode="blocking").agg(n=("*", "count")).toDF()
+    assert rows(frame) == EXPECTED
+    for pid in marks(tmp_path / "working"):
+        (tmp_path / "working" / str(pid)).unlink()
+    kill_environment(spark)
+    Path(tmp_path, "hold").touch()
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        spark.sparkContext.setJobGroup("impatient", "cancelled by the test")
+        try:
+            frame.collect()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            errors.append(error)
+
+    action = threading.Thread(target=act)
+    action.start()
+    wait_until("readers work for the job", lambda: marks(tmp_path / "working"), LIMIT_SECONDS)
+    (job,) = probe.jobs()
+    spark.sparkContext.cancelJobGroup("impatient")
+    action.join(LIMIT_SECONDS)
+    assert errors
+    Path(tmp_path, "go").touch()
+    wait_until("the job is over", lambda: probe.jobs() == [], LIMIT_SECONDS)
+    assert last_job(spark) == job
+    assert rows(frame) == EXPECTED
+    assert last_job(spark) == job
+
+
+def test_dataframe_with_a_slot_left(spark: Any) -> None:
+    """Fewer partitions than slots: the job reads its DataFrame beside the waiting tasks."""
+    frame = penstock.repartition(spark.range(0, 100, 1, 2), 3, "id")
+    assert rows(frame) == [(number,) for number in range(100)]
+    kill_environment(spark)
+    assert rows(frame) == [(number,) for number in range(100)]
+
+
+def test_dataframe_without_a_slot_says_so(spark: Any) -> None:
+    """All slots wait: the action says what happened and what to do; done again, it reads what was made meanwhile."""
+    frame = penstock.repartition(spark.range(0, 100, 1, 2), 16, "id", mode="blocking")
+    assert rows(frame) == [(number,) for number in range(100)]
+    kill_environment(spark)
+    with pytest.raises(Exception, match=r"all 8 slots are held by tasks that wait for it\. Run the action again"):
+        frame.collect()
+    assert rows(frame) == [(number,) for number in range(100)]
+    assert SessionProbe(spark).slots_in_use() == 0
+
+
+def test_over_a_persisted_stream(spark: Any, numbers: str) -> None:
+    """Its job may have to make what it reads first, so it is planned anew: a new action is, a planned one says so."""
+    kept = penstock.readParquet(spark, numbers).rebalance(2).persist()
+    frame = kept.keyBy("k", numPartitions=2, mode="blocking").agg(n=("*", "count")).toDF()
+    assert rows(frame) == EXPECTED
+    kill_environment(spark)
+    with pytest.raises(Exception, match=r"make it again with toDF\(\)"):
+        frame.collect()
+    assert rows(kept.keyBy("k", numPartitions=2, mode="blocking").agg(n=("*", "count")).toDF()) == EXPECTED
+    kept.unpersist()
+
+
+# --- drivers of their own
+
+
+def in_driver(folder: Path, scenario: Callable[[Any, str], None], master: str, *conf: str) -> None:
+    """Run a scenario of this module in a driver of its own."""
+    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
+    arguments = (scenario.__name__, str(folder), master, conf)
+    call = f"import test_remade_results as t; t.run_scenario(*{arguments!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", call], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.endswith("well\n"), done.stdout[-4000:]
+
+
+def run_scenario(name: str, folder: str, master: str, conf: tuple[str, ...]) -> None:
+    """The other side: a session with this master and conf, and the scenario in it."""
+    import session_probe
+    from pyspark import cloudpickle
+    from pyspark.sql import SparkSession
+
+    for module in (sys.modules[__name__], session_probe):
+        cloudpickle.register_pickle_by_value(module)
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    for key in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(key, "127.0.0.1")
+    for item in conf:
+        builder = builder.config(*item.split("=", 1))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    globals()[name](spark, write_numbers(Path(folder)))
+    spark.stop()
+    print("well", flush=True)
+
+
+def one_after_the_other(spark: Any, numbers: str) -> None:
+    """All tasks lend their slots, at worst the only one; a job of several stages; a kill before each action."""
+    frame = counted(spark, numbers, 8).toDF()
+    twice = penstock.readParquet(spark, numbers).keyBy("k", numPartitions=2, mode="blocking").agg(n=("*", "count"))
+    thrice = twice.keyBy("n", numPartitions=3, mode="blocking").agg(keys=("*", "count")).toDF()
+    total = [(FILES * ROWS // KEYS, KEYS)]
+    assert rows(frame) == EXPECTED
+    assert rows(thrice) == total
+    for _ in range(2):
+        kill_environment(spark)
+        assert rows(frame) == EXPECTED
+        assert rows(thrice) == total
+    assert SessionProbe(spark).slots_in_use() == 0
+    assert SessionProbe(spark).jobs() == []
+
+
+def from_two_pools(spark: Any, numbers: str) -> None:
+    """Two actions of two pools over two DataFrames at once, after a kill."""
+    frames = [counted(spark, numbers, 8).toDF(), counted(spark, numbers, 6).toDF()]
+    assert [rows(frame) for frame in frames] == [EXPECTED, EXPECTED]
+    kill_environment(spark)
+    found: list[Rows] = []
+
+    def act(frame: Any, pool: str) -> None:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        found.append(rows(frame))
+
+    threads = [threading.Thread(target=act, args=(frame, f"pool{number}")) for number, frame in enumerate(frames)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [EXPECTED, EXPECTED]
+    one_after_the_other(spark, numbers)
+
+
+@pytest.mark.parametrize("master", ["local[1]", "local[4]"])
+def test_few_slots(tmp_path: Path, master: str) -> None:
+    """FIFO: with one slot, and with half as many slots as partitions."""
+    in_driver(tmp_path, one_after_the_other, master)
+
+
+def test_fair(tmp_path: Path) -> None:
+    """FAIR, within one pool and from two."""
+    in_driver(tmp_path, from_two_pools, "local[4]", "spark.scheduler.mode=FAIR")
