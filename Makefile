@@ -9,6 +9,7 @@ STAMP := $(VENV)/.penstock-installed
 CODE := src tests $(wildcard examples)
 SEED ?= 0
 DURATION ?= 60
+TPCH_RUNS ?= 200
 BENCH ?= all
 TESTS ?= tests
 
@@ -61,8 +62,8 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into the README (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
-torture: $(STAMP)  ## kill, pause and cut at random (SEED= DURATION= in seconds)
-	@$(with_java) $(BIN)/penstock torture --seed $(SEED) --duration $(DURATION)
+torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid
+	@$(with_java) $(BIN)/penstock torture --seed $(SEED) --duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid
 
 clean:  ## remove what tools left behind; the virtualenv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts

@@ -81,6 +81,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what chance depends on (0)")
     parser.add_argument("--duration", type=positive, default=60, metavar="D", help="seconds (60)")
+    parser.add_argument("--tpch-runs", type=natural, default=0, metavar="N", help="TPC-H runs with a kill each (0)")
+    parser.add_argument("--grid", action="store_true", help="the kill grid: every victim in every phase")
     parser.set_defaults(run=_torture, parser=parser)
 
 
@@ -134,9 +136,9 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _torture(options: argparse.Namespace) -> int:
-    from penstock.torture import torture
+    from penstock.torture import TortureOptions, torture
 
-    return torture(options.seed, options.duration)
+    return torture(TortureOptions(options.seed, options.duration, options.tpch_runs, options.grid))
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_resources_are_the_stage_s() -> None:
 
     gpu = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2).resource("gpu", 1)).build
     stream = source().keyBy("k").mapInArrow(same, ROWS.schema).withResources(gpu).mapInArrow(same, ROWS.schema)
-    wanted = Resources(2.0, (("gpu", 1.0),))
+    wanted = Resources(2.0, (("gpu", 1.0),), slots=2)
     assert [vertex.resources for vertex in graph(stream.rebalance()).vertices] == [None, wanted, None]
     assert wanted.title == "2 cpus and 1 gpu"
     more = ResourceProfileBuilder().require(TaskResourceRequests().cpus(3)).build

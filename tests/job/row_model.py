@@ -2,9 +2,10 @@
 """Rows for the cluster model: what attempts write into their partitions, and what their readers count.
 
 Every attempt of a source writes the same rows, but an unsteady one deals them out to its readers in another way each
-time, and a DataFrame is cut anew each time it is read. An attempt reads what it was told of, channel by channel; it can
-end when all of that is complete, and it fails where something of it is gone. At its end it has written all it has read.
-So if a reader ever mixes attempts, reads too early, or is not run again when it must be, rows are missing or twice.
+time, and a DataFrame is cut anew each time it is read. An attempt reads what it was told of, channel by channel; it
+can end when all of that is complete, and it fails where something of it is gone. At its end it has written all it has
+read. So if a reader ever mixes attempts, reads too early, or is not run again when it must be, rows are missing or
+twice.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Running:
 class RowCluster(Cluster):
     """A cluster whose tasks move rows. `unsteady` are the vertices that deal rows out in another way each time."""
 
-    def __init__(self, dice: Random, slots: int, environments: list[str], unsteady: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, dice: Random, slots: int, environments: list[str], unsteady: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(slots, environments)
         self.dice = dice
         self.unsteady = unsteady
@@ -63,7 +66,8 @@ class RowCluster(Cluster):
         self.store: dict[PartitionId, Written] = {}
         self.running: dict[AttemptId, Running] = {}
         self.widths: dict[tuple[str, int], int] = {}
-        self.confirmations: dict[int, bool] = {}
+        self.counted: dict[str, Counter[Row]] = {}
+        """The rows of each job that ended well, counted at that moment."""
 
     def note_graph(self, job: str, graph: JobGraph) -> None:
         """A job is going to be submitted."""
@@ -121,24 +125,14 @@ class RowCluster(Cluster):
             report = {"state": "FAILED", "error": "gone", "error_type": "PartitionLostError", "lost": lost}
             self.report(self._task_of(attempt), **report)
 
-    def rows_of(self, job: str) -> Counter[Row]:
-        """The rows in a finished job's result."""
-        found: Counter[Row] = Counter()
-        for descriptor in self.ended[job].partitions:
-            if not descriptor.empty:
-                written = self.store[descriptor.partition]
-                assert written.complete, f"{descriptor.partition} is not complete"
-                assert descriptor.partition not in self.lost, f"{descriptor.partition} was lost"
-                found.update(row for rows in written.rows for row in rows)
-        return found
-
     def expected_rows(self, job: str) -> Counter[Row]:
         """What must be in it: each row of a source once for each way to a result."""
         graph = self.graphs[job]
         ways = {vertex.id: Counter[int]() for vertex in graph.vertices}
         for vertex in graph.vertices:
             edges = graph.inputs_of(vertex.id)
-            ways[vertex.id] = Counter({vertex.id: 1}) if not edges else sum((ways[e.producer] for e in edges), Counter())
+            start = Counter({vertex.id: 1}) if not edges else Counter()
+            ways[vertex.id] = sum((ways[edge.producer] for edge in edges), start)
         total: Counter[int] = sum((ways[number] for number in graph.result), Counter())
         rows = {vertex.id: ROWS * vertex.parallelism for vertex in graph.vertices}
         return Counter({(vertex, number): n for vertex, n in total.items() for number in range(rows[vertex])})
@@ -152,6 +146,8 @@ class RowCluster(Cluster):
                 self._begin(attempt, deployment)
             case do.UpdatePartitionInfo(_, consumer, gate, descriptor):
                 self._update(consumer, gate, descriptor)
+            case do.CompleteJob(job, _, partitions):
+                self.counted[job] = self._count_rows(partitions)
             case do.AnswerProducers(call, attempt, error):
                 running = self.running.get(attempt)
                 if running is not None and running.question == call:
@@ -176,6 +172,17 @@ class RowCluster(Cluster):
                 running.channels[number][position] = (descriptor, first, count)
 
     # --- rows
+
+    def _count_rows(self, partitions: tuple[ShuffleDescriptor, ...]) -> Counter[Row]:
+        """The rows in a job's result, all of it readable now."""
+        found: Counter[Row] = Counter()
+        for descriptor in partitions:
+            if not descriptor.empty:
+                written = self.store[descriptor.partition]
+                assert written.complete, f"{descriptor.partition} is not complete"
+                assert descriptor.partition not in self.lost, f"{descriptor.partition} was lost"
+                found.update(row for rows in written.rows for row in rows)
+        return found
 
     def _task_of(self, attempt: AttemptId) -> SparkTask:
         (task,) = [task for task in self.tasks if task.attempt == attempt]

@@ -8,10 +8,10 @@ from random import Random
 from cluster import Cluster, SparkTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_graphs import chain, open_sink, pipeline
+from job_graphs import BLOCKING, chain, open_sink, pipeline
 
 from penstock.graph.job_graph import JobGraph
-from penstock.graph.reruns import RERUN_KIND, for_any_slots
+from penstock.graph.reruns import for_any_slots
 from penstock.job import events
 from penstock.job import instructions as do
 from penstock.job.events import LENT, WORKER
@@ -93,7 +93,7 @@ def test_lent_slots_are_not_counted() -> None:
 def test_idle_lenders_stay_to_the_end() -> None:
     """While there is nothing for them to do they wait; work that comes later is theirs; at the end all are let go."""
     cluster = Lenders(slots=3, readers=3)
-    cluster.rerun(pipeline(1, 6, result=True))
+    cluster.rerun(chain(1, 6, kinds=(BLOCKING,)))
     cluster.lend(*cluster.readers)
     assert cluster.working() == [(0, 0)]
     assert sum(1 for reader in cluster.readers if reader.call is not None) == 2
@@ -206,7 +206,7 @@ def test_what_was_chosen_stays_chosen() -> None:
     assert again.graph is not None
     assert again.graph.vertex(1) == chosen
     assert len(again.partitions) == len(completed.partitions)
-    assert all(edge.kind is RERUN_KIND for edge in again.graph.edges)
+    assert not any(edge.kind.runs_together for edge in again.graph.edges)
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 3), st.booleans())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -295,14 +296,16 @@ def test_lost_environment_loses_results() -> None:
 @pytest.mark.parametrize("expired", [False, True])
 def test_results_are_released_when_nobody_wants_them(expired: bool) -> None:
     """A result stays after its job and goes with ResultReleased, everywhere; hosts are told if its lease ran out."""
-    cluster = Cluster()
+    cluster = Cluster(8, ["a", "b", "c"])
     cluster.submit(diamondless())
     cluster.finish_job()
-    assert len(cluster.ended["j1"].partitions) == 2
+    held = {item.environment for item in cluster.ended["j1"].partitions}
     assert len(cluster.core.tracker) == 2
     out = cluster.send(events.ResultReleased("j1", expired))
-    assert [type(item) for item in out] == [do.ReleasePartitions, do.ReleaseJob]
-    assert [item.expired for item in out if isinstance(item, do.ReleasePartitions)] == [expired]
+    released = [item for item in out if isinstance(item, do.ReleasePartitions)]
+    assert {item.environment for item in released} == held
+    assert {item.expired for item in released} == {expired}
+    assert out[len(released) :] == [do.ReleaseJob("j1", ("a", "b", "c"))]
     assert len(cluster.core.tracker) == 0
 
 
@@ -320,6 +323,12 @@ def test_table_leaves_no_state_without_an_end() -> None:
     for state in JobState:
         assert (state in TERMINAL) == (not any(source is state for source, _ in JOB_TABLE))
     assert len(as_text().splitlines()) == len(JOB_TABLE)
+
+
+def test_the_page_has_the_table() -> None:
+    """The documentation shows the states of a job as they are."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "control-plane.md"
+    assert "\n".join(line.rstrip() for line in as_text().splitlines()) in page.read_text()
 
 
 def test_free_regions_answer_every_task() -> None:

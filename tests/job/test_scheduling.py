@@ -144,18 +144,17 @@ def test_a_wide_stage_runs_on_few_workers() -> None:
 
 
 def test_time_of_an_event_does_not_grow_with_the_job() -> None:
-    """A thousand maps and a thousand reduces on 100 slots, with all their channels described, in seconds."""
+    """A thousand maps and a thousand reduces on 100 slots, with all their channels described: two seconds of work."""
     cluster = Cluster(100)
     cluster.pace = 0.0
-    began = time.perf_counter()
     spent = 0.0
     handle = cluster.core.handle
 
     def measured(event: events.Event, now: float) -> list[do.Instruction]:
         nonlocal spent
-        start = time.perf_counter()
+        start = time.process_time()
         out = handle(event, now)
-        spent += time.perf_counter() - start
+        spent += time.process_time() - start
         return out
 
     cluster.core.handle = measured  # type: ignore[method-assign]
@@ -165,15 +164,14 @@ def test_time_of_an_event_does_not_grow_with_the_job() -> None:
             cluster.report(task)
         cluster.run()
     assert cluster.ended["j1"].error is None
-    print(f"core {spent:.2f} s, with the model {time.perf_counter() - began:.2f} s")
     assert spent < 2.0 * slowness()
 
 
 def slowness() -> float:
     """How much slower than the machine of the limits this one is now: at least 1."""
-    start = time.perf_counter()
+    start = time.process_time()
     sum(range(3_000_000))
-    return max(1.0, (time.perf_counter() - start) / 0.03)
+    return max(1.0, (time.process_time() - start) / 0.03)
 
 
 def test_a_worker_nobody_needs_is_released() -> None:

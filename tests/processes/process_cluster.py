@@ -80,7 +80,7 @@ class ProcessCluster:
         """The environment process beside an executor."""
         attachment = attach(dataclasses.replace(self._launch, scope_key=str(executor.pid)))
         attachment.close()
-        return _pid_of(attachment.environment)
+        return pid_of(attachment.environment)
 
     def read(self, finished: FinishedJob, schema: pa.Schema) -> pa.Table:
         """The rows of a job's result, read by a worker of the first executor."""
@@ -106,12 +106,16 @@ class ProcessCluster:
         self.launcher.close_executors()
         sweep()  # what the next environment of this host would do with the folders of killed ones
 
+    def attached(self) -> set[int]:
+        """The environment processes that the JobMaster knows."""
+        return {pid_of(name) for name in list(self.master._driver.environments._attached)}
+
     def _all_attached(self) -> bool:
-        attached = {_pid_of(name) for name in list(self.master._driver.environments._attached)}
-        return {pid for pid in environment_pids(self._launch.application) if lives(pid)} == attached
+        return {pid for pid in environment_pids(self._launch.application) if lives(pid)} == self.attached()
 
 
-def _pid_of(environment: str) -> int:
+def pid_of(environment: str) -> int:
+    """The process of an environment: it is in its name."""
     return int(environment.rsplit("-", 2)[1])
 
 

@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill, lives
+from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
 
+from penstock.job.driver import FinishedJob
 from penstock.job.master import JobHandle
 from penstock.shuffle.errors import JobCancelledError
 from penstock.testing import wait_until
@@ -185,7 +187,7 @@ class HeldJob:
         self.gates.open_all()
         finished = self.handle.wait(WAIT)
         for seconds, name, ids in finished.result.trace:
-            print(f"{seconds:8.3f} {name} {ids}")
+            print(f"{seconds:8.3f} {name} {ids}")  # shown where the test fails
         found = self.cluster.read(finished, gated.rows().schema)
         assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
         return self.restarted(finished.result.trace)
@@ -258,3 +260,31 @@ def test_cell_that_makes_no_sense(
     deployed = cluster.trace(job.handle.job, "task_deployed")
     assert not [entry for entry in deployed if "/v1." in entry], NO_SENSE[mode, phase, victim]
     assert job.finish() == []
+
+
+def test_executor_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """The result outlives the executors that made it: environments hold it."""
+    job = HeldJob.start(cluster, tmp_path, "blocking", "half")
+    job.gates.open_all()
+    finished = job.handle.wait(WAIT)
+    for executor in list(cluster.launcher.executors):
+        executor.kill()
+    found = cluster.read(finished, gated.rows().schema)
+    assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
+
+
+def test_environment_killed_when_the_job_is_over(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """Its part of the result is refused as lost, never read as empty; the other part can still be read."""
+    job = HeldJob.start(cluster, tmp_path, "blocking", "half")
+    job.gates.open_all()
+    finished = job.handle.wait(WAIT)
+    one, other = finished.partitions
+    assert one.environment != other.environment
+    kill(pid_of(one.environment))
+    kept = FinishedJob(finished.result, (other,))
+    target = other.partition.index
+    mine = gated.rows().filter(pc.equal(pc.field("target"), target)).combine_chunks()
+    wait_until(lambda: pid_of(one.environment) not in cluster.attached(), "the JobMaster has noticed", WAIT)
+    assert cluster.read(kept, mine.schema).sort_by("id").equals(mine.sort_by("id").combine_chunks())
+    with pytest.raises(AssertionError, match="1, 1, 1, 1"):
+        cluster.read(finished, mine.schema)

@@ -170,7 +170,10 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
 
 
 def test_killed_environment(spark: Any, folder: Path) -> None:
-    """SIGKILL of the environment process: the job fails and says so; the next job gets a new environment."""
+    """SIGKILL of the environment process: the job fails and says so; the next job gets a new environment.
+
+    What was finished before is made again under the DataFrame that was planned over it.
+    """
     probe = SessionProbe(spark)
     finished = penstock.repartition(spark.range(100), 2, "id")
     assert finished.count() == 100
@@ -191,8 +194,7 @@ def test_killed_environment(spark: Any, folder: Path) -> None:
     assert lazy.count() == 100
     assert probe.environment_pid() != victim
     all_slots_work(spark)
-    with pytest.raises(Exception, match=r"is lost with its environment.*toDF\(\)"):
-        finished.count()
+    assert finished.count() == 100
     print(f"killed environment: {action.ended - began:.2f} s")
 
 

@@ -70,15 +70,20 @@ def kill_environment(spark: Any) -> None:
     os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
 
 
-def remove_partition(spark: Any, dataset: str, index: int) -> None:
-    """Remove the files of one partition, behind everybody's back."""
+def partition_files(spark: Any, dataset: str, index: int) -> list[Path]:
+    """The files of one partition."""
     from penstock.spark.runtime import SparkRuntime
 
     runtime = SparkRuntime.of(spark)
     place = runtime._application.launch(runtime.settings()).place()
     folders = [folder for folder in [place.results, *place._folders_elsewhere()] if folder.exists()]
     (found,) = [path for folder in folders for path in folder.glob(f"{dataset}.{index}.*")]
-    for file in found.iterdir():
+    return list(found.iterdir())
+
+
+def remove_partition(spark: Any, dataset: str, index: int) -> None:
+    """Remove the files of one partition, behind everybody's back."""
+    for file in partition_files(spark, dataset, index):
         file.unlink()
 
 
@@ -129,6 +134,32 @@ def test_lost_file(spark: Any, numbers: str) -> None:
     assert len([name for name in files if name.startswith(f"{last_job(spark)}-")]) == 16
 
 
+def many_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """So many that they are stored in several blocks."""
+    for _ in batches:
+        pass
+    for number in range(16):
+        values = range(number << 19, (number + 1) << 19)
+        yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], ["v"])
+
+
+def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
+    """Spark has been given the rows before it: the action fails and says so; the next one reads a new run."""
+    stream = penstock.readParquet(spark, numbers, numPartitions=1).mapInArrow(many_rows, "v long")
+    frame = stream.toDF().where("v % 1000000 = 0")
+    expected = rows(frame)
+    job = last_job(spark)
+    (file,) = partition_files(spark, f"{job}-result0", 0)
+    data = bytearray(file.read_bytes())
+    data[len(data) * 7 // 8] ^= 0xFF
+    file.chmod(0o600)
+    file.write_bytes(data)
+    with pytest.raises(Exception, match="Spark has been given some of its rows"):
+        frame.collect()
+    assert rows(frame) == expected
+    wait_until("the new run is there", lambda: last_job(spark) != job)
+
+
 def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
     """A sort reads its input twice, a self-join has two readers: each of their tasks gets its partition."""
     frame = counted(spark, numbers, 16).toDF()
@@ -145,7 +176,7 @@ def test_actions_that_read_twice(spark: Any, numbers: str) -> None:
 
 
 def test_a_deal_is_not_mixed_with_an_earlier_one(spark: Any, numbers: str) -> None:
-    """Rebalanced rows lie elsewhere on each run: who has read of the earlier run is told, and may read the new one."""
+    """Rebalanced rows lie elsewhere on each run: who has read of the earlier run is told; the next one is right."""
     stream = penstock.readParquet(spark, numbers).rebalance(32, mode="blocking")
     frame = stream.toDF()
     expected = rows(frame)

@@ -291,7 +291,10 @@ def _parallelism(vertices: list[_Vertex], groups: list[tuple[int, ...]], slots: 
 
 def _shares(vertices: list[_Vertex], group: tuple[int, ...], slots: int) -> dict[int, int]:
     """Leaders with what they asked for; the others share what is left, those with a limit below it first."""
-    weight = Counter(vertices[number].leader for number in group)
+    weight: Counter[int] = Counter()
+    for number in group:
+        resources = vertices[number].resources
+        weight[vertices[number].leader] += 1 if resources is None else resources.slots
     fixed = {leader: asked for leader in weight if (asked := vertices[leader].asked) is not None}
     share = 1
     while open_leaders := [leader for leader in weight if leader not in fixed]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -82,7 +83,7 @@ def resources_argument(profile: Any) -> Resources:
         )
     amounts = {str(name): float(request.amount) for name, request in requests.items()}
     cpus = amounts.pop("cpus", 1.0)
-    return Resources(cpus, tuple(sorted(amounts.items())))
+    return Resources(cpus, tuple(sorted(amounts.items())), max(1, math.ceil(cpus)))
 
 
 def check_mode(mode: str | None, service: str | None) -> None:

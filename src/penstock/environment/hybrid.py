@@ -216,6 +216,7 @@ class HybridResult(Endings, HybridEnvironment):
         else:
             self._index = str(path)
             self.core.forget()
+            self._partitions.forget(self)  # it holds no memory, and will hold none
 
     def _give_up(self, error: BaseException | None) -> None:
         if self.state.is_end:

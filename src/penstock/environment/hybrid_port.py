@@ -8,7 +8,9 @@ Rules:
   in. So the writer waits for storage at the worst, never for a reader.
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
-- About `AHEAD` segments are granted ahead of need. When the pool has none left, the partition is asked for memory.
+- Segments are granted ahead of need: one, and twice as many each time that was too few, up to `AHEAD`. What idle
+  writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
+- When the pool has none left, the partition is asked for memory.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.environment.session import TaskSession
 
 AHEAD = 16
-"""Segments granted ahead: the writer goes on while its announcements and the next grants are on their way."""
+"""Segments granted ahead at most: a writer goes on while its announcements and the next grants are on their way."""
 RELIEF = 16
 """Segments a partition is asked for at once, so that it stores them in one go."""
 SHARE = 8
@@ -61,6 +63,7 @@ class HybridPort:
         self._holdings = holdings
         self._builders = 1 if self.is_packed else builders
         self._granted: set[int] = set()
+        self._ahead = 1
         self._is_open = True
         self._is_listening = False
         required = self._builders + 1
@@ -121,6 +124,8 @@ class HybridPort:
 
     def overdraw(self) -> None:
         """The task is out of segments: where the pool is too, what is stored is forgotten, and more is stored."""
+        if self._pool.is_available:
+            self._grow()
         self._refill()
         if self._is_listening:
             self._result.core.relieve(RELIEF)
@@ -149,6 +154,7 @@ class HybridPort:
         if not self._is_open:
             return
         self._is_open = False
+        self._host.hybrid.ahead -= self._ahead - 1
         self._result.port = None
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
@@ -160,8 +166,13 @@ class HybridPort:
     @property
     def _most(self) -> int:
         """Segments that may be out at the writer."""
-        ahead = (self._pool.size - self._builders) // 2
-        return self._builders + max(1, min(AHEAD, ahead))
+        return self._builders + max(1, min(self._ahead, (self._pool.size - self._builders) // 2))
+
+    def _grow(self) -> None:
+        """It has needed more at once than was granted ahead."""
+        more = min(self._ahead, AHEAD - self._ahead, self._host.hybrid.may_grant_ahead)
+        self._ahead += more
+        self._host.hybrid.ahead += more
 
     def _refill(self) -> None:
         while self._is_open and not self._is_listening and len(self._granted) < self._most:

@@ -16,7 +16,6 @@ from penstock.buffer import DataType
 from penstock.environment.file_view import AHEAD
 from penstock.environment.reading import FileReads
 from penstock.network.attachment import EXTENTS
-from penstock.partition.extent_reader import ExtentReader
 from penstock.partition.hybrid_cursor import Next
 from penstock.partition.hybrid_items import StoredPiece
 from penstock.partition.view import BufferOrEvent, DataListener
@@ -106,7 +105,6 @@ class ServedHybridView:
         self._reads = reads
         self._listener: DataListener | None = listener
         self._cursor = result.core.open(first, count, self._changed)
-        self._reader: ExtentReader | None = None
         self._piece: StoredPiece | None = None
         self._error: BaseException | None = None
         self._ready: deque[BufferOrEvent] = deque()
@@ -193,10 +191,11 @@ class ServedHybridView:
 
     def read(self) -> bytes | None:
         """The extent, in a thread."""
-        piece, reader = self._piece, self._reader
-        if piece is None or reader is None:
+        piece = self._piece
+        if piece is None:
             return None
-        return b"".join(map(bytes, reader.read([piece])))
+        with self._result.reader() as reader:
+            return b"".join(map(bytes, reader.read([piece])))
 
     def take(self, chunk: bytes | None, error: BaseException | None) -> None:
         """An extent was read, or could not be."""
@@ -204,7 +203,6 @@ class ServedHybridView:
         if self._listener is None or self.failure is not None:
             if chunk is not None:
                 self._reads.give_back()
-            self._close()
             return
         if error is not None:
             self._failed(error)
@@ -217,8 +215,6 @@ class ServedHybridView:
         if self._piece is not None or self._listener is None or self.failure is not None:
             return
         if len(self._ready) < min(AHEAD, self._credit) and self._cursor.look() is Next.STORED:
-            if self._reader is None:
-                self._reader = self._result.reader()
             (self._piece,) = self._cursor.take_stored(1)
             self._reads.want(self)
 
@@ -243,10 +239,3 @@ class ServedHybridView:
         for item in ready:
             if item.recycle is not None:
                 item.recycle()
-        if self._piece is None:
-            self._close()
-
-    def _close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()

@@ -26,6 +26,9 @@ THREADS = 2
 LOW = 16
 """The pool is low when less than this part of it is free."""
 
+AHEAD_SHARE = 8
+"""What is granted to writers ahead of need, all together, is at most this part of the memory."""
+
 Done = Callable[[object, BaseException | None], None]
 
 
@@ -36,6 +39,7 @@ class HybridPartitions:
         self.host = host
         self.folders: Folders = host.results.folders
         self.lent = 0
+        self.ahead = 0
         self.spilled_bytes = 0
         self._low = max(1, host.pool.total // LOW)
         self._results: dict[HybridResult, None] = {}
@@ -47,6 +51,11 @@ class HybridPartitions:
     def may_lend(self) -> bool:
         """Whether one more slice may go to a reader."""
         return self.lent < max(1, self.host.pool.total // 2)
+
+    @property
+    def may_grant_ahead(self) -> int:
+        """Segments that may be granted ahead beyond those that are so already."""
+        return max(0, self.host.pool.total // AHEAD_SHARE - self.ahead)
 
     @property
     def held(self) -> int:
@@ -61,7 +70,7 @@ class HybridPartitions:
         return result
 
     def forget(self, result: HybridResult) -> None:
-        """A partition has ended."""
+        """A partition has ended, or holds no memory any more; idempotent."""
         self._results.pop(result, None)
 
     def relieve(self) -> None:

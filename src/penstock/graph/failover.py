@@ -89,7 +89,7 @@ class _Wiring:
             for block in _blocks(execution, edge):
                 self._add(block)
         for vertex in graph.vertices:
-            if vertex.reads_dataframe:
+            if vertex.is_bound:
                 self._join([(vertex.id, subtask) for subtask in range(vertex.parallelism)])
         self._fellows: dict[Place, list[Place]] = {}
         for place in self._leader:

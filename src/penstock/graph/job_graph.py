@@ -89,10 +89,14 @@ class Summary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each task of a stage needs: `cpus`, and amounts of other resources by name, such as `("gpu", 1.0)`."""
+    """What each task of a stage needs: `cpus`, and amounts of other resources by name, such as `("gpu", 1.0)`.
+
+    `slots` is how many of the application's slots one such task takes: where a task usually has one core, its cores.
+    """
 
     cpus: float = 1.0
     amounts: tuple[tuple[str, float], ...] = ()
+    slots: int = 1
 
     @property
     def title(self) -> str:
@@ -122,6 +126,19 @@ class JobVertex:
     shares: tuple[Share, ...] = ()
     combine: Combine | None = None
     resources: Resources | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its subtasks are Spark tasks of their own, and not given to whichever worker asks.
+
+        Those that read a DataFrame are, as Spark gives each its partition, and those with resources of their own.
+        """
+        return self.reads_dataframe or self.resources is not None
+
+    @property
+    def slots(self) -> int:
+        """The slots that all its subtasks take."""
+        return self.parallelism * (self.resources.slots if self.resources is not None else 1)
 
 
 @dataclass(frozen=True, slots=True)

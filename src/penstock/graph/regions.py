@@ -46,7 +46,7 @@ def regions(graph: JobGraph) -> tuple[Region, ...]:
 
 def slots_needed(graph: JobGraph, region: Region) -> int:
     """The fewest task slots with which the region can run."""
-    return sum(graph.vertex(vertex).parallelism for vertex in region.vertices) if region.at_once else 1
+    return sum(graph.vertex(vertex).slots for vertex in region.vertices) if region.at_once else 1
 
 
 def stuck_vertices(graph: JobGraph) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Confirmations:
     def _are_confirmed(self, attempt: AttemptId) -> bool:
         graph, parts = self._scope.graph, self._scope.parts
         producers = (graph.vertex(edge.producer) for edge in graph.inputs_of(attempt.vertex))
-        return all(parts.is_confirmed(vertex.id) for vertex in producers if vertex.reads_dataframe)
+        return all(parts.is_confirmed(vertex.id) for vertex in producers if vertex.is_bound)
 
     def _close(self, attempt: AttemptId, error: PenstockError | None) -> None:
         for call in self._open.pop(attempt, ()):

@@ -123,7 +123,7 @@ class Deployments:
     def _are_all_there(self, region: Region) -> bool:
         """Whether every subtask that reads no DataFrame is ready."""
         scope = self._scope
-        workers = [number for number in region.vertices if not scope.graph.vertex(number).reads_dataframe]
+        workers = [number for number in region.vertices if not scope.graph.vertex(number).is_bound]
         missing = sum(scope.tasks.undeployed(number) for number in workers)
         if len(self._waiting[region.number]) < missing:
             return False

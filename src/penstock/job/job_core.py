@@ -54,6 +54,11 @@ class JobCore:
         return self._scope.lifecycle.is_terminal
 
     @property
+    def environments(self) -> tuple[str, ...]:
+        """The environments that its subtasks ran beside."""
+        return tuple(sorted({subtask.environment for subtask in self._scope.tasks if subtask.environment}))
+
+    @property
     def slots_total(self) -> int:
         """The application's slots when the job was submitted."""
         return self._scope.submitted.slots_total

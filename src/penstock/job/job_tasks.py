@@ -25,11 +25,12 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class _Book:
-    """One vertex: which subtasks nobody has taken, and how many have not got so far."""
+    """One vertex: which subtasks nobody has taken, how many have not got so far, and how many stopped on the way."""
 
     pending: list[int]
     undeployed: int
     unfinished: int
+    halted: int = 0
 
 
 class JobTasks:
@@ -93,7 +94,7 @@ class JobTasks:
     def is_deployed(self, vertex: int) -> bool:
         """Whether all subtasks of a vertex run or ended well."""
         book = self._books.get(vertex)
-        return book is not None and book.undeployed == 0
+        return book is not None and book.undeployed == 0 and book.halted == 0
 
     def undeployed(self, vertex: int) -> int:
         """How many subtasks of a vertex neither run nor have ended well."""
@@ -104,6 +105,11 @@ class JobTasks:
         """Whether any subtask of a vertex runs or has ended well."""
         book = self._books.get(vertex)
         return book is not None and book.undeployed < self._graph.vertex(vertex).parallelism
+
+    def is_taken(self, vertex: int) -> bool:
+        """Whether any subtask of a vertex waits for its deployment."""
+        book = self._books.get(vertex)
+        return book is not None and book.undeployed > len(book.pending)
 
     def is_running(self, vertex: int) -> bool:
         """Whether any subtask of a vertex runs."""
@@ -132,9 +138,15 @@ class JobTasks:
         if subtask.empty:
             self.tell_anew(subtask)
 
+    def halt(self, subtask: Subtask) -> None:
+        """It was stopped unasked, and what follows is not known yet."""
+        subtask.halted = True
+        self._books[subtask.vertex.id].halted += 1
+
     def reset(self, subtask: Subtask, round_: int) -> None:
         """It is to be run again, from its beginning: restart `round_`."""
         book = self._books[subtask.vertex.id]
+        book.halted -= subtask.halted
         book.undeployed += subtask.deployed
         book.unfinished += subtask.is_finished
         self.take(subtask)
@@ -149,7 +161,7 @@ class JobTasks:
             known = self._sources_of(edge)
             # The one place whose cost is that of the channels: they are what the attempt is told.
             sources = tuple([(known[index], first, count) for index, first, count in channels])
-            inputs.append(InputDeployment(edge.id, sources, self._graph.vertex(edge.producer).reads_dataframe))
+            inputs.append(InputDeployment(edge.id, sources, self._graph.vertex(edge.producer).is_bound))
         counts = {edge: p.subpartitions for edge, _, p in self._topology.outputs(subtask.vertex, subtask.index)}
         outputs = tuple(OutputDeployment(edge, d, counts[edge]) for edge, d in subtask.outputs.items())
         return TaskDeployment(attempt, tuple(inputs), outputs)

@@ -35,6 +35,8 @@ class MasterCore:
         self._result_service = result_service
         self._jobs: dict[str, JobCore] = {}
         self._served: dict[str, int] = {}
+        self._took_part: dict[str, tuple[str, ...]] = {}
+        """Of jobs whose result is there: the environments that are to be told when it is released."""
         self._turn = 0
         self._out: list[do.Instruction] = []
         self._now = 0.0
@@ -134,7 +136,9 @@ class MasterCore:
 
     def _forget_ended(self) -> None:
         for name in [name for name, job in self._jobs.items() if job.is_over]:
-            del self._jobs[name]
+            over = self._jobs.pop(name)
+            if self.tracker.partitions_of(name):
+                self._took_part[name] = over.environments
             self._served.pop(name, None)
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
@@ -218,7 +222,7 @@ class MasterCore:
     def _result_released(self, event: events.ResultReleased) -> None:
         if event.job in self._jobs:
             return
-        environments = self.tracker.environments_of(event.job)
+        environments = self._took_part.pop(event.job, ())
         for environment, descriptors in self.tracker.release(event.job).items():
             self._out.append(do.ReleasePartitions(environment, descriptors, event.expired))
         self._out.append(do.ReleaseJob(event.job, environments))

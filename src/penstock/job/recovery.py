@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 
 from penstock.graph.failover import downstream_of, restart_set
 from penstock.graph.job_graph import RESULT_EDGE
-from penstock.graph.regions import slots_needed
 from penstock.job.job_tasks import JobTasks, Place
 from penstock.job.restart import RestartStrategy
 from penstock.job.stages import Stages
@@ -117,8 +116,10 @@ class Recovery:
         taken: set[Place] = set()
         for region in {self._stages.region_of(vertex) for vertex, _ in found}:
             if region.at_once:
+                again = sum(1 for vertex, _ in found if vertex in region.vertices)
+                needed = again + sum(self._tasks.pending(vertex) for vertex in region.vertices)
                 waiting = set(self._stages.waiting_behind(region, self._tasks, found)) - found
-                if slots_needed(self._topology.graph, region) + len(waiting) > self._stages.slots:
+                if needed + len(waiting) > self._stages.slots:
                     taken |= waiting
         return taken
 
@@ -136,7 +137,7 @@ class Recovery:
         subtask = self._tasks.find(*place)
         if subtask is None:
             return False
-        return subtask.deployed or (subtask.vertex.reads_dataframe and subtask.attempt is not None)
+        return subtask.deployed or (subtask.vertex.is_bound and subtask.attempt is not None)
 
     def has_finished(self, place: Place) -> bool:
         """Whether its current attempt ended well."""

@@ -62,7 +62,8 @@ class Restarts:
         self._unexplained -= places
         scope.record("restart", f"{scope.recovery.round}: {cause.partition(chr(10))[0]}")
         for place in sorted(places):
-            self._reset(scope.tasks.at(*place))
+            self._reset(scope.tasks.at(*place), "task_restarted")
+        self._withdraw()
         if delay > 0:
             self._resumes_at = do.restart_deadline(scope.recovery.round)
             scope.emit(do.StartDeadline(scope.job, self._resumes_at, delay))
@@ -80,7 +81,27 @@ class Restarts:
         elif what == do.UNEXPLAINED and self._unexplained and self._scope.lifecycle.is_active:
             self.recover(self._unexplained, "tasks were stopped, and Spark does not say why", CONSEQUENCE)
 
-    def _reset(self, subtask: Subtask) -> None:
+    def _withdraw(self) -> None:
+        """What was about to start, and may not now that its producers run again, gives its slots back."""
+        scope = self._scope
+        for region in scope.stages.regions:
+            if scope.stages.may_start(region, scope.tasks, scope.parts):
+                continue
+            for vertex in region.vertices:
+                if scope.graph.vertex(vertex).is_bound and scope.tasks.is_begun(vertex):
+                    continue  # its tasks can't be told to begin anew one by one
+                for subtask in scope.tasks.of(vertex):
+                    if subtask.call is not None:
+                        self._reset(subtask, "task_withdrawn")
+                self._give_up_frame(vertex)
+
+    def _give_up_frame(self, vertex: int) -> None:
+        if self._scope.graph.vertex(vertex).is_bound and self._scope.parts.is_launched(vertex):
+            part = self._scope.parts.give_up(vertex)
+            if part is not None:
+                self._scope.emit(do.CancelSparkJobs(self._scope.job, part))
+
+    def _reset(self, subtask: Subtask, entry: str) -> None:
         scope, attempt = self._scope, subtask.attempt
         self._stop(subtask)
         if attempt is not None:
@@ -88,12 +109,9 @@ class Restarts:
         written = [descriptor.partition for descriptor in subtask.outputs.values()]
         for environment, descriptors in scope.tracker.release_some(written).items():
             scope.emit(do.ReleasePartitions(environment, descriptors))
-        if subtask.vertex.reads_dataframe and scope.parts.is_launched(subtask.vertex.id):
-            part = scope.parts.give_up(subtask.vertex.id)
-            if part is not None:
-                scope.emit(do.CancelSparkJobs(scope.job, part))
+        self._give_up_frame(subtask.vertex.id)
         scope.moving.discard(scope.stages.region_of(subtask.vertex.id).number)
-        scope.record("task_restarted", f"v{subtask.vertex.id}.{subtask.index}")
+        scope.record(entry, f"v{subtask.vertex.id}.{subtask.index}")
         scope.tasks.reset(subtask, scope.recovery.round)
 
     def _stop(self, subtask: Subtask) -> None:
@@ -104,7 +122,7 @@ class Restarts:
             if subtask.is_live:
                 scope.emit(do.CancelTask(subtask.environment, attempt, f"{subtask.title} is run again"))
                 scope.workers.drain(attempt)
-        elif subtask.vertex.reads_dataframe:
+        elif subtask.vertex.is_bound:
             scope.drop_call(subtask, StaleError(f"{attempt}: its DataFrame is read again"))
         else:
             scope.workers.take_back(attempt, subtask.call)

@@ -44,7 +44,7 @@ class Staffing:
     @property
     def slots_starved(self) -> int:
         """The slots lent to it although it can't go on without other ones, to read a DataFrame; mostly none."""
-        frames = [vertex.id for vertex in self._scope.graph.vertices if vertex.reads_dataframe]
+        frames = [vertex.id for vertex in self._scope.graph.vertices if vertex.is_bound]
         confirmed = all(self._scope.parts.is_confirmed(vertex) for vertex in frames)
         return 0 if confirmed else self._scope.workers.lent
 
@@ -186,14 +186,14 @@ class Staffing:
     def _need(self, region: Region) -> Need | None:
         scope = self._scope
         vertices = [scope.graph.vertex(number) for number in region.vertices]
-        counts = ((v.id, scope.tasks.pending(v.id)) for v in vertices if not v.reads_dataframe)
+        counts = ((v.id, scope.tasks.pending(v.id)) for v in vertices if not v.is_bound)
         groups = tuple((vertex, count) for vertex, count in counts if count)
         frames = tuple(
-            (v.id, v.parallelism) for v in vertices if v.reads_dataframe and not scope.parts.is_launched(v.id)
+            (v.id, v.slots) for v in vertices if v.is_bound and not scope.parts.is_launched(v.id)
         )
         if not groups and not frames:
             return None
-        urgent = scope.stages.is_awaited(region, scope.tasks)
+        urgent = scope.stages.is_awaited(region, scope.tasks, scope.parts)
         return Need(region.number, groups, frames, together=region.at_once, urgent=urgent)
 
     def _admit(self) -> None:

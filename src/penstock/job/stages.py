@@ -52,7 +52,7 @@ class Stages:
     def ready(self, tasks: JobTasks, parts: Parts) -> Iterator[Region]:
         """The regions that may start or go on, in order; their subtasks are there from now on."""
         for region in self.regions:
-            if not self.is_complete(region, tasks) and self._may_start(region, tasks, parts):
+            if not self.is_complete(region, tasks) and self.may_start(region, tasks, parts):
                 for number in region.vertices:
                     self._choose(self._topology.graph.vertex(number))
                     tasks.add(self._topology.graph.vertex(number))
@@ -79,8 +79,10 @@ class Stages:
         """The edges over which the region reads stored partitions of other regions."""
         return self._reads[region.number]
 
-    def is_awaited(self, region: Region, tasks: JobTasks) -> bool:
-        """Whether anything runs behind the region, and so holds a slot while it waits for it."""
+    def is_awaited(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
+        """Whether anything holds a slot while it waits for the region: behind it, or in it for the rest of it."""
+        if region.at_once and any(tasks.is_taken(v) or parts.is_launched(v) for v in region.vertices):
+            return True
         return any(tasks.is_running(vertex) for vertex in self._behind[region.number])
 
     def waiting_behind(self, region: Region, tasks: JobTasks, withdrawn: Collection[Place]) -> list[Place]:
@@ -104,13 +106,14 @@ class Stages:
             behind[region.number] = list(found)
         return behind
 
-    def _may_start(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
+    def may_start(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
+        """Whether all that the region reads is there, or comes while it is read."""
         return all(self._is_readable(edge, tasks, parts) for edge in self.read_by(region))
 
     def _is_readable(self, edge: JobEdge, tasks: JobTasks, parts: Parts) -> bool:
         if edge.kind.is_hybrid:
             return tasks.is_deployed(edge.producer)
-        is_frame = self._topology.graph.vertex(edge.producer).reads_dataframe
+        is_frame = self._topology.graph.vertex(edge.producer).is_bound
         return tasks.is_complete(edge.producer) and (not is_frame or parts.is_confirmed(edge.producer))
 
     def _is_open(self, edge: JobEdge) -> bool:

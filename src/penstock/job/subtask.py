@@ -30,6 +30,8 @@ class Subtask:
     consumable: set[int] = field(default_factory=set)
     """The edges whose partition can be read; the result counts here too."""
     deployed: bool = False
+    halted: bool = False
+    """It was stopped unasked, and nobody has said why."""
     empty: bool = False
     """Its Spark job is over and it never started: it has no rows."""
     metrics: Mapping[str, float] = field(default_factory=dict)

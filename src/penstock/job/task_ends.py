@@ -70,6 +70,7 @@ class TaskEnds:
         subtask.stop()
         self._scope.drop_call(subtask)
         if self._scope.lifecycle.is_active:
+            self._scope.tasks.halt(subtask)
             cause = f"{subtask.title} was cancelled: {event.error or 'no reason given'}"
             self._restarts.wait_for_reason(subtask.place, cause)
 
@@ -88,10 +89,14 @@ class TaskEnds:
             self._restarts.recover({subtask.place}, cause, rank)
 
     def _lose_read(self, partition: PartitionId, cause: str) -> None:
-        """A task could not read a partition: of its job, or the result of an earlier one."""
-        for job, partitions in self._scope.tracker.lose([partition]).items():
-            if job != self._scope.job:
-                self._scope.emit(do.ResultLost(job, partitions, cause))
+        """A task could not read a partition: of its job, whose remains are released, or an earlier one's result."""
+        scope = self._scope
+        if scope.tracker.job_of(partition) == scope.job:
+            for environment, descriptors in scope.tracker.release_some([partition]).items():
+                scope.emit(do.ReleasePartitions(environment, descriptors))
+            return
+        for job, partitions in scope.tracker.lose([partition]).items():
+            scope.emit(do.ResultLost(job, partitions, cause))
 
     def lose_task(self, event: events.TaskLost) -> None:
         """A task's process is gone, or that of a worker between two subtasks."""
@@ -118,7 +123,7 @@ class TaskEnds:
         self.mark_lost([subtask])
         if self._ending.awaits_spark:
             return  # Spark ends this task too, and will say why
-        if subtask.vertex.reads_dataframe:
+        if subtask.vertex.is_bound:
             launched = subtask.round
         self._restarts.recover({subtask.place}, f"{subtask.title} {cause}", CAUSE, launched)
 

@@ -38,14 +38,14 @@ class PartitionTracker:
         """Whether a partition is tracked: it was registered, and neither released nor lost."""
         return partition in self._by_id
 
+    def job_of(self, partition: PartitionId) -> str | None:
+        """The job a partition is tracked for, if it is."""
+        entry = self._by_id.get(partition)
+        return entry[0] if entry is not None else None
+
     def partitions_of(self, job: str) -> list[PartitionId]:
         """What is tracked for a job."""
         return sorted(self._by_job.get(job, ()))
-
-    def environments_of(self, job: str) -> tuple[str, ...]:
-        """The environments that hold something of a job."""
-        found = {self._by_id[item][1].stores_local_resources_on for item in self._by_job.get(job, ())}
-        return tuple(sorted(name for name in found if name is not None))
 
     def holds(self, environment: str) -> list[PartitionId]:
         """What an environment holds."""

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads extents out of a hybrid partition's storage, each checked before its bytes are given out.
 
-Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. A file is opened with the
-first read and stays open until `close`, so what has been begun is read to its end although the partition's files are
-removed meanwhile. No file is a PartitionLostError; other bytes than were written are an IncompleteDataError; both
-name partition, attempt, host and file. It waits for the disk: not on a loop. One thread at a time.
+Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. A file is opened by `open` or
+with the first read and stays open until `close`, so what has been begun is read to its end although the partition's
+files are removed meanwhile. No file is a PartitionLostError; other bytes than were written are an
+IncompleteDataError; both name partition, attempt, host and file. It waits for the disk: not on a loop. One thread at
+a time.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 
 import xxhash
 
@@ -32,6 +34,14 @@ class ExtentReader:
         self.origin = origin
         self._descriptors: dict[int, int] = {}
         self._scratch = bytearray()
+
+    def __enter__(self) -> ExtentReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def open(self, tier: int) -> int:
         """Open a tier's file, if it is not open; PartitionLostError where it is gone."""

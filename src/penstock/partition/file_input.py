@@ -79,6 +79,7 @@ class FileInput:
         self._advise(mmap.MADV_DONTNEED, -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE)
 
     def _advise(self, advice: int, begin: int, end: int) -> None:
+        end = min(end, self.size)  # of a file that was cut, what is left
         if self._map is not None and end > begin:
             with suppress(OSError):  # advice, not a need
                 self._map.madvise(advice, begin, end - begin)

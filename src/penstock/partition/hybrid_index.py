@@ -17,11 +17,10 @@ from typing import Any
 
 import xxhash
 
-from penstock.partition.extent_reader import ExtentReader
 from penstock.partition.file_header import FileHeader, pack_footer, pack_header, read_footer, read_header
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.file_output import FileOutput
-from penstock.partition.hybrid_items import Extent, StoredPiece
+from penstock.partition.hybrid_items import Extent
 from penstock.partition.stored import Stretch
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -36,6 +35,9 @@ TOTAL = struct.Struct("<QQQQQQ")
 """Of a subpartition: where its list begins, entries, their checksum; rows, bytes of payload, sum of checksums."""
 FOOTER = struct.Struct("<QQ")
 """Where the totals begin, their checksum."""
+
+_AHEAD = 16
+"""Extents that the kernel is asked for ahead of reading."""
 
 
 def write_index(
@@ -104,8 +106,8 @@ class OpenHybridRange:
     prefix = 0
 
     def __init__(self, stored: HybridRange) -> None:
-        self._reader = ExtentReader(stored.tiers, stored.origin)
-        self._pieces: list[StoredPiece] = []
+        self._files = [FileInput(Path(path), stored.origin) for path in stored.tiers]
+        self._extents: list[Extent] = []
         file = FileInput(Path(stored.index), stored.origin)
         header, _ = read_header(file, INDEX_MAGIC)
         (begin, checksum), end = read_footer(file, FOOTER, INDEX_MAGIC)
@@ -118,28 +120,33 @@ class OpenHybridRange:
             if xxhash.xxh3_64_intdigest(entries) != checksum:
                 raise file.incomplete(f"the checksum of the list of subpartition {number} does not match")
             for tier, length, offset, digest in ENTRY.iter_unpack(entries):
-                self._pieces.append(StoredPiece(Extent(tier, offset, length, digest), 0))
+                self._extents.append(Extent(tier, offset, length, digest))
 
     @property
     def stretches(self) -> list[Stretch]:
         """The parts of files that hold the range, in the order they are read."""
         found: list[Stretch] = []
-        for (tier, offset, length, _), _ in self._pieces:
-            path = self._reader.paths[tier]
+        for tier, offset, length, _ in self._extents:
+            path = str(self._files[tier].path)
             if found and found[-1].file == path and found[-1].end == offset:
                 found[-1] = Stretch(path, found[-1].begin, offset + length)
             else:
                 found.append(Stretch(path, offset, offset + length))
         return found
 
-    def views(self) -> Iterator[memoryview]:
-        """The range's bytes, checked; each view is valid until the next is asked for."""
-        try:
-            yield from self._reader.read(self._pieces)
-        finally:
-            self._reader.close()
-
-    def messages(self) -> Iterator[bytes]:
-        """The same in pieces that stay valid."""
-        for view in self.views():
-            yield bytes(view)
+    def messages(self) -> Iterator[memoryview]:
+        """The range's bytes extent by extent, each checked, over the files' maps."""
+        asked = 0
+        for number, (tier, offset, length, checksum) in enumerate(self._extents):
+            file = self._files[tier]
+            while asked < min(number + _AHEAD, len(self._extents)):
+                following = self._extents[asked]
+                self._files[following.tier].will_need(following.offset, following.offset + following.length)
+                asked += 1
+            if offset + length > file.size:
+                raise file.incomplete(f"it ends at {file.size}, before {offset + length}")
+            view = file.view[offset : offset + length]
+            if xxhash.xxh3_64_intdigest(view) != checksum:
+                raise file.incomplete(f"the checksum of the extent at {offset} does not match")
+            yield view
+            file.is_done_with(offset, offset + length)

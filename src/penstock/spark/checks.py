@@ -43,16 +43,6 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
         )
 
 
-def refuse_resources(graph: JobGraph, master: str) -> None:
-    """Refuse a stage with resources of its own where Spark has no profiles for tasks."""
-    for vertex in graph.vertices:
-        if vertex.resources is not None and master.startswith("local") and not master.startswith("local-cluster"):
-            raise SettingError(
-                f"withResources: the stage {vertex.name} asks for {vertex.resources.title} per task, and Spark in "
-                f"{master} has one kind of slot only: run on a cluster, or leave withResources out here"
-            )
-
-
 def refuse_what_cannot_travel(graph: JobGraph) -> None:
     """Refuse a job whose functions or sources can't be sent to tasks, naming the first and why."""
     for vertex in graph.vertices:

@@ -39,12 +39,12 @@ class SparkPayload:
     """What this launcher needs of a submission.
 
     How to make the tasks of workers; those of each DataFrame for its first Spark job, which were planned before the
-    job took any slot, and how to make them for another one; the user's thread and session.
+    job took any slot, and how to make those of any bound vertex for a Spark job; the user's thread and session.
     """
 
     workers: Callable[[JobGraph, LaunchPart], RDD[Any]]
     frames: Mapping[int, DataFrame]
-    frame: Callable[[int, int], DataFrame]
+    bound: Callable[[int, int], DataFrame | RDD[Any]]
     user: UserThread
     session: SparkSession
 
@@ -52,7 +52,8 @@ class SparkPayload:
         """The tasks of a part; each gives a status row."""
         if part.vertex is None:
             return self.workers(graph, part)
-        return self.frames[part.vertex] if part.part == part.vertex else self.frame(part.part, part.vertex)
+        planned = self.frames.get(part.vertex) if part.part == part.vertex else None
+        return self.bound(part.part, part.vertex) if planned is None else planned
 
 
 class SparkLauncher:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from penstock.job.result_reads import ReadAnswer, ReadRequest
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor, control
 from penstock.shuffle.errors import (
+    AuthenticationError,
     EnvironmentLostError,
     IncompleteDataError,
     PartitionError,
@@ -32,8 +34,11 @@ from penstock.spark.result_reader import attached, read_attached
 if TYPE_CHECKING:
     from penstock.services.local.attachment import Attachment
 
-_LOST = (PartitionError, EnvironmentLostError, IncompleteDataError)
-"""What a reader is told of a partition that is not there any more."""
+_LOST = (PartitionError, EnvironmentLostError, IncompleteDataError, AuthenticationError)
+"""What a reader meets where a partition, or the environment of its own host, is not there any more.
+
+An environment that dies while a task attaches to it has closed the connection before it proved anything.
+"""
 _LOSSES = 8
 _CALL_SECONDS = 30.0
 _NOT_AGAIN = "Spark keeps the plan of this DataFrame, so make it again with toDF()"
@@ -114,15 +119,23 @@ class ResultAccess:
         self._lent = answer.job
 
     def _note_loss(self, error: PenstockError) -> None:
-        """It is lost; raises what is final."""
+        """Try again: another partition where this one is lost, else another environment. Raises what is final."""
         self._losses += 1
         if self._is_final:
             raise error from None
+        self._lent = ""
+        if isinstance(error, PartitionError | IncompleteDataError) or error.partition is not None:
+            self._lost = error
         if self._given:
+            self._report()
             raise _advised(error, _GIVEN) from None
         if self._losses >= _LOSSES:
             raise _advised(error, _TOO_OFTEN) from None
-        self._lost, self._lent = error, ""
+
+    def _report(self) -> None:
+        """Tell the JobMaster, so that whoever reads it next finds it made again, or being made."""
+        with suppress(PenstockError), attached(self._place.launch) as attachment:
+            self._ask(attachment)
 
 
 def _advised(error: PenstockError, advice: str) -> PenstockError:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import RDD, cloudpickle
@@ -36,10 +36,11 @@ from penstock.spark.datasource import NAME, TICKET, PenstockDataSource
 from penstock.spark.hints import hint_parquet
 from penstock.spark.launcher import SparkPayload
 from penstock.spark.planning import plan_scans
+from penstock.spark.profiles import profile_of, with_slots
 from penstock.spark.result_files import ResultTicket
 from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.slots import total_slots
-from penstock.spark.task import STATUS_DDL, Status, TaskPlan, dataframe_task, worker_task
+from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, dataframe_task, worker_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
@@ -167,6 +168,7 @@ class SparkRuntime:
         if missing:
             raise SettingError(f"job {graph.name}: no DataFrame was given for {', '.join(missing)}")
         refuse_what_cannot_travel(graph)
+        graph = with_slots(graph, self._context)
         master = self._application.master(settings)
         job = master.new_job()
         user.apply(self._spark)
@@ -177,16 +179,22 @@ class SparkRuntime:
             numbers = self._context.parallelize(part.workers, len(part.workers))
             return numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, part.part)))
 
-        def frame(part: int, vertex: int) -> DataFrame:
-            source, schema = sources[vertex]
-            plan = TaskPlan(launch, job, graph, part, vertex, schema)
-            return source.mapInArrow(dataframe_task(plan), STATUS_DDL)
+        def bound(part: int, number: int) -> DataFrame | RDD[Status]:
+            vertex = graph.vertex(number)
+            profile = None if vertex.resources is None else profile_of(vertex.resources)
+            if number in sources:
+                source, schema = sources[number]
+                plan = TaskPlan(launch, job, graph, part, number, schema)
+                return source.mapInArrow(dataframe_task(plan), STATUS_DDL, profile=profile)
+            numbers = self._context.parallelize(range(vertex.parallelism), vertex.parallelism)
+            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, graph, part, number)))
+            return tasks if profile is None else tasks.withResources(profile)
 
-        frames = {vertex: frame(vertex, vertex) for vertex in sources}
+        frames = {vertex: cast("DataFrame", bound(vertex, vertex)) for vertex in sources}
         for planned in frames.values():
             plan_scans(planned)
         slots = total_slots(self._context, settings.job.slots_timeout)
-        payload = SparkPayload(workers, frames, frame, user, self._spark)
+        payload = SparkPayload(workers, frames, bound, user, self._spark)
         again = functools.partial(self._again, dict(dataframes), settings, user)
         # What reads another job's partitions may find those gone too; planned anew, it makes them first.
         reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)

@@ -56,14 +56,17 @@ _frozen = False
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """All that a task needs; travels in Spark's closure. `part` is the number of its Spark job."""
+    """All that a task needs; travels in Spark's closure. `part` is the number of its Spark job.
+
+    Tasks that are bound to their subtasks have a `vertex`, and those that read a DataFrame its rows' `schema`.
+    """
 
     launch: EnvironmentLaunch
     job: str
     graph: JobGraph = field(repr=False)
     part: int = 0
-    dataframe_vertex: int | None = None
-    dataframe_schema: pa.Schema | None = None
+    vertex: int | None = None
+    schema: pa.Schema | None = None
 
 
 def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
@@ -91,18 +94,31 @@ def lend_slot(plan: TaskPlan) -> tuple[str, str]:
     return _run(plan, AttemptId(plan.job, WORKER, -1 - task, task), None)
 
 
+def bound_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
+    """As `worker_task`, for tasks that are one subtask each: the number is the subtask's."""
+
+    def penstock_task(numbers: Iterator[int]) -> Iterator[Status]:
+        (number,) = list(numbers)
+        vertex = plan.vertex
+        if vertex is None:
+            raise PenstockError("a bound task was started without its stage")
+        yield (vertex, number, *_run(plan, AttemptId(plan.job, vertex, number, _spark_attempt()), None))
+
+    return penstock_task
+
+
 def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
     """The function for `mapInArrow` over a DataFrame."""
 
     def penstock_task(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
-        vertex, context = plan.dataframe_vertex, TaskContext.get()
+        vertex, context = plan.vertex, TaskContext.get()
         if vertex is None or context is None:
             raise PenstockError("a Penstock task was run outside a Spark task, or without its DataFrame")
         subtask = context.partitionId()
         attempt = AttemptId(plan.job, vertex, subtask, _spark_attempt())
-        state, error = _run(plan, attempt, _conformed(batches, plan.dataframe_schema))
+        state, error = _run(plan, attempt, _conformed(batches, plan.schema))
         columns = [_number(vertex), _number(subtask), _text(state), _text(error)]
         yield pa.RecordBatch.from_arrays(columns, schema=_STATUS_SCHEMA)
 

@@ -209,7 +209,7 @@ class HybridConformance:
     def _fingerprint(self, exchange: Exchange, kind: PartitionKind, parts: list[tuple[object, int]]) -> int:
         producer = exchange.produce(Written(kind, subpartitions=2))
         for batch, subpartition in parts:
-            producer.writer.write(batch, subpartition)  # type: ignore[arg-type]
+            producer.writer.write(batch, subpartition)
         assert producer.writer.fingerprint() == 0
         producer.writer.finish()
         return producer.writer.fingerprint()

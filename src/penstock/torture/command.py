@@ -1,39 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs cases until the time is over; three without Spark for each one with it."""
+"""Runs random cases until the time is over, three without Spark for each with it; then TPC-H and the grid."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.shuffle.errors import PenstockError
 from penstock.testing.local_runner import run_local
+from penstock.torture.cluster import open_cluster, spark_home
+from penstock.torture.grid import cells, run_cell
 from penstock.torture.harm import Harm, leftovers, own_temporary_folder
 from penstock.torture.recipe import Recipe, in_order, random_recipe
+from penstock.torture.tpch import WELL, torture_tpch
 
 SLOTS = 12
 LOCAL_PER_SPARK = 3
 _CASE_SECONDS = 90.0
 
 
-def torture(seed: int, duration: float) -> int:
-    """Torture for that many seconds; 0 where all went well, else 1. Prints a line per case."""
+@dataclass(frozen=True, slots=True)
+class TortureOptions:
+    """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for."""
+
+    seed: int
+    duration: float
+    tpch_runs: int = 0
+    grid: bool = False
+
+
+def torture(options: TortureOptions) -> int:
+    """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
     from penstock.spark.session import open_session
 
-    say(f"seed {seed}, {duration} s")
-    with own_temporary_folder():
+    seed = options.seed
+    say(f"seed {seed}, {options.duration} s")
+    failures: list[str] = []
+    with own_temporary_folder(), spark_home():
         with open_session("penstock-torture", SLOTS) as spark:
-            application = spark.sparkContext.applicationId
-            number, failures = _run_cases(seed, time.monotonic() + duration, spark)
-        left = leftovers(application)
+            applications = [spark.sparkContext.applicationId]
+            number, failures = _run_cases(seed, time.monotonic() + options.duration, spark)
+            if options.tpch_runs:
+                failures += _run_tpch(options, spark)
+            if options.grid:
+                failures += _run_grid(spark, "local", cluster=False)
+        if options.grid:
+            with open_cluster("penstock-torture") as spark:
+                applications.append(spark.sparkContext.applicationId)
+                failures += _run_grid(spark, "cluster", cluster=True)
+        left = [item for application in applications for item in leftovers(application)]
     for item in left:
         say(f"left behind: {item}")
+    for failure in failures:
+        say(f"failed: {failure}")
     say(f"seed {seed}: {number} cases, {len(failures)} failures, {len(left)} left behind")
     return 1 if failures or left else 0
+
+
+def _run_tpch(options: TortureOptions, spark: Any) -> list[str]:
+    try:
+        outcomes = torture_tpch(spark, options.seed, options.tpch_runs, say)
+    except ValueError as error:
+        say(f"FAIL tpch: {error}")
+        return [f"tpch: {error}"]
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(outcomes.items()))
+    say(f"tpch, seed {options.seed}: {options.tpch_runs} runs: {counts}")
+    return [f"tpch: {count} {kind}" for kind, count in outcomes.items() if kind not in WELL]
+
+
+def _run_grid(spark: Any, where: str, *, cluster: bool) -> list[str]:
+    failures = []
+    chosen = cells(cluster=cluster)
+    for number, cell in enumerate(chosen, 1):
+        outcome = run_cell(spark, cell)
+        ended = outcome.error or ("right" if outcome.is_right else "WRONG ROWS")
+        again = " ".join(outcome.restarted) or "nothing"
+        say(
+            f"{'ok  ' if outcome.is_right else 'FAIL'} {where} {cell.name} {outcome.seconds:5.2f} s:"
+            f" {ended}, {again} ran again ({number} of {len(chosen)})"
+        )
+        failures += [] if outcome.is_right else [f"{where} {cell.name}: {ended}"]
+    return failures
 
 
 def _run_cases(seed: int, end: float, spark: Any) -> tuple[int, list[str]]:

@@ -78,18 +78,22 @@ class Gates:
 
     def mark(self, place: str) -> None:
         """This process works on the subtask with this name and has given or seen rows."""
-        made = Path(self.folder, f"new-{place}-{os.getpid()}")
+        name = f"{place}-{time.monotonic_ns():020}-{os.getpid()}"
+        made = Path(self.folder, f"new-{name}")
         made.write_text(str(os.getpgrp()))
-        made.rename(Path(self.folder, f"mark-{place}-{os.getpid()}"))
+        made.rename(Path(self.folder, f"mark-{name}"))
+
+    def marks(self, place: str = "") -> list[Path]:
+        """The marks of this subtask, or of all: one for each run, in order."""
+        return sorted(Path(self.folder).glob(f"mark-{place}*"))
 
     def pids(self, place: str) -> list[int]:
-        """The processes that have marked this subtask, the first one first."""
-        found = sorted(Path(self.folder).glob(f"mark-{place}-*"), key=lambda path: path.stat().st_mtime_ns)
-        return [int(path.name.rpartition("-")[2]) for path in found]
+        """The processes that have run this subtask, in order."""
+        return [int(path.name.rpartition("-")[2]) for path in self.marks(place)]
 
     def group(self, place: str) -> int:
-        """The process group of the first process that has marked this subtask: its executor."""
-        return int(Path(self.folder, f"mark-{place}-{self.pids(place)[0]}").read_text())
+        """The process group of the first process that has run this subtask: its executor."""
+        return int(self.marks(place)[0].read_text())
 
     def hold(self, name: str, batch: pa.RecordBatch) -> Batches:
         """Empty batches until the gate is open."""

@@ -21,12 +21,16 @@ _GRACE_SECONDS = 15.0
 
 
 class Harm:
-    """Strikes once, `after` seconds from the start of a `with` block, unless the block is over by then."""
+    """Strikes once, `after` seconds from the start of a `with` block, unless the block is over by then.
 
-    def __init__(self, spark: Any, kind: str, after: float) -> None:
+    `pick` from 0 to 1 says which of the processes that may be struck it is.
+    """
+
+    def __init__(self, spark: Any, kind: str, after: float, pick: float = 0.0) -> None:
         self._spark = spark
         self._kind = kind
         self._after = after
+        self._pick = pick
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-torture-harm", daemon=True)
         self.struck = False
@@ -48,9 +52,20 @@ class Harm:
             context.cancelAllJobs()
             return
         pids = environment_pids(context.applicationId) if self._kind == "environment" else worker_pids()
-        for pid in sorted(pids)[:1]:
+        if pids:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(sorted(pids)[int(self._pick * len(pids))], signal.SIGKILL)
+
+
+def ancestor(pid: int, name: str) -> int:
+    """The nearest process above this one whose program has this name; 0 where there is none."""
+    while pid > 1:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        command, _, rest = stat.partition("(")[2].rpartition(")")
+        if command == name:
+            return pid
+        pid = int(rest.split()[1])
+    return 0
 
 
 def worker_pids() -> list[int]:

@@ -3,8 +3,9 @@
 
 `OwnSegments` keeps a segment open for each subpartition, or a single one for all while broadcasting; changing between
 the two finishes the builders of the other, so order per subpartition holds. Slices are long, and there are many open
-segments. `SharedSegment` keeps one open, and ships what it holds whenever the subpartition changes: slices are short,
-and memory does not grow with the number of subpartitions, which is what hybrid partitions with many need.
+segments. `SharedSegment` keeps one open, and gathers what belongs to one subpartition in the task's own memory before
+it copies that there and ships it: slices are shorter, and network memory does not grow with the number of
+subpartitions, which is what hybrid partitions with many need. It gathers `GATHER_BYTES` at most.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from typing import Protocol
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
+
+SLICE_BYTES = 128 << 10
+"""As much of one subpartition goes into a shared segment at once, where the memory for gathering suffices."""
+GATHER_BYTES = 8 << 20
+"""What a writer gathers for all subpartitions together."""
 
 Take = Callable[[], BufferBuilder]
 """Gives a builder of a fresh segment; waits for one."""
@@ -108,19 +114,54 @@ class OwnSegments:
 
 
 class SharedSegment:
-    """One segment for all subpartitions."""
+    """One segment for all subpartitions, whose bytes are gathered before so that slices are not too short."""
 
     def __init__(self, take: Take, note: Note) -> None:
         self._take = take
         self._note = note
         self._builder: BufferBuilder | None = None
-        self._target = ALL
+        self._gathered: dict[int, list[bytes | memoryview]] = {}
+        self._sizes: dict[int, int] = {}
+        self._size = 0
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
+        """See the protocol. What is gathered is referred to, not copied."""
+        if (target == ALL) != (ALL in self._gathered) and self._gathered:
+            self._lay_all()  # what goes to all keeps its place among what goes to one
+        gathered = self._gathered.setdefault(target, [])
+        size = 0
+        for part in parts:
+            gathered.append(part)
+            size += len(part)
+        self._size += size
+        self._sizes[target] = self._sizes.get(target, 0) + size
+        if self._sizes[target] >= SLICE_BYTES:
+            self._lay(target)
+        elif self._size >= GATHER_BYTES:
+            self._lay_all()
+
+    def commit(self) -> None:
         """See the protocol."""
-        if target != self._target:
-            self.commit()
-            self._target = target
+        self._lay_all()
+
+    def finish(self) -> None:
+        """See the protocol."""
+        self._lay_all()
+        self._finish(ALL)
+
+    def drop(self) -> None:
+        """See the protocol."""
+        self._builder = None
+        self._gathered.clear()
+
+    def _lay_all(self) -> None:
+        for target in list(self._gathered):
+            self._lay(target)
+
+    def _lay(self, target: int) -> None:
+        """Copy what is gathered for a subpartition into the segment, and ship it."""
+        parts = self._gathered.pop(target)
+        self._size -= self._sizes.pop(target)
         for data in parts:
             part = memoryview(data)
             start, length = 0, len(part)
@@ -129,21 +170,13 @@ class SharedSegment:
                     self._builder = self._take()
                 start += self._builder.append(part[start:])
                 if self._builder.is_full:
-                    self.finish()
-
-    def commit(self) -> None:
-        """See the protocol."""
+                    self._finish(target)
         if self._builder is not None and (piece := self._builder.commit()) is not None:
-            self._note(self._target, piece)
+            self._note(target, piece)
             if self._builder.is_full:  # of alignment alone
-                self.finish()
+                self._finish(target)
 
-    def finish(self) -> None:
-        """See the protocol."""
+    def _finish(self, target: int) -> None:
         builder, self._builder = self._builder, None
         if builder is not None and (piece := builder.finish()) is not None:
-            self._note(self._target, piece)
-
-    def drop(self) -> None:
-        """See the protocol."""
-        self._builder = None
+            self._note(target, piece)

@@ -48,7 +48,6 @@ class SegmentInputGate:
         self._assemblers = [MessageAssembler(codec, counter, verify=verify) for counter in self._counters]
         self._incoming: deque[tuple[int, object]] = deque()
         self._files: deque[Iterator[Received]] = deque()
-        self._extents: dict[int, ExtentReader] = {}
         self._ready: deque[Received] = deque()
         self._recycled: list[int] = []
         self._open = len(descriptor.channels)
@@ -105,8 +104,6 @@ class SegmentInputGate:
         self._incoming.clear()
         self._ready.clear()
         self._files.clear()
-        for reader in self._extents.values():
-            reader.close()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Note data of a channel."""
@@ -169,7 +166,7 @@ class SegmentInputGate:
                 yield from self._read_extents(channel, message, origin)
             elif message["layout"] == LAYOUT:
                 stored = HybridRange.from_message(message, origin).open()
-                yield from self._read_stream(channel, stored.views())
+                yield from self._read_stream(channel, stored.messages())
                 yield from self._end_file(channel, EndOfPartition(*message["end"]))
             else:
                 yield from self._read_files(channel, message, origin)
@@ -177,17 +174,13 @@ class SegmentInputGate:
             raise self._answer(source.partition, error) from error
 
     def _read_extents(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
-        """Extents of a hybrid partition, among its slices: the files stay open, as more of them may come."""
+        """Extents of a hybrid partition, among its slices."""
         pieces = [StoredPiece(Extent(*fields), skip) for *fields, skip in message["extents"]]
-        reader = self._extents.get(channel)
-        if reader is None or reader.paths != tuple(message["tiers"]):
-            if reader is not None:
-                reader.close()
-            reader = self._extents[channel] = ExtentReader(message["tiers"], origin)
-        for piece in pieces:
-            reader.open(piece.extent.tier)
-        self.resume_consumption(channel)  # the next ones may come while these are read
-        return self._read_stream(channel, reader.read(pieces))
+        with ExtentReader(message["tiers"], origin) as reader:
+            for piece in pieces:
+                reader.open(piece.extent.tier)  # before the environment may let the files go
+            self.resume_consumption(channel)  # the next ones come while these are read
+            yield from self._read_stream(channel, reader.read(pieces))
 
     def _read_stream(self, channel: int, views: Iterator[memoryview]) -> Iterator[Received]:
         """Pieces of a channel's stream: each batch is copied out."""
