@@ -38,10 +38,24 @@ def main(arguments=None):
         # Little network memory, so that what the late reduce reads has gone to disk meanwhile.
         conf = {"spark.penstock.network.memory": "4m", "spark.penstock.network.segmentSize": "64k"}
         spark = stack.enter_context(open_session("three slots", options.slots, conf))
-        penstock.readParquet(spark, str(folder)).run()  # Spark's Python processes start, and import what they need
+        _warm_up(spark, str(folder), options.slots)
         for mode in options.modes:
             _show(spark, str(folder), mode, options.slots)
     return 0
+
+
+def _warm_up(spark, folder, slots):
+    """Spark's Python processes start, and import what they need."""
+    lines = penstock.readParquet(spark, folder, numPartitions=2).rebalance(slots, mode="blocking")
+    lines.mapInArrow(wait_for_others, "line string").run()
+
+
+def wait_for_others(batches):
+    """The same rows, late enough that no process does two tasks."""
+    import time
+
+    time.sleep(1)
+    yield from batches
 
 
 def _show(spark, folder, mode, slots):

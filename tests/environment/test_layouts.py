@@ -66,7 +66,7 @@ def test_a_range_of_hash_files_names_its_files_only(tmp_path: Path) -> None:
     origin = FileOrigin(PARTITION, "here")
     part = StoredRange.of(stored, 1, 2, origin)
     assert part.paths == (tmp_path / "1", tmp_path / "2")
-    again = StoredRange.from_message(part.to_message(), origin)
+    again = StoredRange.from_message(part.to_message())
     assert again == part
     found = again.open()
     assert [batch.num_rows for batch in found.batches()] == [1, 1]

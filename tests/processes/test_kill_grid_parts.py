@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of kill grid and torture that decide: which cells there are, what a seed gives, what a launcher refuses."""
+"""The parts of kill grid and torture: which cells there are, what a seed gives, how workers tell their ends."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_two_kills_one_after_the_other(spark: Any, tmp_path: Path) -> None:
     job.reach("reading")
     for _ in range(2):
         known = len(job.gates.marks())
-        os.kill(job.gates.pids("c0")[-1], signal.SIGKILL)
+        os.kill(job.gates.living("c0"), signal.SIGKILL)
         wait_until("a consumer runs again", lambda known=known: len(job.gates.marks()) > known, 30)
     finished = job.finish()
     assert job.rows_are_right(finished)
@@ -71,7 +71,7 @@ def test_cancel_while_a_restart_is_under_way(spark: Any, tmp_path: Path) -> None
         gates.reach("writing", "blocking", lambda place: False)
         probe = SessionProbe(spark)
         known = len(gates.marks())
-        os.kill(gates.pids("p0")[0], signal.SIGKILL)
+        os.kill(gates.living("p0"), signal.SIGKILL)
         core = probe._core()
         (job,) = probe.jobs()
         wait_until("the restart is decided", lambda: any(name == "restart" for _, name, _ in core.trace(job)))

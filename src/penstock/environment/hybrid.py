@@ -81,6 +81,11 @@ class HybridResult(Endings, HybridEnvironment):
         return self.core.cause
 
     @property
+    def origin(self) -> FileOrigin:
+        """What its files should hold, and where they are."""
+        return FileOrigin(self.partition_id, self._host.environment)
+
+    @property
     def excess(self) -> int:
         """Segments it holds beyond its share."""
         return self.core.held - (self.port.share if self.port is not None else 0)
@@ -99,7 +104,7 @@ class HybridResult(Endings, HybridEnvironment):
 
     def reader(self) -> ExtentReader:
         """A reader of what is stored."""
-        return ExtentReader(self.addresses, FileOrigin(self.partition_id, self._host.environment))
+        return ExtentReader(self.addresses, self.origin)
 
     @property
     def addresses(self) -> tuple[str, ...]:

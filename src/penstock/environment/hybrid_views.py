@@ -69,7 +69,11 @@ class LocalHybridView:
         if found is Next.STORED:
             self._is_blocked = True
             pieces = self._cursor.take_stored(TOGETHER)
-            message = {"tiers": self._result.addresses, "extents": [(*extent, skip) for extent, skip in pieces]}
+            message = {
+                "tiers": self._result.addresses,
+                "extents": [(*extent, skip) for extent, skip in pieces],
+                "origin": self._result.origin.to_wire(),
+            }
             return BufferOrEvent(EXTENTS, pack(message), self._cursor.first)
         return None
 

@@ -19,7 +19,8 @@ Group = tuple[int, int]
 class Need:
     """One region: subtasks that nobody has taken, and DataFrames to be read, each as a vertex and its tasks.
 
-    `urgent`: subtasks that run already, and hold slots, wait for these.
+    `urgent`: subtasks that run already, and hold slots, wait for these. `early`: they may start as soon as what comes
+    before them in the order has, so their workers are launched along with those.
     """
 
     region: int
@@ -27,6 +28,7 @@ class Need:
     frames: tuple[Group, ...] = ()
     together: bool = False
     urgent: bool = False
+    early: bool = False
 
     @property
     def count(self) -> int:
@@ -92,7 +94,7 @@ def match(needs: Iterable[Need], idle: int, coming: int) -> Match:
         idle, coming = idle - now, coming - later
         if need.together:
             covered.append(need.region)
-        if need.together and later:
+        if need.early or (need.together and later):
             kept += now
         else:
             starts += need.first(now)

@@ -91,6 +91,10 @@ class JobTasks:
         book = self._books.get(vertex)
         return book is not None and book.unfinished == 0
 
+    def is_there(self, vertex: int) -> bool:
+        """Whether the subtasks of a vertex may run, or will when what comes before them does."""
+        return vertex in self._books
+
     def is_deployed(self, vertex: int) -> bool:
         """Whether all subtasks of a vertex run or ended well."""
         book = self._books.get(vertex)

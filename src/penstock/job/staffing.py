@@ -180,21 +180,19 @@ class Staffing:
         needs: list[Need] = []
         if waits and not self._restarts.is_paused:
             ready = scope.stages.ready(scope.tasks, scope.parts)
-            needs = [need for need in map(self._need, ready) if need is not None]
+            needs = [need for region, early in ready if (need := self._need(region, early=early)) is not None]
         return match(needs, len(scope.workers.idle), scope.workers.coming)
 
-    def _need(self, region: Region) -> Need | None:
+    def _need(self, region: Region, *, early: bool) -> Need | None:
         scope = self._scope
         vertices = [scope.graph.vertex(number) for number in region.vertices]
         counts = ((v.id, scope.tasks.pending(v.id)) for v in vertices if not v.is_bound)
         groups = tuple((vertex, count) for vertex, count in counts if count)
-        frames = tuple(
-            (v.id, v.slots) for v in vertices if v.is_bound and not scope.parts.is_launched(v.id)
-        )
+        frames = tuple((v.id, v.slots) for v in vertices if v.is_bound and not scope.parts.is_launched(v.id))
         if not groups and not frames:
             return None
         urgent = scope.stages.is_awaited(region, scope.tasks, scope.parts)
-        return Need(region.number, groups, frames, together=region.at_once, urgent=urgent)
+        return Need(region.number, groups, frames, together=region.at_once, urgent=urgent, early=early)
 
     def _admit(self) -> None:
         if self._scope.lifecycle.state is JobState.WAITING_FOR_SLOTS:

@@ -49,14 +49,20 @@ class Stages:
         """Whether every subtask of the region ended well."""
         return all(tasks.is_complete(vertex) for vertex in region.vertices)
 
-    def ready(self, tasks: JobTasks, parts: Parts) -> Iterator[Region]:
-        """The regions that may start or go on, in order; their subtasks are there from now on."""
+    def ready(self, tasks: JobTasks, parts: Parts) -> Iterator[tuple[Region, bool]]:
+        """The regions that may start or go on, in order; their subtasks are there from now on.
+
+        With True those that may start only when what comes before them runs.
+        """
         for region in self.regions:
-            if not self.is_complete(region, tasks) and self.may_start(region, tasks, parts):
+            if self.is_complete(region, tasks):
+                continue
+            may_start = self.may_start(region, tasks, parts)
+            if may_start or self._may_start_soon(region, tasks, parts):
                 for number in region.vertices:
                     self._choose(self._topology.graph.vertex(number))
                     tasks.add(self._topology.graph.vertex(number))
-                yield region
+                yield region, not may_start
 
     def add_sizes(self, producer: tuple[int, int], sizes: Mapping[int, Sequence[int]]) -> str:
         """A producer has finished: the bytes of its subpartitions by edge. What is wrong with them, or nothing.
@@ -109,6 +115,22 @@ class Stages:
     def may_start(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
         """Whether all that the region reads is there, or comes while it is read."""
         return all(self._is_readable(edge, tasks, parts) for edge in self.read_by(region))
+
+    def _may_start_soon(self, region: Region, tasks: JobTasks, parts: Parts) -> bool:
+        """Whether all it waits for are hybrid producers that have slots, or get theirs first.
+
+        Not behind bound producers: a DataFrame's Spark job may run long before its tasks come.
+        """
+        if region.at_once or any(self._topology.graph.vertex(number).is_bound for number in region.vertices):
+            return False
+        return all(
+            self._is_readable(edge, tasks, parts)
+            or (edge.kind.is_hybrid and self._is_unbound(edge) and tasks.is_there(edge.producer))
+            for edge in self.read_by(region)
+        )
+
+    def _is_unbound(self, edge: JobEdge) -> bool:
+        return not self._topology.graph.vertex(edge.producer).is_bound
 
     def _is_readable(self, edge: JobEdge, tasks: JobTasks, parts: Parts) -> bool:
         if edge.kind.is_hybrid:

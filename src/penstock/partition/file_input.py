@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,6 +31,16 @@ class FileOrigin:
 
     partition: PartitionId
     host: str = ""
+
+    @classmethod
+    def from_wire(cls, wire: Sequence[Any]) -> FileOrigin:
+        """Inverse of `to_wire`; raises TypeError or ValueError on another shape."""
+        partition, host = wire
+        return cls(PartitionId.from_wire(tuple(partition)), str(host))
+
+    def to_wire(self) -> tuple[Any, ...]:
+        """As it travels to a reader, who may not know yet which attempt it reads."""
+        return (self.partition.to_wire(), self.host)
 
     def __str__(self) -> str:
         on = f" on {self.host}" if self.host else ""
@@ -86,9 +98,11 @@ class FileInput:
 
     def incomplete(self, what: str) -> IncompleteDataError:
         """The error of a file that is not what was written."""
-        return IncompleteDataError(
+        error = IncompleteDataError(
             f"{self.where}: file {self.path} is damaged: {what}. The partition must be produced again."
         )
+        error.partition = self.where.partition.to_wire()
+        return error
 
     def close(self) -> None:
         """Let go of the map; idempotent. It goes with the last thing that lies over it."""

@@ -75,15 +75,17 @@ class HybridRange:
     origin: FileOrigin
 
     @classmethod
-    def from_message(cls, message: dict[str, Any], origin: FileOrigin) -> HybridRange:
+    def from_message(cls, message: dict[str, Any]) -> HybridRange:
         """Inverse of `to_message`; raises KeyError, TypeError or ValueError on another shape."""
         tiers = tuple(str(path) for path in message["tiers"])
+        origin = FileOrigin.from_wire(message["origin"])
         return cls(str(message["index"]), tiers, int(message["first"]), int(message["count"]), origin)
 
     def to_message(self) -> dict[str, Any]:
-        """What a reader on the same host must know; the origin is the reader's own knowledge."""
+        """What a reader on the same host must know."""
         return {
             "layout": LAYOUT,
+            "origin": self.origin.to_wire(),
             "index": self.index,
             "tiers": self.tiers,
             "first": self.first,

@@ -80,15 +80,22 @@ class StoredRange:
         return cls(files.layout, paths, first, count, origin)
 
     @classmethod
-    def from_message(cls, message: dict[str, Any], origin: FileOrigin) -> StoredRange:
+    def from_message(cls, message: dict[str, Any]) -> StoredRange:
         """Inverse of `to_message`; raises KeyError, TypeError or ValueError on another shape."""
         paths = tuple(Path(path) for path in message["paths"])
+        origin = FileOrigin.from_wire(message["origin"])
         return cls(Layout(message["layout"]), paths, int(message["first"]), int(message["count"]), origin)
 
     def to_message(self) -> dict[str, Any]:
-        """What a reader on the same host must know; the origin is the reader's own knowledge."""
+        """What a reader on the same host must know."""
         paths = tuple(str(path) for path in self.paths)
-        return {"layout": self.layout.value, "paths": paths, "first": self.first, "count": self.count}
+        return {
+            "layout": self.layout.value,
+            "paths": paths,
+            "first": self.first,
+            "count": self.count,
+            "origin": self.origin.to_wire(),
+        }
 
     @property
     def start(self) -> str:

@@ -95,6 +95,15 @@ class Gates:
         """The process group of the first process that has run this subtask: its executor."""
         return int(self.marks(place)[0].read_text())
 
+    def living(self, place: str) -> int:
+        """The process that has run this subtask last, or 0 where it has ended: its number may be another's by now."""
+        mark = self.marks(place)[-1]
+        pid = int(mark.name.rpartition("-")[2])
+        try:
+            return pid if os.getpgid(pid) == int(mark.read_text()) else 0
+        except ProcessLookupError:
+            return 0
+
     def hold(self, name: str, batch: pa.RecordBatch) -> Batches:
         """Empty batches until the gate is open."""
         gate, pause = Path(self.folder, f"gate-{name}"), threading.Event()

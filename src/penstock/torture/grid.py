@@ -162,11 +162,12 @@ def restarts_of(finished: FinishedJob) -> tuple[str, ...]:
 
 
 def strike(spark: Any, gates: Gates, cell: Cell) -> int:
-    """Kill, and wait until something runs again or has had the time to; the process that was killed."""
+    """Kill, and wait until something runs again or has had the time to; the process, or 0 where it had ended."""
     known = len(gates.marks())
     victim = _victim(spark, gates, cell)
-    with suppress(ProcessLookupError):
-        os.kill(victim, signal.SIGKILL)
+    if victim:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
     with suppress(AssertionError):  # where nothing has to run again
         wait_until(lambda: len(gates.marks()) > known, "a subtask runs again", _patience(cell))
     return victim
@@ -180,8 +181,8 @@ def _patience(cell: Cell) -> float:
 
 def _victim(spark: Any, gates: Gates, cell: Cell) -> int:
     if cell.victim in ("producer", "consumer"):
-        return gates.pids(f"{cell.victim[0]}0")[-1]
-    beside = gates.pids({"writing": "p0", "reading": "c0", "half": "c1"}[cell.phase])[-1]
+        return gates.living(f"{cell.victim[0]}0")
+    beside = gates.living({"writing": "p0", "reading": "c0", "half": "c1"}[cell.phase])
     executor = ancestor(beside, "java")
     return executor if cell.victim == "executor" else _environment(spark.sparkContext.applicationId, executor)
 

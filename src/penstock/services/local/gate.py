@@ -159,19 +159,18 @@ class SegmentInputGate:
 
     def _read(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
         """What lies in files of this host, in one of three ways."""
-        source = self._descriptor.channels[channel].source
-        origin = FileOrigin(source.partition, source.environment)
+        origin = FileOrigin.from_wire(message["origin"])
         try:
             if "extents" in message:
                 yield from self._read_extents(channel, message, origin)
             elif message["layout"] == LAYOUT:
-                stored = HybridRange.from_message(message, origin).open()
+                stored = HybridRange.from_message(message).open()
                 yield from self._read_stream(channel, stored.messages())
                 yield from self._end_file(channel, EndOfPartition(*message["end"]))
             else:
-                yield from self._read_files(channel, message, origin)
+                yield from self._read_files(channel, message)
         except PartitionLostError as error:
-            raise self._answer(source.partition, error) from error
+            raise self._answer(origin.partition, error) from error
 
     def _read_extents(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
         """Extents of a hybrid partition, among its slices."""
@@ -187,6 +186,7 @@ class SegmentInputGate:
         for view in views:
             self._attachment.check_cancelled()
             self._metrics.add("bytes_in", len(view))
+            self._metrics.add("disk_bytes_in", len(view))
             for batch in self._assemblers[channel].feed(view):
                 yield Received(channel, batch)
 
@@ -195,20 +195,24 @@ class SegmentInputGate:
         yield Received(channel, event=EndOfData())
         yield Received(channel, event=end)
 
-    def _read_files(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
+    def _read_files(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
         """Finished files of blocks: their batches lie over the files' maps, nothing is copied."""
-        stored = StoredRange.from_message(message, origin)
+        stored = StoredRange.from_message(message)
         found = stored.open()
         for batch in found.batches():
             self._attachment.check_cancelled()
-            self._metrics.add("bytes_in", self._size(batch))
+            size = self._size(batch)
+            self._metrics.add("bytes_in", size)
+            self._metrics.add("disk_bytes_in", size)
             yield Received(channel, batch)
         end = EndOfPartition(*message["end"])
         if self._verify and found.end != end:
-            raise IncompleteDataError(
+            error = IncompleteDataError(
                 f"{stored.origin}: the files {stored.paths[0].parent} hold {found.end}, but their writer counted "
                 f"{end}; the partition must be produced again"
             )
+            error.partition = stored.origin.partition.to_wire()
+            raise error
         yield Received(channel, event=EndOfData())
         self._open -= 1
         yield Received(channel, event=end)
