@@ -70,8 +70,9 @@ def _show(spark, folder, mode, slots):
         return
     for line in timeline(result):
         print(f"  {line}")
-    rows = result.metrics[1]["rows_in"]
-    print(f"  {rows:,.0f} words in {result.seconds:.1f} s, {result.metrics[1].get(DISK, 0) / 1e6:.1f} MB of them from disk")
+    reduces = result.metrics[1]
+    stored = reduces.get(DISK, 0) / 1e6
+    print(f"  {reduces['rows_in']:,.0f} words in {result.seconds:.1f} s, {stored:.1f} MB of them from disk")
 
 
 def split_words(batches):
@@ -121,7 +122,9 @@ def _write_texts(folder):
 def _parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--slots", type=int, default=3, help="task slots of the session (3)")
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=MODES, help="some of " + ",".join(MODES))
+    parser.add_argument(
+        "--modes", type=lambda text: text.split(","), default=MODES, help="some of " + ",".join(MODES)
+    )
     return parser.parse_args(arguments)
 
 

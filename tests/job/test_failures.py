@@ -317,27 +317,6 @@ def test_empty_partitions_of_a_dataframe_come_back() -> None:
 # --- restarts at the very end
 
 
-def test_restart_while_the_spark_jobs_return() -> None:
-    """A worker that never came is being cancelled when a result is lost: that cancel is ours and cancels no job."""
-    cluster = Cluster(4)
-    cluster.send(events.JobSubmitted("j1", chain(4), 4, 60))
-    cluster.queue.pop()
-    cluster.run()
-    while len(cluster.working()) > 1:
-        cluster.finish(*cluster.working()[0])
-    last = cluster.task(*cluster.working()[0])
-    cluster.report(last)
-    ask = next(step for step in cluster.todo if step.name == "ask")
-    cluster.todo.remove(ask)
-    ask.act()
-    assert do.CancelSparkJobs("j1", -1) in cluster.of(do.CancelSparkJobs)
-    cluster.lose_partition(0, 0, -1)
-    assert cluster.restarted() == [(0, 0)]
-    cluster.finish_job()
-    assert cluster.ended["j1"].error is None
-    cluster.check_answers()
-
-
 def test_a_task_that_does_not_stop_does_not_keep_the_job() -> None:
     """An old attempt was told to stop and hangs; all else has ended: its Spark job is cancelled after a while."""
     cluster = Cluster(8)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline
+from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline, side_by_side
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job import events
@@ -40,12 +40,24 @@ def test_job_runs_to_its_end() -> None:
     cluster.check_answers()
 
 
-def test_job_is_over_when_its_spark_jobs_are() -> None:
-    """The last report is not the end: the Spark jobs that carried the tasks must have returned."""
+def test_job_is_over_with_its_last_task() -> None:
+    """It does not wait for its workers' Spark jobs: whoever asks once more is told that it is over."""
     cluster = Cluster()
     cluster.submit(pipeline(1, 1))
     cluster.finish(0, 0)
     cluster.report(cluster.task(1, 0))
+    assert cluster.ended["j1"].error is None
+    cluster.run()
+    cluster.check_answers()
+
+
+def test_job_over_dataframes_waits_for_their_spark_jobs() -> None:
+    """What a DataFrame's task wrote counts only when Spark says that it was all."""
+    cluster = Cluster(4)
+    graph = side_by_side(1, 1)
+    cluster.submit(graph.with_vertex(replace(graph.vertex(0), reads_dataframe=True)))
+    cluster.finish(1, 0)
+    cluster.report(cluster.task(0, 0))
     assert not cluster.ended
     cluster.run()
     assert cluster.ended["j1"].error is None

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 from cluster import Cluster, Place
-from job_graphs import BLOCKING, HYBRID, PIPELINED, SELECTIVE, chain, edge, open_sink, pipeline, word_count
+from job_graphs import (
+    BLOCKING,
+    HYBRID,
+    PIPELINED,
+    SELECTIVE,
+    chain,
+    edge,
+    open_sink,
+    pipeline,
+    side_by_side,
+    word_count,
+)
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job import events
@@ -160,19 +171,20 @@ def test_a_loss_goes_back_through_released_stages() -> None:
 
 
 def test_a_result_lost_before_the_end_is_made_again() -> None:
-    """All tasks have ended and the Spark job is about to return: the lost part of the result runs again."""
+    """All tasks have ended, a DataFrame's Spark job is about to return: the lost part of the result runs again."""
     cluster = Cluster(4)
-    cluster.submit(chain(1, 2, kinds=(BLOCKING,)))
-    cluster.finish(0, 0)
+    graph = side_by_side(1, 2)
+    cluster.submit(graph.with_vertex(replace(graph.vertex(0), reads_dataframe=True)))
     cluster.finish(1, 0)
-    cluster.report(cluster.task(1, 1))
+    cluster.finish(1, 1)
+    cluster.report(cluster.task(0, 0))
     assert cluster.core.progress("j1", lambda _: {}).state is JobState.CONFIRMING  # type: ignore[union-attr]
     cluster.lose_partition(1, 0, -1)
-    assert cluster.restarted() == [(0, 0), (1, 0)]
+    assert cluster.restarted() == [(1, 0)]
     cluster.finish_job()
     ended = cluster.ended["j1"]
     assert ended.error is None
-    assert [item.partition.attempt for item in ended.partitions] == [1, 0]
+    assert [item.partition.attempt for item in ended.partitions if "result1" in item.partition.dataset] == [1, 0]
     cluster.check_answers()
     cluster.check_partitions()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.lineage import (
@@ -30,7 +30,7 @@ from penstock.api.lineage import (
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
 from penstock.job.results import MadeResult
-from penstock.shuffle import Settings
+from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class PersistedReading:
 
         def make(lost: Callable[[], None]) -> FinishedJob:
             plan = plan_job(self._made((step,), step), self.settings, self.runtime.total_slots())
-            return self.runtime.finished((plan.graph, plan.dataframes), self.settings, self.user, lost=lost)
+            graph = replace(plan.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT)
+            return self.runtime.finished((graph, plan.dataframes), self.settings, self.user, lost=lost)
 
         return result.get(make)
 

@@ -133,11 +133,15 @@ class ServedHybridView:
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """Whether there is something to poll or a failure to pass on.
+
+        Asking begins a read where what comes next has left memory since the listener was called: nobody else would.
+        """
         if self._listener is None:
             return False
         if self._ready or self.failure is not None:
             return True
+        self._read_on()
         return self._piece is None and self._cursor.look() in (Next.EVENT, Next.MEMORY)
 
     def poll(self) -> BufferOrEvent | None:

@@ -97,7 +97,8 @@ async def _serve(config: HostConfig, null: int) -> bool:
         host.address = await host.remote.listen(address_towards(config.master))
         if config.master:
             host.control = link = await redial(host)
-        os.write(1, b"+")
+        with contextlib.suppress(BrokenPipeError):  # who started it is gone; others may attach
+            os.write(1, b"+")
         os.dup2(null, 1)
         loop.add_reader(listener.fileno(), _accept, host, listener)
         watch = asyncio.create_task(_watch(host))

@@ -173,8 +173,9 @@ class JobEdge:
 class JobGraph:
     """One job. `result` lists the vertices whose output is kept as the job's result, in order.
 
-    All result vertices have the same schema; the result's partitions are their subtasks' in this order. `notes` are
-    sentences for people: where the plan differs from what was asked, and why.
+    All result vertices have the same schema; the result's partitions are their subtasks' in this order, and of
+    `result_kind`: read in any order, any number of times, after the job is over. `notes` are sentences for people:
+    where the plan differs from what was asked, and why.
     """
 
     name: str
@@ -182,6 +183,7 @@ class JobGraph:
     edges: tuple[JobEdge, ...]
     result: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    result_kind: PartitionKind = PartitionKind.HYBRID_FULL
 
     def vertex(self, vertex: int) -> JobVertex:
         """The vertex with this id; raises KeyError."""

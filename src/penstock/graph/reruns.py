@@ -13,7 +13,7 @@ from dataclasses import replace
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.shuffle import PartitionKind
 
-RERUN_KIND = PartitionKind.BLOCKING_SORT_MERGE
+RERUN_KIND = PartitionKind.HYBRID_FULL
 """What the exchanges become whose two sides would have to run together."""
 _BY_VALUE = frozenset({"hash", "custom", "broadcast", "to_one"})
 """Exchanges that send a row where its values, or the plan, say; the others go by the order in which rows come."""

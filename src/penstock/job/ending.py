@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a job ends: well, refused, failed or cancelled, and what it waits for before it does.
 
-- A job that goes well ends when all its regions are complete and all its Spark jobs have returned. Spark jobs whose
-  workers never began, or do not stop when they are told to, are cancelled then: nobody needs them any more.
+- A job that goes well ends when all its regions are complete, all Spark jobs of its DataFrames have returned and all
+  tasks that were told to stop have; those that do not are cancelled. It does not wait for its workers: when they ask
+  next they are told that it is over, and so are those that Spark starts late. Spark's cancel would kill them, and
+  hold their slots for seconds.
 - A job that fails or is cancelled tells its tasks to stop over their sockets. Spark's own cancel is the fallback: at
   once where what is left has not begun, else after a deadline.
 """
@@ -106,20 +108,14 @@ class Ending:
                 scope.lifecycle.fire(JobEvent.TASKS_FINISHED)
                 if scope.workers.draining:
                     scope.emit(do.StartDeadline(scope.job, do.DRAIN, SETTLE_SECONDS))
-        if scope.lifecycle.state is JobState.CONFIRMING and scope.parts.all_returned:
+        if scope.lifecycle.state is JobState.CONFIRMING and self._is_over():
             scope.lifecycle.fire(JobEvent.CONFIRMED)
             self._complete()
 
-    def let_go(self) -> None:
-        """All tasks have ended well: release idle workers, and cancel Spark jobs of workers that have never come."""
+    def _is_over(self) -> bool:
+        """Whether no DataFrame is being read, and no task still has to stop."""
         scope = self._scope
-        scope.release_workers(scope.workers.idle)
-        if not scope.workers.missing:
-            return
-        for part in scope.parts.open_workers():
-            left = scope.workers.of_part(part)
-            if left and all(worker.identity is None for worker in left):
-                self._cancel_part(part)
+        return scope.parts.all_returned or not (scope.parts.open_frames() or scope.workers.draining)
 
     def _release_consumed(self) -> None:
         scope = self._scope
@@ -142,7 +138,8 @@ class Ending:
         scope = self._scope
         partitions = tuple(scope.tasks.result_partitions())
         self._release(keep=tuple(item.partition for item in partitions if not item.empty))
-        scope.answer_calls(call for worker in scope.workers.idle for call in scope.workers.release(worker))
+        scope.release_workers(scope.workers.idle)
+        scope.answer_calls(scope.workers.drop_parked())
         scope.record("job_finished", scope.job)
         scope.emit(do.CompleteJob(scope.job, scope.result(), partitions, scope.graph))
 

@@ -74,7 +74,7 @@ class Staffing:
         scope = self._scope
         if scope.lifecycle.state not in (JobState.WAITING_FOR_SLOTS, JobState.RUNNING):
             if scope.lifecycle.state is JobState.CONFIRMING:
-                self._ending.let_go()
+                scope.release_workers(scope.workers.idle)
             return
         found = self._match()
         if found.starts:

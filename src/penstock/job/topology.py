@@ -11,7 +11,7 @@ from functools import cache
 
 from penstock.graph.execution_graph import ExecutionGraph
 from penstock.graph.job_graph import RESULT_EDGE, JobEdge, JobGraph, JobVertex
-from penstock.shuffle import PartitionDescriptor, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import PartitionDescriptor, ShuffleDescriptor
 
 
 def edge_dataset(job: str, edge: int) -> str:
@@ -22,10 +22,6 @@ def edge_dataset(job: str, edge: int) -> str:
 def result_dataset(job: str, vertex: int) -> str:
     """The dataset of a vertex's part of the job's result."""
     return f"{job}-result{vertex}"
-
-
-RESULT_KIND = PartitionKind.BLOCKING_PERSISTENT
-"""A result is read in any order, any number of times, after its job is over."""
 
 
 class JobTopology:
@@ -55,7 +51,7 @@ class JobTopology:
             yield edge.id, edge.service, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)
         if vertex.id in self.graph.result:
             dataset = result_dataset(self.job, vertex.id)
-            yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, RESULT_KIND, 1)
+            yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, self.graph.result_kind, 1)
 
     def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int, int]]]]:
         """What a subtask reads: the edge, and per channel the producing subtask, first subpartition, how many."""
@@ -65,7 +61,7 @@ class JobTopology:
     def placeholder(self, edge: int, vertex: int, index: int, *, empty: bool) -> ShuffleDescriptor:
         """The descriptor of a partition whose producer is not known (yet), or never came because it has no rows."""
         if edge == RESULT_EDGE:
-            dataset, service, kind = result_dataset(self.job, vertex), self._result_service, RESULT_KIND
+            dataset, service, kind = result_dataset(self.job, vertex), self._result_service, self.graph.result_kind
         else:
             dataset, service, kind = (
                 edge_dataset(self.job, edge),

@@ -26,6 +26,8 @@ from penstock.spark.launcher import SparkLauncher
 from penstock.spark.result_files import ResultFolder
 
 _WATCH_SECONDS = 0.5
+_WORKERS_SECONDS = 1.0
+"""How long a close waits for workers whose job has just ended."""
 
 _applications: dict[int, Application] = {}
 _lock = threading.Lock()
@@ -45,6 +47,7 @@ class Application:
         self._results = itertools.count(1)
         self._lock = threading.Lock()
         self._master: JobMaster | None = None
+        self._launcher: SparkLauncher | None = None
         self._closed = False
 
     @classmethod
@@ -70,11 +73,12 @@ class Application:
             if self.is_closed:
                 raise ControlError("this SparkSession was stopped: build a new one")
             if self._master is None:
-                master = JobMaster(self._identity(), SparkLauncher(self._context), settings)
+                launcher = SparkLauncher(self._context)
+                master = JobMaster(self._identity(), launcher, settings)
                 master.every(_WATCH_SECONDS, self._close_if_stopped)
                 master.start()
                 atexit.register(self.close)
-                self._master = master
+                self._master, self._launcher = master, launcher
             return self._master
 
     def launch(self, settings: Settings) -> EnvironmentLaunch:
@@ -98,6 +102,8 @@ class Application:
         with self._lock:
             master, self._master = self._master, None
         if master is not None:
+            if self._launcher is not None and self._context._jsc is not None:  # noqa: SLF001 - as in `is_closed`
+                self._launcher.wait(_WORKERS_SECONDS)
             master.close()
         self.tickets.close()
         atexit.unregister(self.close)

@@ -61,7 +61,7 @@ class SparkLauncher:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._running: dict[str, set[int]] = {}
         self._cancelled: set[str] = set()
         """Tags of which nothing is to run any more."""
@@ -110,6 +110,11 @@ class SparkLauncher:
         parts = self._running.get(job, set())
         return bool(parts) if part is None else part in parts
 
+    def wait(self, seconds: float) -> None:
+        """Wait until no Spark job is left, for so long at most: workers end a moment after their job is over."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._running, seconds)
+
     def close(self) -> None:
         """Forget everything; idempotent."""
         with self._lock:
@@ -124,6 +129,7 @@ class SparkLauncher:
             if not parts:
                 self._running.pop(job, None)
                 self._cancelled.discard(tag_of(job))
+                self._lock.notify_all()
 
 
 @dataclass(frozen=True, slots=True)

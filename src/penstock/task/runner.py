@@ -98,9 +98,7 @@ def run_subtask(
         raise
     finally:
         task.close()
-    return SubtaskReport(
-        {**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes(), task.fingerprints()
-    )
+    return SubtaskReport({**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes(), task.fingerprints())
 
 
 class _Task:
@@ -205,7 +203,7 @@ class _Task:
 
     def fingerprints(self) -> dict[int, int]:
         outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
-        return {output.edge: getattr(target, "fingerprint", int)() for output, target in outputs}
+        return {output.edge: target.fingerprint() for output, target in outputs}
 
     def metrics(self) -> dict[str, float]:
         inner = self._owner.metrics.snapshot()

@@ -37,7 +37,6 @@ from penstock.shuffle import (
     MetricGroup,
     OwnerContext,
     PartitionDescriptor,
-    PartitionKind,
     ProducerDescriptor,
     Settings,
     ShuffleDescriptor,
@@ -176,7 +175,7 @@ class _LocalJob:
             outputs.append((edge.id, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)))
         if vertex.id in self._graph.result:
             dataset = f"{self._job}-result{vertex.id}"
-            outputs.append((RESULT_EDGE, PartitionDescriptor(dataset, subtask, PartitionKind.BLOCKING_PERSISTENT, 1)))
+            outputs.append((RESULT_EDGE, PartitionDescriptor(dataset, subtask, self._graph.result_kind, 1)))
         return outputs
 
     def _deployment(self, vertex: JobVertex, subtask: int) -> TaskDeployment:

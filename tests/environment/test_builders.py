@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a writer lays streams into segments: both ways give every reader its bytes, once and in order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.buffer.builder import BufferBuilder
+from penstock.buffer.data_types import BufferSlice
+from penstock.network.attachment import ALL
+from penstock.services.local import builders
+from penstock.services.local.builders import OwnSegments, SharedSegment
+
+SEGMENT = 64
+SUBPARTITIONS = 3
+
+
+class Desk:
+    """Fresh segments, and what is shipped of them: the bytes are copied when they are shipped, as a reader would."""
+
+    def __init__(self, shared: bool) -> None:
+        self.segments: list[bytearray] = []
+        self.open: set[int] = set()
+        self.streams = [b""] * SUBPARTITIONS
+        self.slices = 0
+        self.builders = (
+            SharedSegment(self.take, self.note) if shared else OwnSegments(SUBPARTITIONS, self.take, self.note)
+        )
+
+    def take(self) -> BufferBuilder:
+        """A fresh segment."""
+        self.segments.append(bytearray(SEGMENT))
+        self.open.add(len(self.segments) - 1)
+        return BufferBuilder(len(self.segments) - 1, memoryview(self.segments[-1]))
+
+    def note(self, target: int, piece: BufferSlice) -> None:
+        """Ship a slice."""
+        data = bytes(self.segments[piece.segment][piece.offset : piece.offset + piece.length])
+        self.slices += bool(data)
+        assert piece.segment in self.open, "shipped behind its end"
+        if piece.finished:
+            self.open.discard(piece.segment)
+        for reader in range(SUBPARTITIONS) if target == ALL else [target]:
+            self.streams[reader] += data
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from([*range(SUBPARTITIONS), ALL]), st.lists(st.integers(0, 90), min_size=1, max_size=3)
+        ),
+        st.just("commit"),
+        st.just("finish"),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, shared=st.booleans())
+def test_every_reader_gets_its_bytes_once_and_in_order(steps: list[object], shared: bool) -> None:
+    """Any mixture of parts for one and for all, commits and ends; no segment stays open behind the end."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(builders, "SLICE_BYTES", 50)
+    patch.setattr(builders, "GATHER_BYTES", 120)
+    desk = Desk(shared)
+    expected = [b""] * SUBPARTITIONS
+    number = 0
+    for step in steps:
+        if isinstance(step, tuple):
+            target, sizes = step
+            parts = []
+            for size in sizes:
+                number += 1
+                parts.append(bytes([number % 251]) * size)
+            desk.builders.append(target, parts)
+            for reader in range(SUBPARTITIONS) if target == ALL else [target]:
+                expected[reader] += b"".join(parts)
+        elif step == "commit":
+            desk.builders.commit()
+            assert desk.streams == expected, "committed is shipped"
+        else:
+            desk.builders.finish()
+            assert not desk.open
+    desk.builders.finish()
+    patch.undo()
+    assert desk.streams == expected
+    assert not desk.open
+
+
+def test_a_shared_segment_is_the_only_one_open_and_its_slices_are_gathered() -> None:
+    """However many subpartitions take turns: one segment at a time, and few slices."""
+    desk = Desk(shared=True)
+    for turn in range(300):
+        desk.builders.append(turn % SUBPARTITIONS, [bytes(8)])
+        assert len(desk.open) <= 1
+    assert desk.slices == 0
+    desk.builders.finish()
+    assert desk.slices < 60
+    assert sum(map(len, desk.streams)) == 2400
+
+
+def test_a_dropped_builder_ships_nothing() -> None:
+    """The segments are gone: what was begun is forgotten."""
+    for shared in (True, False):
+        desk = Desk(shared)
+        desk.builders.append(0, [bytes(8)])
+        desk.builders.drop()
+        desk.builders.finish()
+        assert desk.slices == 0

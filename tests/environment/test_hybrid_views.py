@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of hybrid partitions over a real host: real segments, real files and threads, an event loop, no processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.buffer import BufferSlice
+from penstock.environment.host import Host, HostConfig
+from penstock.environment.hybrid import HybridResult
+from penstock.environment.hybrid_port import WriterRequest
+from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
+from penstock.network.attachment import EXTENTS, FILE
+from penstock.network.rendezvous import Rendezvous
+from penstock.partition.view import SubpartitionView
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind, Settings
+from penstock.shuffle.control import unpack
+from penstock.shuffle.events import decode_event
+
+SEGMENT = 4096
+SEGMENTS = 32
+PARTITION = PartitionId("job-e0", 0, 1)
+
+
+class Bench:
+    """A host, and a partition whose slices the test writes itself."""
+
+    def __init__(self, folder: Path, kind: PartitionKind = PartitionKind.HYBRID_FULL) -> None:
+        folder.mkdir()
+        size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * SEGMENTS)}
+        settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
+        self.host = Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+        self.pool = self.host.pool.create_local_pool(1, SEGMENTS, owner="the test")
+        self.writer = self.host.references.attach("the test")
+        self.result: HybridResult = self.host.hybrid.register(WriterRequest(1, PARTITION, 2, False, kind))
+        self.written = [b"", b""]
+
+    def write(self, subpartition: int, byte: int) -> None:
+        """A whole segment of one byte."""
+        segment = self.pool.request()
+        assert segment is not None
+        self.writer.grant(segment, self.pool)
+        self.host.memory.view(segment)[:] = bytes([byte]) * SEGMENT
+        piece = BufferSlice(segment, 0, SEGMENT, finished=True)
+        self.writer.commit(piece, 1)
+        self.result.core.add(subpartition, piece)
+        self.written[subpartition] += bytes([byte]) * SEGMENT
+
+    def finish(self) -> None:
+        """The writer ends."""
+        for subpartition, data in enumerate(self.written):
+            self.result.core.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
+        self.result.core.finish()
+        self.result.core.close_producer()
+
+    async def close(self) -> None:
+        """Nothing is held behind the partition."""
+        self.result.release()
+        await eventually(lambda: self.host.pool.free == SEGMENTS, "memory to come back")
+        self.host.references.check()
+        self.host.pool.check()
+        await self.host.close()
+
+
+async def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Turn the loop until the condition holds."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        await asyncio.sleep(0.001)
+
+
+def files(folder: Path) -> list[str]:
+    """The files of all partitions."""
+    return sorted(path.name for path in folder.glob("host/*/*/*"))
+
+
+class Reader:
+    """One end of a view, which takes what there is whenever it is called, and only then."""
+
+    def __init__(self, bench: Bench, served: bool, first: int = 0, count: int = 1) -> None:
+        self.bench = bench
+        self.data = b""
+        self.events: list[object] = []
+        self.called = True
+        self.files = 0
+        make = bench.result.create_view if served else bench.result.create_local_view
+        self.view: SubpartitionView = make(first, self._call, count) if served else make(first, count, self._call)  # type: ignore[arg-type]
+
+    def _call(self) -> None:
+        self.called = True
+
+    def take(self) -> bool:
+        """Take what there is; whether that was the end."""
+        while self.called and self.view.is_available and not self._is_at_end:
+            assert self.view.failure is None, self.view.failure
+            item = self.view.poll()
+            assert item is not None
+            if isinstance(item.payload, BufferSlice):
+                piece = item.payload
+                self.data += bytes(self.bench.host.memory.view(piece.segment, piece.offset, piece.length))
+                self.bench.host.references.release(piece.segment)
+            elif item.data_type == EXTENTS:
+                self._read(unpack(item.payload))
+            elif item.is_buffer:
+                self.data += item.payload
+                self.view.on_credit(1)
+            else:
+                self.events.append(decode_event(item.payload))
+            if item.recycle is not None:
+                item.recycle()
+        self.called = False
+        return self._is_at_end
+
+    @property
+    def _is_at_end(self) -> bool:
+        return bool(self.events) and isinstance(self.events[-1], EndOfPartition)
+
+    def _read(self, message: dict[str, list[tuple[int, int, int, int, int]]]) -> None:
+        for tier, offset, length, _, skip in message["extents"]:
+            whole = Path(str(message["tiers"][tier])).read_bytes()[offset : offset + length]
+            self.data += whole[skip:]
+            self.files += 1
+        assert not self.view.is_available, "the next extents came before these were begun"
+        self.view.resume()
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine to its end."""
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
+
+
+SERVED = pytest.mark.parametrize("served", [False, True], ids=["local", "served"])
+
+
+@SERVED
+def test_what_leaves_memory_between_the_call_and_the_poll_is_read_from_storage(tmp_path: Path, served: bool) -> None:
+    """A reader is called for data in memory; when it looks the data is only stored, and it gets it all the same."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        reader = Reader(bench, served, 0, 2)
+        reader.view.on_credit(3)
+        for number in range(8):
+            bench.write(number % 2, number)
+        bench.finish()
+        assert reader.view.is_available
+        await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
+        reader.called = True  # as it was when the data was in memory; nobody calls again
+        await eventually(reader.take, "the reader's end")
+        assert reader.data == b"".join(bench.written)
+        assert reader.events[0] == EndOfData()
+        reader.view.release()
+        await bench.close()
+
+    on_loop(test)
+
+
+@SERVED
+def test_memory_and_storage_take_turns(tmp_path: Path, served: bool) -> None:
+    """Some of it stored, then some in memory, and so on: one order, nothing twice."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        reader = Reader(bench, served)
+        reader.view.on_credit(2)
+        for turn in range(4):
+            for number in range(5):
+                bench.write(0, 10 * turn + number)
+            if turn % 2 == 0:
+                bench.result.core.relieve(SEGMENTS)
+                await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
+            if turn == 1:
+                reader.take()
+        bench.finish()
+        await eventually(reader.take, "the reader's end")
+        assert reader.data == bench.written[0]
+        reader.view.release()
+        await bench.close()
+
+    on_loop(test)
+
+
+@SERVED
+def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -> None:
+    """Who comes behind the index gets a view of the files; a reader that came before goes on as it began."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        early = Reader(bench, served)
+        assert isinstance(early.view, ServedHybridView | LocalHybridView)
+        for number in range(6):
+            bench.write(number % 2, number)
+        bench.finish()
+        await eventually(lambda: files(tmp_path) == ["data", "index"], "the index")
+        await eventually(lambda: not bench.host.hybrid.held and bench.host.pool.free == SEGMENTS, "memory")
+        late = bench.host.local_view(PARTITION, 0, 2, lambda: None)
+        item = late.poll()
+        assert item is not None
+        assert item.data_type == FILE
+        assert unpack(item.payload)["layout"] == "hybrid"  # type: ignore[arg-type]
+        late.release()
+        early.view.on_credit(2)
+        early.called = True
+        await eventually(early.take, "the early reader's end")
+        assert early.data == bench.written[0]
+        early.view.release()
+        await bench.close()
+
+    on_loop(test)
+
+
+def test_a_reader_that_leaves_while_its_extent_is_read_leaves_nothing(tmp_path: Path) -> None:
+    """The permit comes back, the file goes with the partition."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        for number in range(8):
+            bench.write(0, number)
+        bench.result.core.relieve(SEGMENTS)
+        await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
+        reader = Reader(bench, served=True)
+        reader.view.on_credit(4)
+        assert bench.host.results.reads.bytes_held > 0
+        reader.view.release()
+        await eventually(lambda: bench.host.results.reads.bytes_held == 0, "the permit")
+        assert files(tmp_path) == ["data"]
+        await bench.close()
+        assert not files(tmp_path)
+
+    on_loop(test)

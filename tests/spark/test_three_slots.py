@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The word count of two maps and two reduces on two, three and four slots, as the example draws it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "three_slots.py"
+LINE = re.compile(r"^  (map|reduce) (\d) .*\| +([\d.]+) to +([\d.]+) s$")
+Times = dict[str, tuple[float, float]]
+
+
+def run(slots: int, folder: Path) -> dict[str, list[str]]:
+    """The example's lines for each mode."""
+    env = {**os.environ, "TMPDIR": str(folder), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--slots", str(slots)],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if line.endswith(f", {slots} slots"):
+            lines = found[line.partition(",")[0]] = []
+        elif found:
+            lines.append(line)
+    return found
+
+
+def times(lines: list[str]) -> Times:
+    """When each task ran."""
+    found = [match for line in lines if (match := LINE.match(line))]
+    return {f"{m[1]} {m[2]}": (float(m[3]), float(m[4])) for m in found}
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4])
+def test_when_tasks_run(slots: int, tmp_path: Path) -> None:
+    """Blocking: maps, then reduces. Pipelined: only with four slots. Hybrid: a reduce starts when it has a slot."""
+    shown = run(slots, tmp_path)
+    assert set(shown) == {"blocking", "pipelined", "hybrid"}
+    blocking, hybrid = times(shown["blocking"]), times(shown["hybrid"])
+    assert set(blocking) == set(hybrid) == {"map 1", "map 2", "reduce 1", "reduce 2"}
+    assert min(blocking["reduce 1"][0], blocking["reduce 2"][0]) >= max(blocking["map 1"][1], blocking["map 2"][1])
+    ends = sorted(hybrid[name][1] for name in ("map 1", "map 2"))
+    starts = sorted(hybrid[name][0] for name in ("reduce 1", "reduce 2"))
+    assert max(hybrid["map 1"][0], hybrid["map 2"][0]) < ends[0], "the maps run at the same time"
+    if slots == 2:
+        assert starts[0] >= ends[0]
+    else:
+        assert starts[0] < ends[0], "one reduce takes the slot that the maps leave"
+        assert (starts[1] >= ends[0]) == (slots == 3)
+    if slots == 4:
+        assert len(times(shown["pipelined"])) == 4
+    else:
+        assert f"needs 4 task slots at the same time, but the application has {slots}" in shown["pipelined"][0]
+    for mode in ("blocking", "hybrid"):
+        assert "1,280,000 words" in shown[mode][4]
+    if slots == 3:
+        stored = re.search(r"([\d.]+) MB of them from disk", shown["hybrid"][4])
+        assert stored is not None
+        assert float(stored[1]) > 0
