@@ -101,6 +101,7 @@ class ProcessCluster:
 
     def close(self) -> None:
         """End everything; one that is just being started would look for the JobMaster as long as its lease lasts."""
+        wait_until(lambda: self.launcher.is_idle, "the last workers have ended")
         wait_until(self._all_attached, "all environments are attached")
         self.master.close()
         self.launcher.close_executors()

@@ -187,6 +187,12 @@ class ProcessLauncher:
             if part is None or running.part.part == part:
                 running.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker is left; the last ones end a moment after their job."""
+        with self._lock:
+            return not self._parts
+
     def close(self) -> None:
         """Forget everything, without waiting; the executors are ended by `close_executors`."""
         with self._lock:
