@@ -7,6 +7,7 @@ receives straight into segments: exclusive ones of its own and floating ones of 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections import deque
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from penstock.environment.inputs import Channel, GatePort
 
 log = logging.getLogger("penstock.environment")
+
+_HANDSHAKE_PAUSES = (0.0, 0.05, 0.2)
+"""Seconds between tries of a handshake that the peer breaks off; what breaks all of them off has another secret."""
 
 
 class RemoteExchange:
@@ -98,11 +102,13 @@ class RemoteExchange:
         descriptor, first = channel.descriptor, channel.subpartition
         last = first + channel.count - 1
         request = (descriptor.address, descriptor.partition, first, last, sink, credit)
-        try:
-            return await self._client.request_partition(*request)
-        except AuthenticationError:
-            # A process that is just being killed closes in mid-handshake too: only the second try is believed.
-            return await self._client.request_partition(*request)
+        for pause in _HANDSHAKE_PAUSES:
+            try:
+                return await self._client.request_partition(*request)
+            except AuthenticationError:
+                # A process that is just being killed closes in mid-handshake too, for as long as its socket listens.
+                await asyncio.sleep(pause)
+        return await self._client.request_partition(*request)
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
         network = self._host.settings.network
