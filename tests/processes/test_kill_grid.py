@@ -198,21 +198,22 @@ class HeldJob:
 
 
 def started_apart(cluster: ProcessCluster, folder: Path, mode: str, phase: str) -> HeldJob:
-    """A held job whose consumers are on different executors.
+    """A held job whose producers are on different executors, and its consumers too.
 
-    Pipelined tasks come at the same time and are given out in the order in which workers come, so a job with another
+    Workers that come at the same time are given subtasks in the order in which they come, so a job with another
     placing is cancelled and started anew.
     """
     for number in range(PLACINGS):
         own = folder / str(number)
         own.mkdir()
         job = HeldJob.start(cluster, own, mode, phase)
-        if job.gates.group("c0") != job.gates.group("c1"):
+        groups = [job.gates.group(place) for place in ALL.split()]
+        if groups[0] != groups[1] and groups[2] != groups[3]:
             return job
-        job.handle.cancel("its consumers are on one executor")
+        job.handle.cancel("its producers or its consumers are on one executor")
         with pytest.raises(JobCancelledError):
             job.handle.wait(WAIT)
-    raise AssertionError(f"no placing with the consumers apart among {PLACINGS}")
+    raise AssertionError(f"no placing with both kinds apart among {PLACINGS}")
 
 
 def strike(job: HeldJob, phase: str, victim: str) -> str:
@@ -246,7 +247,8 @@ def expected(entry: str, with_it: str) -> list[str]:
 @pytest.mark.parametrize(("mode", "phase", "victim"), list(TABLE))
 def test_cell(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, victim: str) -> None:
     """One kill: every row comes out once, and exactly what the table says runs again, each subtask once."""
-    start = started_apart if victim == "finished executor" else HeldJob.start
+    # Blocking consumers start when a producer has ended, on the worker that is free then.
+    start = HeldJob.start if mode == "blocking" and victim != "finished executor" else started_apart
     job = start(cluster, tmp_path, mode, phase)
     with_it = strike(job, phase, victim)
     entry, reason = TABLE[mode, phase, victim]
