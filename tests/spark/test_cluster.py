@@ -80,6 +80,7 @@ conf = {
     "spark.ui.showConsoleProgress": "false", "spark.penstock.environment.scope": "executor",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "spark.penstock.network.memory": "64m", "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.penstock.restart.strategy": "none",
 }
 builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("cluster")
 for key, value in conf.items():
@@ -292,7 +293,7 @@ from penstock.spark.session import build_session
 
 folder, mode = sys.argv[1:]
 out = {}
-spark = build_session("scheduling", 6, {"spark.scheduler.mode": mode})
+spark = build_session("scheduling", 6, {"spark.scheduler.mode": mode, "spark.penstock.shuffle.mode": "pipelined"})
 probe = session_probe.SessionProbe(spark)
 spark.range(1).count()
 # One row group is one task, so a job needs one slot more than its numPartitions.
