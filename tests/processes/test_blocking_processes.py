@@ -123,8 +123,10 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def files(tmp_path: Path) -> list[Path]:
-    """All files in the directories of the application."""
-    return [path for path in tmp_path.glob("disk*/**/*") if path.is_file()]
+    """All files in the directories of the application, which an environment may be removing right now."""
+    return [
+        Path(folder) / name for disk in tmp_path.glob("disk*") for folder, _, names in os.walk(disk) for name in names
+    ]
 
 
 def descriptor(harness: LocalHarness, kind: str) -> ShuffleDescriptor:

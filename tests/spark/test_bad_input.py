@@ -166,7 +166,7 @@ def test_function_that_cannot_travel(stream: penstock.Stream) -> None:
 
 def test_more_partitions_than_slots(stream: penstock.Stream) -> None:
     """The error has the slots needed, those there are, and the ways out; also out of an action."""
-    pipeline = stream.keyBy("id", numPartitions=50)
+    pipeline = stream.keyBy("id", numPartitions=50, mode="pipelined")
     message = r"needs 5\d task slots at the same time, but the application has 8: .*numPartitions.*task\.cpus"
     with pytest.raises(SlotsError, match=message):
         pipeline.run()
