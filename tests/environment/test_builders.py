@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a writer lays streams into segments: both ways give every reader its bytes, once and in order."""
+"""How a writer lays streams into segments or its own file: every reader gets its bytes once and in order."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
+from penstock.partition.hybrid_items import Extent
+from penstock.partition.tiers import NAMES, OWN, DiskTier
 from penstock.services.local import builders
-from penstock.services.local.builders import OwnSegments, SharedSegment
+from penstock.services.local.builders import OwnFile, OwnSegments, SharedSegment
+from penstock.shuffle import PartitionId
 
 SEGMENT = 64
 SUBPARTITIONS = 3
@@ -109,3 +116,35 @@ def test_a_dropped_builder_ships_nothing() -> None:
         desk.builders.drop()
         desk.builders.finish()
         assert desk.slices == 0
+
+
+@given(steps=STEPS)
+def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: list[object]) -> None:
+    """Any mixture of parts for one and for all, and commits: no extent is longer than a segment."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(builders, "GATHER_BYTES", 120)
+    expected = [b""] * SUBPARTITIONS
+    noted: list[tuple[int, Extent]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tier = DiskTier(PartitionId("job-e0", 0, 1), SUBPARTITIONS, lambda: Path(folder), 0, NAMES[OWN])
+        file = OwnFile(tier, SEGMENT, noted.extend)
+        for number, step in enumerate(steps):
+            if isinstance(step, tuple):
+                target, sizes = step
+                parts = [bytes([number % 251]) * size for size in sizes]
+                file.append(target, parts)
+                for reader in range(SUBPARTITIONS) if target == ALL else [target]:
+                    expected[reader] += b"".join(parts)
+            elif step == "commit":
+                file.commit()
+        file.finish()
+        patch.undo()
+        stored = Path(tier.address).read_bytes() if tier.address else b""
+    streams = [b""] * SUBPARTITIONS
+    for target, extent in noted:
+        data = stored[extent.offset : extent.offset + extent.length]
+        assert 0 < extent.length <= SEGMENT
+        assert (extent.tier, extent.checksum) == (OWN, xxhash.xxh3_64_intdigest(data))
+        for reader in range(SUBPARTITIONS) if target == ALL else [target]:
+            streams[reader] += data
+    assert streams == expected

@@ -56,6 +56,7 @@ class Bench:
         for subpartition, data in enumerate(self.written):
             self.result.core.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
         self.result.core.finish()
+        self.result.core.settle()
         self.result.core.close_producer()
 
     async def close(self) -> None:

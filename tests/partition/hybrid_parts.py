@@ -10,7 +10,7 @@ from collections import deque
 
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
 from penstock.partition.hybrid_cursor import HybridCursor, Next
-from penstock.partition.hybrid_items import Extent, SpillOrder
+from penstock.partition.hybrid_items import BROADCAST, Extent, SpillOrder
 from penstock.partition.hybrid_partition import HybridEnvironment, HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionState
 from penstock.partition.spill_policy import SpillPolicy, StoreEverything, StoreWhatDoesNotFit
@@ -21,8 +21,8 @@ ID = PartitionId("job-e1", 3, 17)
 SIZE = 64
 PIECE = 8
 """Bytes of the shortest slice; each is filled with a number of its own."""
-FULL = StoreEverything(enough=4)
-SELECTIVE = StoreWhatDoesNotFit()
+FULL = StoreEverything(begin=0.5)
+SELECTIVE = StoreWhatDoesNotFit(full=0.7)
 
 
 class World(HybridEnvironment):
@@ -43,16 +43,20 @@ class World(HybridEnvironment):
         self.written: list[list[int]] = [[] for _ in range(subpartitions)]
         self.open: tuple[int, int] | None = None
         self.number = 0
-        self.partition = HybridPartition(ID, subpartitions, HybridRules(policy, policy is FULL, SIZE), self, "host-a")
+        self.partition = HybridPartition(
+            ID, subpartitions, HybridRules(policy, policy.keeps_copies, SIZE), self, "host-a"
+        )
 
     def on_share(self, piece: BufferSlice) -> None:
         """One reference more."""
         self.references.add(piece.segment)
 
-    def on_recycle(self, piece: BufferSlice) -> None:
+    def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less; a free segment is overwritten."""
-        if self.references.release(piece.segment):
+        is_free = self.references.release(piece.segment)
+        if is_free:
             self.memory[piece.segment][:] = b"\xff" * SIZE
+        return is_free
 
     def on_spill(self, order: SpillOrder) -> None:
         """Keep the order until the test carries it out."""
@@ -114,12 +118,24 @@ class World(HybridEnvironment):
             self.partition.add(subpartition, piece)
         return True
 
+    def store(self, subpartition: int | None, length: int = SIZE) -> None:
+        """The writer stores by itself what it has no memory for."""
+        self.number += 1
+        begin = len(self.storage)
+        self.storage += self.number.to_bytes(PIECE, "little") * (length // PIECE)
+        for log in self.written if subpartition is None else [self.written[subpartition]]:
+            log.extend([self.number] * (length // PIECE))
+        if not self.partition.state.is_end:
+            extent = Extent(1, begin, len(self.storage) - begin, 0)
+            self.partition.add_stored(BROADCAST if subpartition is None else subpartition, extent)
+
     def finish(self) -> None:
-        """The writer ends."""
+        """The writer ends, and nobody asks for the partition's end for a while."""
         self.give_up_segment()
         for subpartition, log in enumerate(self.written):
             self.partition.end_subpartition(subpartition, EndOfPartition(len(log), 0, sum(log)))
         self.partition.finish()
+        self.partition.settle()
 
     def give_up_segment(self) -> None:
         """The writer gives back what it has begun."""

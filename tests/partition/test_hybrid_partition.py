@@ -237,17 +237,17 @@ def test_what_does_not_keep_to_the_protocol_is_refused() -> None:
 
 
 def test_policies_answer_in_time_and_in_proportion() -> None:
-    """The figures of the decision record: full writes at half of the share or enough, both act at 0.7 of it."""
-    full, selective = StoreEverything(), StoreWhatDoesNotFit()
-    assert full.spill(Load(10, 5, 4, is_finished=False)) == 0
-    assert full.spill(Load(10, 5, 5, is_finished=False)) == 5
-    assert full.spill(Load(1000, 500, 16, is_finished=False)) == 16
-    assert full.spill(Load(1000, 3, 3, is_finished=True)) == 3
-    assert full.release(Load(10, 6, 0, is_finished=False)) == 0
-    assert full.release(Load(10, 7, 0, is_finished=False)) == 4
-    assert selective.spill(Load(10, 6, 6, is_finished=True)) == 0
-    assert selective.spill(Load(10, 7, 7, is_finished=False)) == 4
-    assert selective.spill(Load(1, 1, 1, is_finished=False)) == 1
+    """Full stores all that is due, selective a part; the defaults leave it to the producer until it has settled."""
+    full, selective = StoreEverything(begin=0.5), StoreWhatDoesNotFit(full=0.7)
+    assert full.spill(Load(10, 5, 4, is_settled=False)) == 0
+    assert full.spill(Load(10, 5, 5, is_settled=False)) == 5
+    assert full.spill(Load(1000, 3, 3, is_settled=True)) == 3
+    assert selective.spill(Load(10, 6, 6, is_settled=True)) == 0
+    assert selective.spill(Load(10, 7, 7, is_settled=False)) == 4
+    assert selective.spill(Load(1, 1, 1, is_settled=False)) == 1
+    assert StoreEverything().spill(Load(10, 10, 10, is_settled=False)) == 0
+    assert StoreEverything().spill(Load(10, 10, 10, is_settled=True)) == 10
+    assert StoreWhatDoesNotFit().spill(Load(10, 10, 10, is_settled=True)) == 0
 
 
 def test_a_reader_leaves_out_what_it_has_of_an_extent() -> None:
@@ -287,7 +287,15 @@ class Interleaving:
         self.world = world
         self.readers: list[Reader] = []
         self.gone: list[Reader] = []
-        steps = {self.write: 8, self.read: 8, self.give_back: 6, self.carry_out: 3, self.arrive: 2, self.leave: 1}
+        steps = {
+            self.write: 8,
+            self.store: 2,
+            self.read: 8,
+            self.give_back: 6,
+            self.carry_out: 3,
+            self.arrive: 2,
+            self.leave: 1,
+        }
         rare = {self.press: 1, self.finish: 0.15, self.end: 0.03}
         self.steps, self.weights = zip(*(steps | rare).items(), strict=True)
 
@@ -311,6 +319,12 @@ class Interleaving:
         if not self.world.write(target, PIECE * self.random.randint(1, SIZE // PIECE)):
             lent = sum(len(reader.held) for reader in [*self.readers, *self.gone])
             assert self.world.orders or not self.lives or lent, "stuck: no memory, nothing being stored"
+
+    def store(self) -> None:
+        """The producer stores something by itself, for one or for all."""
+        if not self.world.partition.is_finished:
+            target = self.random.randrange(len(self.world.written)) if self.random.random() < 0.8 else None
+            self.world.store(target, PIECE * self.random.randint(1, SIZE // PIECE))
 
     def carry_out(self) -> None:
         """What was ordered is stored, or the partition has ended meanwhile."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import subprocess
@@ -91,10 +92,21 @@ def files(tmp_path: Path) -> list[Path]:
     return sorted(path for path in tmp_path.glob("disk/**/*") if path.is_file())
 
 
+@contextlib.contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """A limit for what this process, in which writers run, writes; as if the disk were full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Producer:
-    """A finished partition that is wholly on the disk, index and all."""
+    """A finished partition that is wholly on the disk: what was in memory, what the writer stored, and the index."""
     producer = finished(exchange, FULL)
-    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index"], "the index")
+    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index", "own"], "the index")
     wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
     return producer
 
@@ -103,7 +115,7 @@ def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Produce
 def test_a_finished_partition_needs_no_task_and_no_memory(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str
 ) -> None:
-    """Its producer has detached, everything is in two files, no segment is held, and it is read again and again."""
+    """Its producer has detached, everything is in files, no segment is held, and it is read again and again."""
     producer = stored(exchange, harness, tmp_path)
     for _ in range(2):
         received = exchange.consume([(producer.descriptor, 0), (producer.descriptor, 1)], host=host).drain()
@@ -121,6 +133,38 @@ def test_a_selective_partition_that_fits_never_touches_the_disk(
     received = exchange.consume([(producer.descriptor, 0), (producer.descriptor, 1)]).drain()
     assert sum(end.rows for end in ends_of(received).values()) == 4 * ROWS
     assert not files(tmp_path)
+
+
+@KINDS
+@HOSTS
+def test_what_memory_has_no_room_for_the_writer_stores(
+    exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind, host: str
+) -> None:
+    """Four times the memory: rows come in order, early and late readers alike, from memory and from its own file."""
+    producer = exchange.produce(Written(kind, subpartitions=2))
+    early = exchange.consume([(producer.descriptor, 0)], host=host)
+    fill(producer, 60)
+    producer.writer.broadcast(batch(60))
+    fill(producer, 4)
+    producer.writer.finish()
+    assert "own" in [path.name for path in files(tmp_path)]
+    for subpartition in (0, 1):
+        late = early if subpartition == 0 else exchange.consume([(producer.descriptor, subpartition)], host=host)
+        batches = [each.batch for each in late.drain() if each.batch is not None]
+        found = [each.column(0)[0].as_py() for each in batches]
+        assert found == [*range(subpartition, 60, 2), 60, *range(subpartition, 4, 2)]
+        assert all(each.num_rows == ROWS for each in batches)
+    producer.writer.close()
+
+
+def test_a_partition_that_is_not_read_settles(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> None:
+    """It fits in memory; some time behind its end it is stored, and its memory is free."""
+    producer = finished(exchange, FULL, 4)
+    assert figures(harness)["hybrid_segments"] > 0
+    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index"], "the index")
+    wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
+    received = exchange.consume([(producer.descriptor, 0, 2)], host=HOST).drain()
+    assert ends_of(received)[0].rows == 4 * ROWS
 
 
 def test_finished_data_gives_way_to_those_who_need_memory(exchange: Exchange, harness: LocalHarness) -> None:
@@ -160,8 +204,10 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
 ) -> None:
     """The producer's next write says where and what to set, the readers hear it, space and memory come back."""
     producer = exchange.produce(Written(kind, subpartitions=2))
-    resource.prlimit(harness.pid(HOST), resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    with pytest.raises(PenstockError, match=r"disk is full.*spark\.penstock\.blocking\.directories") as raised:
+    with (
+        files_no_longer_than(1 << 20),
+        pytest.raises(PenstockError, match=r"disk is full.*spark\.penstock\.blocking\.directories") as raised,
+    ):
         fill(producer, 1000)
     assert str(tmp_path) in str(raised.value)
     producer.writer.fail(raised.value)
@@ -170,6 +216,23 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
         exchange.consume([(producer.descriptor, 0)], host=HOST).drain()
     wait_until(lambda: not files(tmp_path), "the files to go")
     wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
+
+
+def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
+    exchange: Exchange, harness: LocalHarness, tmp_path: Path
+) -> None:
+    """What has to leave memory can't be stored: the writer's next write says so, readers and files as above."""
+    producer = exchange.produce(Written(FULL, subpartitions=2))
+    resource.prlimit(harness.pid(HOST), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+    fill(producer, 4)
+    producer.writer.flush()
+    pipelined = exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=1, subpartitions=10))
+    with pytest.raises(PenstockError, match=r"disk is full.*spark\.penstock\.blocking\.directories"):
+        fill(producer, 1000)
+    with pytest.raises(ProducerFailedError, match="disk is full"):
+        exchange.consume([(producer.descriptor, 0)], host=HOST).drain()
+    pipelined.writer.fail(RuntimeError("the test is over"))
+    wait_until(lambda: not files(tmp_path), "the files to go")
 
 
 def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
@@ -188,7 +251,7 @@ def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data", "index"])
+@pytest.mark.parametrize("name", ["data", "own", "index"])
 def test_damage_is_an_error_that_says_where(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
@@ -218,7 +281,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data", "index"])
+@pytest.mark.parametrize("name", ["data", "own", "index"])
 def test_a_missing_file_loses_the_partition_for_everybody(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
@@ -227,7 +290,7 @@ def test_a_missing_file_loses_the_partition_for_everybody(
     next(path for path in files(tmp_path) if path.name == name).unlink()
     for reader in (host, HOST):
         with pytest.raises(PartitionLostError, match=name):
-            exchange.consume([(producer.descriptor, 0)], host=reader).drain()
+            exchange.consume([(producer.descriptor, 0, 2)], host=reader).drain()
 
 
 def test_a_release_in_mid_read_is_told(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> None:

@@ -60,6 +60,49 @@ def test_any_cut_gives_the_same_batches(names, sizes, largest, seed, verify) -> 
     counted.verify(written.end_of_partition(), "here")
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.sampled_from(sorted(MAKERS)), max_size=3),
+    st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    st.sampled_from([1, 9, 100, 1000, 1 << 20]),
+    st.integers(0, 9999),
+)
+def test_pieces_that_are_kept_among_those_that_are_not(names, sizes, largest, seed) -> None:
+    """Whichever pieces of the stream stay in memory and which are overwritten, aligned or not: the same batches."""
+    rng = random.Random(seed)
+    batches = [batch_of(names, rows, seed) for rows in sizes]
+    codec = BatchCodec(batches[0].schema)
+    stream, written = _stream(codec, batches)
+    assembler, counted = _assembler(codec)
+    found = []
+    for piece in cuts(rng, stream, largest):
+        at = rng.choice([0, 0, 8, 3])
+        memory = bytearray(at) + piece
+        is_kept = rng.random() < 0.5
+        found += assembler.feed(memoryview(memory)[at:], is_kept=is_kept)
+        if not is_kept:
+            memory[:] = b"\xa5" * len(memory)
+    assembler.finish()
+    assert [batch.to_pylist() for batch in found] == [batch.to_pylist() for batch in batches]
+    counted.verify(written.end_of_partition(), "here")
+
+
+def test_what_is_kept_is_not_copied() -> None:
+    """A batch lies over the memory it was in when that is kept; one that is only partly there is copied."""
+    batches = [pa.record_batch({"n": pa.array(range(1000), pa.int64())}) for _ in range(3)]
+    codec = BatchCodec(batches[0].schema)
+    stream, _ = _stream(codec, batches)
+    memory = pa.py_buffer(stream[: len(stream) - 8])
+    assembler, _ = _assembler(codec)
+    found = assembler.feed(memoryview(memory), is_kept=True)
+    assert len(found) == 2
+    for batch in found:
+        address = batch.column(0).buffers()[1].address
+        assert memory.address <= address < memory.address + memory.size
+    (last,) = assembler.feed(memoryview(stream[-8:]), is_kept=True)
+    assert last.equals(batches[2])
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["hash", "rebalance", "random"]),

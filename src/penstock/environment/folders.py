@@ -76,6 +76,23 @@ class Folders:
         return made
 
 
+class PartitionFolder:
+    """The folder of one partition, made when it is first asked for. Any thread; it waits for the disk."""
+
+    def __init__(self, folders: Folders, partition: PartitionId) -> None:
+        self._folders = folders
+        self._partition = partition
+        self._lock = threading.Lock()
+        self.made: Path | None = None
+
+    def path(self) -> Path:
+        """The folder; errors as of `Folders.make`."""
+        with self._lock:
+            if self.made is None:
+                self.made = self._folders.make(self._partition)
+            return self.made
+
+
 def remove_folder(folder: Path) -> None:
     """Remove a partition's folder. A writer that does not know yet may add a file meanwhile, so it is tried again."""
     for _ in range(_TRIES):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.buffer import BufferSlice
 from penstock.environment.file_view import LocalFileView, ServedFileView, sum_of
-from penstock.environment.folders import remove_folder
+from penstock.environment.folders import PartitionFolder, remove_folder
 from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
 from penstock.partition.answers import end_error
 from penstock.partition.endings import Endings
@@ -28,7 +28,7 @@ from penstock.partition.hybrid_items import Extent, SpillOrder
 from penstock.partition.hybrid_partition import HybridEnvironment, HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.spill_policy import SpillPolicy, StoreEverything, StoreWhatDoesNotFit
-from penstock.partition.tiers import DiskTier, store
+from penstock.partition.tiers import NAMES, OWN, DiskTier, store
 from penstock.partition.view import DataListener, SubpartitionView
 from penstock.shuffle import PartitionId, PartitionKind
 from penstock.shuffle.errors import PenstockError, ProtocolError
@@ -57,12 +57,11 @@ class HybridResult(Endings, HybridEnvironment):
         self.port: HybridPort | None = None
         self._partitions = partitions
         self._host = host
-        self._disk = DiskTier(
-            partition, count, lambda: partitions.folders.make(partition), host.settings.blocking.reserve
-        )
-        self._tiers = (self._disk,)
+        self._folder = PartitionFolder(partitions.folders, partition)
+        self._disk = DiskTier(partition, count, self._folder.path, host.settings.blocking.reserve)
+        self._own = ""
         self._index = ""
-        self._is_working = False
+        self._working = 0
         self._views: dict[LocalFileView | ServedFileView, None] = {}
 
     @property
@@ -109,7 +108,19 @@ class HybridResult(Endings, HybridEnvironment):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where readers find what is stored, by tier."""
-        return tuple(tier.address for tier in self._tiers)
+        return (self._disk.address, self._own)
+
+    def prepare_own(self, told: Callable[[str], None]) -> None:
+        """Make the folder in which the producer may store by itself, in a thread; then say where that is."""
+
+        def made(folder: object, error: BaseException | None) -> None:
+            if error is not None:
+                self._give_up(error)
+            elif not self.state.is_end:
+                self._own = str(Path(str(folder)) / NAMES[OWN])
+                told(str(folder))
+
+        self._work(self._folder.path, made)
 
     def leave(self, view: LocalFileView | ServedFileView) -> None:
         """A view of the files is closed."""
@@ -143,9 +154,9 @@ class HybridResult(Endings, HybridEnvironment):
         """A reader has given back what it was lent."""
         self._partitions.lent -= 1
 
-    def on_recycle(self, piece: BufferSlice) -> None:
+    def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less."""
-        self._host.references.release(piece.segment)
+        return self._host.references.release(piece.segment)
 
     def on_spill(self, order: SpillOrder) -> None:
         """Store this, in a thread."""
@@ -154,17 +165,18 @@ class HybridResult(Endings, HybridEnvironment):
             [view(item.piece.segment, item.piece.offset, item.length) for item in run if item.piece is not None]
             for run in order.runs
         ]
-        self._work(lambda: store(self._tiers, runs), lambda extents, error: self._stored(order, extents, error))
+        tiers = (self._disk,)
+        self._work(lambda: store(tiers, runs), lambda extents, error: self._stored(order, extents, error))
 
     def on_stored(self) -> None:
         """Everything is stored: write the index, in a thread."""
-        if not self._disk.address:
+        if not any(self.addresses):
             return  # there is nothing to be read but ends
         core = self.core
 
         def write() -> str:
             self._disk.close()
-            path = Path(self._disk.address).with_name("index")
+            path = self._folder.path() / "index"
             lists = [(core.extents(number), end) for number, end in enumerate(core.ends())]
             write_index(path, core.partition_id, lists)
             return str(path)
@@ -179,7 +191,7 @@ class HybridResult(Endings, HybridEnvironment):
         """It has ended: what it has goes."""
         self._host.registry.bury(self.partition_id)
         self._partitions.forget(self)
-        if not self._is_working:
+        if not self._working:
             self._remove()
 
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
@@ -198,25 +210,27 @@ class HybridResult(Endings, HybridEnvironment):
         return self._partitions.may_lend
 
     def _work(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
-        self._is_working = True
-        self._partitions.run(work, done)
+        def finished(result: object, error: BaseException | None) -> None:
+            done(result, error)
+            self._working -= 1
+            if self.state.is_end and not self._working:
+                self._remove()
+
+        self._working += 1
+        self._partitions.run(work, finished)
 
     def _stored(self, order: SpillOrder, extents: object, error: BaseException | None) -> None:
-        self._is_working = False
         if error is None and isinstance(extents, list):
             self._partitions.spilled_bytes += order.size
             self.core.spilled(order, [each for each in extents if isinstance(each, Extent)])
         else:
             self._give_up(error)
             self.core.spilled(order, ())
-        if self.state.is_end:
-            self._remove()
 
     def _indexed(self, path: object, error: BaseException | None) -> None:
-        self._is_working = False
         if self.state.is_end:
-            self._remove()
-        elif error is not None:
+            return
+        if error is not None:
             self._give_up(error)
         else:
             self._index = str(path)
@@ -254,7 +268,7 @@ class HybridResult(Endings, HybridEnvironment):
         return view
 
     def _remove(self) -> None:
-        folder = self._disk.folder
+        folder = self._folder.made
         self._disk.remove()
         if folder is not None:
             self._partitions.run(lambda: remove_folder(folder), lambda *_: None)

@@ -6,11 +6,13 @@ Rules:
 - The writer's pool is guaranteed little and may take all that is spare. A segment it is granted is either open at the
   writer, or holds data that can be stored, or is lent to a reader; never so many are lent that none is left to write
   in. So the writer waits for storage at the worst, never for a reader.
+- When memory is spent, the writer is told once where to store by itself. From then on it stores each message for
+  which it has no segments at hand; it is granted segments as they come free, as before.
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
 - Segments are granted ahead of need: one, and twice as many each time that was too few, up to `AHEAD`. What idle
   writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
-- When the pool has none left, the partition is asked for memory.
+- A writer that is out of segments in the middle of a message waits for one, and its partition is asked for memory.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.hybrid import HybridResult
 from penstock.network.attachment import ALL, FINISHED
+from penstock.partition.hybrid_items import BROADCAST, Extent
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.events import decode_event
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
 
 AHEAD = 16
 """Segments granted ahead at most: a writer goes on while its announcements and the next grants are on their way."""
-RELIEF = 16
-"""Segments a partition is asked for at once, so that it stores them in one go."""
+RELIEF = 4
+"""Segments a partition is asked for at once: for the rest of a message, as the next one is stored by the writer."""
 SHARE = 8
 """Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
 PACKED = 2
@@ -66,6 +69,7 @@ class HybridPort:
         self._ahead = 1
         self._is_open = True
         self._is_listening = False
+        self._is_told = False
         required = self._builders + 1
         self._pool = host.pool.create_local_pool(
             required, max(required, total), owner=f"the writer of partition {request.partition}"
@@ -97,9 +101,9 @@ class HybridPort:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
         piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
         core = self._result.core
-        self._holdings.commit(piece, 1)
         if piece.finished:
-            self._granted.discard(segment)
+            self._granted.discard(segment)  # before it may come back, and be granted again
+        self._holdings.commit(piece, 1)
         if length and core.state.is_end:
             self._host.references.release(segment)
         elif length:
@@ -113,6 +117,14 @@ class HybridPort:
                 raise
         if piece.finished:
             self._refill()
+
+    def take_stored(self, target: int, extent: Extent) -> None:
+        """The task has stored something by itself; raises ProtocolError where it may not."""
+        if not self._is_told:
+            raise ProtocolError(f"{self._result.partition_id}: its writer stores without having been told where")
+        if not self._result.state.is_end:
+            self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
+            self._host.hybrid.spilled_bytes += extent.length
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
         """The task sends an event; raises ProtocolError for any but the two that end a subpartition."""
@@ -134,6 +146,7 @@ class HybridPort:
         """The partition is complete; what the writer holds goes back, the data stays."""
         if not self._result.state.is_end:
             self._result.core.finish()
+            self._host.hybrid.settle_later(self._result)
         self._close()
 
     def fail(self, cause: str) -> None:
@@ -181,7 +194,12 @@ class HybridPort:
                 self._grant(segment)
             elif self._pool.add_listener(self._on_segment):
                 self._is_listening = True
-                self._result.core.relieve(min(RELIEF, self.share))
+                self._tell_to_store()
+
+    def _tell_to_store(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._result.prepare_own(lambda folder: self._session.store(self.port, folder) if self._is_open else None)
 
     def _on_segment(self, segment: int | None) -> bool:
         self._is_listening = False

@@ -56,9 +56,9 @@ class WriterPort:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
         piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
         readers = self.partition.subpartitions if target == ALL else 1
-        self._holdings.commit(piece, readers)
         if piece.finished:
-            self._granted.discard(segment)
+            self._granted.discard(segment)  # before it may come back, and be granted again
+        self._holdings.commit(piece, readers)
         if not length:
             return
         if self.partition.state.is_end:

@@ -30,10 +30,13 @@ from penstock.network.attachment import (
     frame,
     read_segments,
     read_slices,
+    read_stored,
     segments_frame,
     slices_frame,
 )
 from penstock.network.handshake import Handshake, Role
+from penstock.partition.hybrid_items import Extent
+from penstock.partition.tiers import OWN
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.control import (
     REGISTER_TASK,
@@ -104,6 +107,10 @@ class TaskSession:
         """Give a writer a segment."""
         self._grants.setdefault(port, []).append(segment)
         self._host.touch_session(self)
+
+    def store(self, port: int, folder: str) -> None:
+        """Tell a writer where to store what memory can't hold."""
+        self._put(FrameType.STORE, REQUEST.pack(port) + folder.encode())
 
     def deliver(self, record: tuple[int, int, int, int, int, int]) -> None:
         """Give a gate a slice."""
@@ -256,6 +263,13 @@ class TaskSession:
         for port, flags, target, segment, offset, length in read_slices(body):
             self.writers[port].take_slice(flags, target, segment, offset, length)
 
+    def _on_stored(self, body: memoryview) -> None:
+        for port, _, target, length, offset, checksum in read_stored(body):
+            writer = self.writers[port]
+            if not isinstance(writer, HybridPort):
+                raise ProtocolError("the writer of a pipelined partition stores nothing")
+            writer.take_stored(target, Extent(OWN, offset, length, checksum))
+
     def _on_writer_event(self, body: memoryview) -> None:
         port, data_type, target = EVENT.unpack_from(body)
         self.writers[port].take_event(target, data_type, bytes(body[EVENT.size :]))
@@ -370,6 +384,7 @@ class TaskSession:
 
 _HANDLERS: dict[FrameType, Callable[[TaskSession, memoryview], None]] = {
     FrameType.SLICES: TaskSession._on_slices,  # noqa: SLF001 - the class's own table of frame handlers
+    FrameType.STORED: TaskSession._on_stored,  # noqa: SLF001
     FrameType.WRITER_EVENT: TaskSession._on_writer_event,  # noqa: SLF001
     FrameType.OVERDRAFT: TaskSession._on_overdraft,  # noqa: SLF001
     FrameType.RECYCLE: TaskSession._on_recycle,  # noqa: SLF001

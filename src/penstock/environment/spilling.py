@@ -26,6 +26,8 @@ THREADS = 2
 LOW = 16
 """The pool is low when less than this part of it is free."""
 
+SETTLE_SECONDS = 1.0
+"""A finished partition that has memory is stored after this time: those of a short job are read and gone by then."""
 AHEAD_SHARE = 8
 """What is granted to writers ahead of need, all together, is at most this part of the memory."""
 
@@ -72,6 +74,10 @@ class HybridPartitions:
     def forget(self, result: HybridResult) -> None:
         """A partition has ended, or holds no memory any more; idempotent."""
         self._results.pop(result, None)
+
+    def settle_later(self, result: HybridResult) -> None:
+        """A partition is finished: see later whether it is to be stored."""
+        self._loop.call_later(SETTLE_SECONDS, result.core.settle)
 
     def relieve(self) -> None:
         """Where memory is low, take back what partitions hold beyond their share."""

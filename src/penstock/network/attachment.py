@@ -23,6 +23,8 @@ EVENT = struct.Struct("<HHI")
 TARGET = struct.Struct("<HHI")
 """Gate u16, padding, channel u32."""
 REQUEST = struct.Struct("<I")
+STORED = struct.Struct("<HHIIQQ")
+"""Writer u16, padding, subpartition u32, length u32, offset u64, checksum u64."""
 
 ALL = 0xFFFFFFFF
 """The subpartition number that means every subpartition (broadcast)."""
@@ -49,6 +51,7 @@ class FrameType(IntEnum):
     REPORT = 7
     BYE = 8
     OVERDRAFT = 9
+    STORED = 10
     WELCOME = 20
     REPLY = 21
     GRANT = 22
@@ -56,6 +59,7 @@ class FrameType(IntEnum):
     CHANNEL_EVENT = 24
     CHANNEL_ERROR = 25
     CANCEL = 26
+    STORE = 27
 
 
 def frame(kind: FrameType, body: bytes = b"") -> bytes:
@@ -86,6 +90,19 @@ def read_slices(body: memoryview) -> Iterator[tuple[int, int, int, int, int, int
     if len(body) % SLICE.size:
         raise ProtocolError(f"a list of slices has {len(body)} bytes")
     return SLICE.iter_unpack(body)
+
+
+def stored_frame(port: int, records: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """A STORED frame: what a writer has stored by itself, as (subpartition, length, offset, checksum)."""
+    parts = [STORED.pack(port, 0, *record) for record in records]
+    return frame(FrameType.STORED, b"".join(parts))
+
+
+def read_stored(body: memoryview) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """The records of a STORED frame, padding and all; raises ProtocolError."""
+    if len(body) % STORED.size:
+        raise ProtocolError(f"a list of stored extents has {len(body)} bytes")
+    return STORED.iter_unpack(body)
 
 
 class FrameReader:

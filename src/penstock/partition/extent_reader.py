@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads extents out of a hybrid partition's storage, each checked before its bytes are given out.
 
-Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. A file is opened by `open` or
-with the first read and stays open until `close`, so what has been begun is read to its end although the partition's
-files are removed meanwhile. No file is a PartitionLostError; other bytes than were written are an
-IncompleteDataError; both name partition, attempt, host and file. It waits for the disk: not on a loop. One thread at
-a time.
+Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. Long stretches are mapped,
+short ones read into memory of their own, because a process may have only so many maps; either stays as it is as long
+as somebody looks at it. A file is opened by `open` or with the first read and stays open until `close`, so what has
+been begun is read to its end although the partition's files are removed meanwhile. No file is a PartitionLostError;
+other bytes than were written are an IncompleteDataError; both name partition, attempt, host and file. It waits for
+the disk: not on a loop. One thread at a time. Limit: a file must not be cut while it is read (SIGBUS); partitions'
+files only grow, and are unlinked, which leaves a map intact.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -17,23 +20,24 @@ from types import TracebackType
 import xxhash
 
 from penstock.partition.file_input import FileOrigin
-from penstock.partition.hybrid_items import StoredPiece
+from penstock.partition.hybrid_items import Extent, StoredPiece
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 
-TOGETHER = 1 << 20
+TOGETHER = 4 << 20
 """Bytes of one read, where extents lie together."""
+MAPPED = 256 << 10
+"""From so many bytes on a stretch is mapped."""
 
 
 class ExtentReader:
     """One reader of a partition's tiers, of which `paths` are the addresses."""
 
-    __slots__ = ("_descriptors", "_scratch", "origin", "paths")
+    __slots__ = ("_descriptors", "origin", "paths")
 
     def __init__(self, paths: Sequence[str], origin: FileOrigin) -> None:
         self.paths = tuple(paths)
         self.origin = origin
         self._descriptors: dict[int, int] = {}
-        self._scratch = bytearray()
 
     def __enter__(self) -> ExtentReader:
         return self
@@ -54,15 +58,15 @@ class ExtentReader:
         except FileNotFoundError as error:
             raise PartitionLostError(f"{self.origin}: its file {path} is gone") from error
         except OSError as error:
-            raise PartitionLostError(f"{self.origin}: its file {path} cannot be read: {error}") from error
+            raise self._unreadable(tier, error) from error
         return descriptor
 
     def read(self, pieces: Sequence[StoredPiece]) -> Iterator[memoryview]:
-        """The pieces' bytes, one after the other; each view is valid until the next is asked for."""
+        """The pieces' bytes, one after the other, those that lie together in one view. Nobody writes to them."""
         begin = 0
         while begin < len(pieces):
             end = _end_of_run(pieces, begin)
-            yield from self._read_run(pieces[begin:end])
+            yield self._read_run(pieces[begin:end])
             begin = end
 
     def close(self) -> None:
@@ -71,20 +75,34 @@ class ExtentReader:
         for descriptor in descriptors.values():
             os.close(descriptor)
 
-    def _read_run(self, run: Sequence[StoredPiece]) -> Iterator[memoryview]:
+    def _read_run(self, run: Sequence[StoredPiece]) -> memoryview:
         first = run[0].extent
         size = sum(piece.extent.length for piece in run)
-        if len(self._scratch) < size:
-            self._scratch = bytearray(max(size, TOGETHER))
-        target = memoryview(self._scratch)[:size]
-        self._fill(target, self.open(first.tier), first.tier, first.offset)
+        view = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
         position = 0
-        for extent, skip in run:
-            whole = target[position : position + extent.length]
-            if xxhash.xxh3_64_intdigest(whole) != extent.checksum:
-                raise self._damaged(first.tier, f"the checksum of the extent at {extent.offset} does not match")
-            yield whole[skip:]
-            position += extent.length
+        for (_, offset, length, checksum), _ in run:
+            if xxhash.xxh3_64_intdigest(view[position : position + length]) != checksum:
+                raise self._damaged(first.tier, f"the checksum of the extent at {offset} does not match")
+            position += length
+        return view[run[0].skip :]
+
+    def _mapped(self, first: Extent, size: int) -> memoryview:
+        descriptor = self.open(first.tier)
+        end = os.fstat(descriptor).st_size
+        if end < first.offset + size:
+            raise self._damaged(first.tier, f"it ends at {end}, before {first.offset + size}")
+        skip = first.offset % mmap.ALLOCATIONGRANULARITY
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        try:
+            found = mmap.mmap(descriptor, skip + size, flags, mmap.PROT_READ, offset=first.offset - skip)
+        except OSError as error:
+            raise self._unreadable(first.tier, error) from error
+        return memoryview(found)[skip:]
+
+    def _copied(self, first: Extent, size: int) -> memoryview:
+        target = memoryview(bytearray(size))
+        self._fill(target, self.open(first.tier), first.tier, first.offset)
+        return target
 
     def _fill(self, target: memoryview, descriptor: int, tier: int, offset: int) -> None:
         done = 0
@@ -92,12 +110,13 @@ class ExtentReader:
             try:
                 count = os.preadv(descriptor, [target[done:]], offset + done)
             except OSError as error:
-                raise PartitionLostError(
-                    f"{self.origin}: its file {self.paths[tier]} cannot be read: {error}"
-                ) from error
+                raise self._unreadable(tier, error) from error
             if not count:
                 raise self._damaged(tier, f"it ends at {offset + done}, before {offset + len(target)}")
             done += count
+
+    def _unreadable(self, tier: int, error: OSError) -> PartitionLostError:
+        return PartitionLostError(f"{self.origin}: its file {self.paths[tier]} cannot be read: {error}")
 
     def _damaged(self, tier: int, what: str) -> IncompleteDataError:
         return IncompleteDataError(
@@ -112,7 +131,7 @@ def _end_of_run(pieces: Sequence[StoredPiece], begin: int) -> int:
     while end < len(pieces):
         following = pieces[end].extent
         size += following.length
-        if following.tier != extent.tier or following.offset != position or size > TOGETHER:
+        if following.tier != extent.tier or following.offset != position or size > TOGETHER or pieces[end].skip:
             break
         position += following.length
         end += 1

@@ -108,7 +108,6 @@ class OpenHybridRange:
     prefix = 0
 
     def __init__(self, stored: HybridRange) -> None:
-        self._files = [FileInput(Path(path), stored.origin) for path in stored.tiers]
         self._extents: list[Extent] = []
         file = FileInput(Path(stored.index), stored.origin)
         header, _ = read_header(file, INDEX_MAGIC)
@@ -123,6 +122,8 @@ class OpenHybridRange:
                 raise file.incomplete(f"the checksum of the list of subpartition {number} does not match")
             for tier, length, offset, digest in ENTRY.iter_unpack(entries):
                 self._extents.append(Extent(tier, offset, length, digest))
+        tiers = {extent.tier for extent in self._extents}
+        self._files = {tier: FileInput(Path(stored.tiers[tier]), stored.origin) for tier in tiers}
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -136,8 +137,29 @@ class OpenHybridRange:
                 found.append(Stretch(path, offset, offset + length))
         return found
 
-    def messages(self) -> Iterator[memoryview]:
-        """The range's bytes extent by extent, each checked, over the files' maps."""
+    def messages(self, together: int = 0) -> Iterator[memoryview]:
+        """The range's bytes, checked, over the files' maps: those that lie together joined up to so many bytes.
+
+        Who takes them extent by extent copies them; then their pages leave this process when the next is asked for.
+        """
+        begin, size, last = 0, 0, -1
+        for tier, offset, length in self._checked():
+            if size and (tier != last or offset != begin + size or size + length > together):
+                yield self._given(last, begin, size)
+                if not together:
+                    self._files[last].is_done_with(begin, begin + size)
+                size = 0
+            if not size:
+                begin, last = offset, tier
+            size += length
+        if size:
+            yield self._given(last, begin, size)
+
+    def _given(self, tier: int, begin: int, size: int) -> memoryview:
+        return self._files[tier].view[begin : begin + size]
+
+    def _checked(self) -> Iterator[tuple[int, int, int]]:
+        """The extents, each after its bytes were checked, as (tier, offset, length)."""
         asked = 0
         for number, (tier, offset, length, checksum) in enumerate(self._extents):
             file = self._files[tier]
@@ -150,5 +172,4 @@ class OpenHybridRange:
             view = file.view[offset : offset + length]
             if xxhash.xxh3_64_intdigest(view) != checksum:
                 raise file.incomplete(f"the checksum of the extent at {offset} does not match")
-            yield view
-            file.is_done_with(offset, offset + length)
+            yield tier, offset, length

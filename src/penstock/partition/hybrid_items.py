@@ -3,8 +3,8 @@
 
 Rules:
 
-- An *item* is one buffer as its producer shipped it. It is in memory (`piece`), stored (`extent`), or both; what is
-  broadcast is one item of several subpartitions.
+- An *item* is one buffer as its producer shipped it, or an extent that the producer has stored by itself. It is in
+  memory (`piece`), stored (`extent`), or both; what is broadcast is one item of several subpartitions.
 - An *extent* is a run of items that follow each other in one subpartition (broadcast: in all of them), stored in one
   piece with one checksum, no longer than a segment. A reader that has taken some of its items from memory leaves out
   the bytes before the next (`skip`).
@@ -49,14 +49,14 @@ class Item:
         "extent", "is_spilling", "left", "length", "order", "piece", "rest", "sequence", "skip", "subpartition",
     )  # fmt: skip
 
-    def __init__(self, piece: BufferSlice, subpartition: int, order: int, sequence: int, left: int) -> None:
-        self.piece: BufferSlice | None = piece
-        self.length = piece.length
+    def __init__(self, source: BufferSlice | Extent, subpartition: int, order: int, sequence: int, left: int) -> None:
+        self.piece: BufferSlice | None = source if isinstance(source, BufferSlice) else None
+        self.extent: Extent | None = source if isinstance(source, Extent) else None
+        self.length = source.length
         self.subpartition = subpartition
         self.order = order
         self.sequence = sequence
         self.left = left
-        self.extent: Extent | None = None
         self.skip = 0
         self.rest = 1
         self.is_spilling = False
@@ -139,8 +139,8 @@ class MemoryBooks:
         if item.piece is not None:
             self._close(item.piece.segment)
 
-    def drop(self, item: Item) -> tuple[BufferSlice, bool]:
-        """Forget the item's memory: the piece to be recycled, and whether it was the last in its segment."""
+    def drop(self, item: Item) -> BufferSlice:
+        """Forget the item's memory: the piece to be recycled."""
         piece, item.piece = item.piece, None
         assert piece is not None  # noqa: S101 - for the type checker
         if item in self._unspilled:
@@ -150,12 +150,11 @@ class MemoryBooks:
         items.remove(item)
         if item.extent is None:
             self._close(piece.segment)
-        if items:
-            return piece, False
-        del self.segments[piece.segment]
-        self._open.pop(piece.segment, None)
-        self.idle.pop(piece.segment, None)
-        return piece, True
+        if not items:
+            del self.segments[piece.segment]
+            self._open.pop(piece.segment, None)
+            self.idle.pop(piece.segment, None)
+        return piece
 
     def _close(self, segment: int) -> None:
         self._open[segment] -= 1

@@ -3,16 +3,18 @@
 
 Rules:
 
-- Buffers are visible at once and stay in memory as long as there is some; what memory can't hold is stored. What is
-  stored when is the policy's to say (`spill_policy`), one order at a time; who carries it out says `spilled`.
+- Buffers are visible at once and stay in memory as long as there is some. What memory can't hold the producer stores
+  by itself and says where (`add_stored`). What else is stored, to make room or to keep it, is the policy's to say
+  (`spill_policy`), one order at a time; who carries it out says `spilled`.
 - A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. One that
   does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone.
 - The partition owns one reference of each slice it was given, broadcast ones too. A reader gets one of its own
   (`on_share`), or the partition's, when that needs it no more. Whatever is dropped comes out through `on_recycle`.
 - At most as many slices are lent to readers as the environment allows; see `hybrid_cursor`.
 - `on_consumable` is called once: at the first buffer, or at the end where there is none. `on_stored` once: when the
-  producer has finished and everything is stored. One that does not keep is released when all readers have left and
-  the producer has closed. A producer that closes without having finished has failed.
+  producer has finished and everything is stored, which is seen to from `settle` on. One that does not keep is
+  released when all readers have left and the producer has closed. A producer that closes without having finished
+  has failed.
 
 Sans-I/O, one thread. Callbacks are called when the partition's own books are straight.
 """
@@ -58,8 +60,9 @@ class HybridEnvironment:
     def on_returned(self) -> None:
         """A reader has given back a slice that it was lent."""
 
-    def on_recycle(self, piece: BufferSlice) -> None:
-        """One reference less."""
+    def on_recycle(self, piece: BufferSlice) -> bool:
+        """One reference less; whether the segment came free with it, and no reader has a part of it."""
+        return piece.length > 0
 
     def on_spill(self, order: SpillOrder) -> None:
         """Store this, then call `spilled`; where that fails, end the partition and call `spilled` with nothing."""
@@ -114,7 +117,7 @@ class HybridPartition(Endings):
         self._owed = 0  # segments that are still to be stored
         self._wanted = 0  # segments that somebody waits for
         self._sequence = 0
-        self._is_closed = self._is_announced = self._is_stored = False
+        self._is_closed = self._is_announced = self._is_stored = self._is_settled = False
 
     @property
     def state(self) -> PartitionState:
@@ -158,6 +161,14 @@ class HybridPartition(Endings):
         """Append one slice to all subpartitions; False when it was recycled instead."""
         return self._append([log for log in self._logs if not log.is_left], piece, BROADCAST, self._sequence)
 
+    def add_stored(self, subpartition: int, extent: Extent) -> None:
+        """Append what the producer has stored by itself, to one subpartition or to `BROADCAST`."""
+        if subpartition == BROADCAST:
+            self._append([log for log in self._logs if not log.is_left], extent, BROADCAST, self._sequence)
+        else:
+            log = self.log(subpartition)
+            self._append([] if log.is_left else [log], extent, subpartition, len(log.items))
+
     def end_subpartition(self, subpartition: int, end: EndOfPartition) -> None:
         """The producer has written all of a subpartition; what it counted."""
         log = self.log(subpartition)
@@ -174,6 +185,11 @@ class HybridPartition(Endings):
         self._lifecycle.apply(PartitionEvent.FINISH)
         self.is_finished = True
         self._announce()
+        self._go_on()
+
+    def settle(self) -> None:
+        """Finished some time ago, and still there: see to it that everything is stored."""
+        self._is_settled = self.is_finished
         self._go_on()
 
     def close_producer(self) -> None:
@@ -296,6 +312,7 @@ class HybridPartition(Endings):
     def returned(self) -> None:
         """A reader has given back what it was lent."""
         self.lent -= 1
+        self._wanted = max(0, self._wanted - 1)
         self._environment.on_returned()
         self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
 
@@ -357,26 +374,28 @@ class HybridPartition(Endings):
         if self._is_closed and not self.keeps and all(log.is_left for log in self._logs):
             self.release()
 
-    def _append(self, logs: list[Log], piece: BufferSlice, subpartition: int, order: int) -> bool:
-        if piece.length <= 0:
+    def _append(self, logs: list[Log], source: BufferSlice | Extent, subpartition: int, order: int) -> bool:
+        if source.length <= 0:
             raise ProtocolError(f"{self.partition_id}: an empty buffer")
         if self.is_finished or any(log.end is not None for log in logs):
             raise ProtocolError(f"{self.partition_id}: its producer writes after it has finished")
         if self._lifecycle.state is not PartitionState.WRITING:
             self._lifecycle.apply(PartitionEvent.WRITE)
-        if not logs:
-            self._environment.on_recycle(piece)
-        else:
-            item = Item(piece, subpartition, order, self._sequence, len(logs))
+        piece = source if isinstance(source, BufferSlice) else None
+        if logs:
+            item = Item(source, subpartition, order, self._sequence, len(logs))
             self._sequence += 1
-            self._books.add(item)
+            if piece is not None:
+                self._books.add(item)
             for log in logs:
                 log.items.append(item)
+        elif piece is not None:
+            self._environment.on_recycle(piece)
         self._announce()
         for log in logs:
             if log.cursors:
                 self._wake(log.cursors)
-        if piece.finished:  # memory comes and goes in segments: within one there is nothing new to ask
+        if piece is not None and piece.finished:  # memory comes and goes in segments
             self._go_on()
         return bool(logs)
 
@@ -396,9 +415,7 @@ class HybridPartition(Endings):
             return
         books, policy = self._books, self._rules.policy
         unspilled = -(-books.unspilled_bytes // self._rules.segment_size)
-        load = Load(max(1, self._environment.share()), len(books), unspilled, self.is_finished)
-        if books.idle and (count := policy.release(load)):
-            self._free(count)
+        load = Load(max(1, self._environment.share()), len(books), unspilled, self._is_settled)
         if self._order is None:
             self._owed = max(self._owed, policy.spill(load), self._wanted)
             self._begin(self._chosen())
@@ -458,13 +475,9 @@ class HybridPartition(Endings):
             self._drop([item for segment in chosen for item in self._books.segments[segment]])
 
     def _drop(self, items: Iterable[Item]) -> None:
-        pieces = []
-        for item in list(items):
-            piece, is_last = self._books.drop(item)
-            pieces.append(piece)
-            self._wanted -= is_last and self._wanted > 0
-        for piece in pieces:
-            self._environment.on_recycle(piece)
+        for piece in [self._books.drop(item) for item in list(items)]:
+            if self._environment.on_recycle(piece) and self._wanted:
+                self._wanted -= 1
 
     def _look_if_stored(self) -> None:
         if self.is_finished and self.keeps and not self._is_stored and self._order is None:

@@ -2,9 +2,10 @@
 """Where runs of buffers go that leave memory: the seam between a hybrid partition and its storage.
 
 Memory is the first tier by nature, as buffers are made there. Behind it stands a list of `StorageTier`s: an order of
-the partition goes to the first that accepts it, and its extents say which one that was. So a further tier (a remote
-store behind the disk, say) is another entry of the list. Its readers find it by its number in `addresses`; what is
-not a path of this host needs a reader of its own in `extent_reader`.
+the partition goes to the first that accepts it, and its extents say which one that was. A file that the producing
+task writes by itself is a tier too (`OWN`): the environment only knows where it is. So a further tier (a remote store
+behind the disk, say) is another entry of the list. Its readers find it by its number in `addresses`; what is not a
+path of this host needs a reader of its own in `extent_reader`.
 
 Limit: an order goes to one tier as a whole, and stays there.
 """
@@ -24,7 +25,11 @@ from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.ids import PartitionId
 
 DATA_MAGIC = b"PENSTHYB"
-"""How a hybrid partition's data file begins."""
+"""How a hybrid partition's data files begin."""
+DATA, OWN = 0, 1
+"""The tiers of a partition of the local service: the environment's file, and the producer's own."""
+NAMES = ("data", "own")
+"""Their files in the partition's folder."""
 
 Run = Sequence[memoryview]
 """The bytes of one extent."""
@@ -55,16 +60,21 @@ class StorageTier(Protocol):
 
 
 class DiskTier:
-    """One file of this host, made with the first run, in the folder that `make_folder` makes then."""
+    """One file of this host, made with the first run, in the folder that `folder` gives then."""
 
     def __init__(
-        self, partition: PartitionId, subpartitions: int, make_folder: Callable[[], Path], reserve: int = 0
+        self,
+        partition: PartitionId,
+        subpartitions: int,
+        folder: Callable[[], Path],
+        reserve: int = 0,
+        name: str = NAMES[DATA],
     ) -> None:
         self._header = FileHeader(partition, None, subpartitions)
-        self._make_folder = make_folder
+        self._folder = folder
         self._reserve = reserve
+        self._name = name
         self._output: FileOutput | None = None
-        self.folder: Path | None = None
         self.address = ""
         self.size = 0
 
@@ -96,8 +106,7 @@ class DiskTier:
             self._output.abort()
 
     def _begin(self) -> FileOutput:
-        self.folder = self._make_folder()
-        path = self.folder / "data"
+        path = self._folder() / self._name
         output = self._output = FileOutput(path, self._header.partition, self._reserve, is_read_meanwhile=True)
         output.append([pack_header(DATA_MAGIC, self._header)])
         self.address = str(path)

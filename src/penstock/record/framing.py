@@ -7,6 +7,7 @@ Rules: every message starts at a multiple of 8 in its stream. The checksum is xx
 verification is off) and is compared before anything is decoded, on the reader's own copy. The reader copies each
 byte once, into memory of its own, and keeps no reference to what it was fed. A length above the limit is the
 peer's fault (ProtocolError); an incomplete message at the end is lost data (IncompleteDataError).
+Exception: what lies complete in memory that is kept and was checked (`feed` with `is_kept`) is given out over it.
 Non-goal: finding the next message after a damaged one.
 """
 
@@ -86,14 +87,20 @@ class MessageAssembler:
         message = self._message
         return len(self._header) if message is None else HEADER.size + message.filled
 
-    def feed(self, view: memoryview) -> list[pa.RecordBatch]:
-        """The batches these bytes complete; the memory behind `view` may be reused at once."""
+    def feed(self, view: memoryview, *, is_kept: bool = False) -> list[pa.RecordBatch]:
+        """The batches these bytes complete; the memory behind `view` may be reused at once.
+
+        Where `is_kept` it may not: batches lie over it. Its bytes were checked already.
+        """
         view = view if view.format == "B" else view.cast("B")
+        kept = pa.py_buffer(view) if is_kept else None
         batches: list[pa.RecordBatch] = []
         position, end = 0, len(view)
         while position < end:
             if self._message is not None:
                 position += self._continue(self._message, view[position:], batches)
+            elif kept is not None and not self._header and (used := self._take_over(kept, view, position, batches)):
+                position += used
             elif not self._header and (run := self._whole_messages(view, position)):
                 position = self._take_run(view, position, run, batches)
             else:
@@ -127,6 +134,21 @@ class MessageAssembler:
             self._message = None
             batches.append(self._complete(message.buffer, message.length, message.checksum))
         return used
+
+    def _take_over(self, kept: pa.Buffer, view: memoryview, position: int, batches: list[pa.RecordBatch]) -> int:
+        """Give out the message at `position`, not copied; its bytes, or 0 where it is not complete or not aligned."""
+        payload = position + HEADER.size
+        if payload > len(view) or (kept.address + position) % ALIGNMENT:
+            return 0
+        length, checksum = HEADER.unpack_from(view, position)
+        self._check_length(length)
+        following = payload + length + -length % ALIGNMENT
+        if following > len(view):
+            return 0
+        batch = self._codec.decode(kept.slice(payload, length))
+        self._completeness.add(batch.num_rows, length, checksum)
+        batches.append(batch)
+        return int(following - position)
 
     def _whole_messages(self, view: memoryview, position: int) -> list[tuple[int, int, int]]:
         """(payload's start, length, checksum) of the small messages that lie here complete, one after another."""

@@ -50,6 +50,9 @@ class Port(Protocol):
     def on_grant(self, segments: tuple[int, ...]) -> None:
         """Segments to write into."""
 
+    def on_store(self, folder: str) -> None:
+        """Memory has come to its end: store in this folder."""
+
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Data of a channel."""
 
@@ -229,6 +232,11 @@ class Attachment:
             writer = self._ports.get(number)
             if writer is not None:
                 writer.on_grant(segments)
+        elif kind is FrameType.STORE:
+            (number,) = REQUEST.unpack_from(body)
+            writer = self._ports.get(number)
+            if writer is not None:
+                writer.on_store(bytes(body[REQUEST.size :]).decode())
         elif kind is FrameType.CHANNEL_EVENT:
             number, data_type, channel = EVENT.unpack_from(body)
             gate = self._ports.get(number)

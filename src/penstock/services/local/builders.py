@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a segment writer lays subpartitions into segments: each in segments of its own, or all in one after the other.
+"""How a segment writer lays out subpartitions: each in segments of its own, all in one, or in a file of its own.
 
 `OwnSegments` keeps a segment open for each subpartition, or a single one for all while broadcasting; changing between
 the two finishes the builders of the other, so order per subpartition holds. Slices are long, and there are many open
 segments. `SharedSegment` keeps one open, and gathers what belongs to one subpartition in the task's own memory before
 it copies that there and ships it: slices are shorter, and network memory does not grow with the number of
 subpartitions, which is what hybrid partitions with many need. It gathers `GATHER_BYTES` at most.
+
+`OwnFile` gathers in the same way, for longer writes, and appends what it has to the file of the tier `OWN`: a hybrid
+partition's readers then read it there, which costs no copy more than a blocking partition.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Protocol
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
+from penstock.partition.hybrid_items import Extent
+from penstock.partition.tiers import OWN, StorageTier
 
 SLICE_BYTES = 128 << 10
 """As much of one subpartition goes into a shared segment at once, where the memory for gathering suffices."""
@@ -113,6 +118,47 @@ class OwnSegments:
             self._note(target, piece)
 
 
+class OwnFile:
+    """A file of the writer's own, whose extents are no longer than a segment."""
+
+    def __init__(self, tier: StorageTier, limit: int, note: Callable[[list[tuple[int, Extent]]], None]) -> None:
+        self._tier = tier
+        self._limit = limit
+        self._note = note
+        self._gathered: dict[int, list[memoryview]] = {}
+        self._size = 0
+
+    def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
+        """See the protocol. What is gathered is referred to, not copied. PenstockError where it can't be stored."""
+        if (target == ALL) != (ALL in self._gathered) and self._gathered:
+            self.commit()  # what goes to all keeps its place among what goes to one
+        gathered = self._gathered.setdefault(target, [])
+        for data in parts:
+            part = memoryview(data)
+            gathered.append(part)
+            self._size += len(part)
+        if self._size >= GATHER_BYTES:
+            self.commit()
+
+    def commit(self) -> None:
+        """See the protocol."""
+        gathered, self._gathered, self._size = self._gathered, {}, 0
+        runs = [(target, run) for target, parts in gathered.items() for run in _cut(parts, self._limit)]
+        if runs:
+            extents = self._tier.write([run for _, run in runs], OWN)
+            self._note([(target, extent) for (target, _), extent in zip(runs, extents, strict=True)])
+
+    def finish(self) -> None:
+        """See the protocol; the file is complete."""
+        self.commit()
+        self._tier.close()
+
+    def drop(self) -> None:
+        """Forget everything, file and all."""
+        self._gathered.clear()
+        self._tier.remove()
+
+
 class SharedSegment:
     """One segment for all subpartitions, whose bytes are gathered before so that slices are not too short."""
 
@@ -180,3 +226,18 @@ class SharedSegment:
         builder, self._builder = self._builder, None
         if builder is not None and (piece := builder.finish()) is not None:
             self._note(target, piece)
+
+
+def _cut(parts: list[memoryview], limit: int) -> list[list[memoryview]]:
+    """The parts in runs of `limit` bytes; the last may be shorter."""
+    runs: list[list[memoryview]] = []
+    room = 0
+    for part in parts:
+        rest = part
+        while len(rest):
+            if not room:
+                runs.append([])
+                room = limit
+            runs[-1].append(rest[:room])
+            room, rest = max(0, room - len(rest)), rest[room:]
+    return runs

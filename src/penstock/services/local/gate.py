@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.buffer import PayloadFormat
 from penstock.network.attachment import EXTENTS, FILE, TARGET, FrameType, frame, segments_frame
-from penstock.partition.extent_reader import ExtentReader
+from penstock.partition.extent_reader import TOGETHER, ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_index import LAYOUT, HybridRange
 from penstock.partition.hybrid_items import Extent, StoredPiece
@@ -121,6 +121,10 @@ class SegmentInputGate:
         """Refuse: a gate is granted nothing."""
         raise PenstockError(f"gate {self._descriptor.gate}: segments granted to a gate")
 
+    def on_store(self, folder: str) -> None:
+        """Refuse: a gate stores nothing."""
+        raise PenstockError(f"gate {self._descriptor.gate}: a folder for a gate")
+
     def _wait(self, deadline: float | None) -> None:
         self._recycle()
         begin = time.monotonic()
@@ -165,7 +169,7 @@ class SegmentInputGate:
                 yield from self._read_extents(channel, message, origin)
             elif message["layout"] == LAYOUT:
                 stored = HybridRange.from_message(message).open()
-                yield from self._read_stream(channel, stored.messages())
+                yield from self._read_stream(channel, stored.messages(TOGETHER))
                 yield from self._end_file(channel, EndOfPartition(*message["end"]))
             else:
                 yield from self._read_files(channel, message)
@@ -182,12 +186,12 @@ class SegmentInputGate:
             yield from self._read_stream(channel, reader.read(pieces))
 
     def _read_stream(self, channel: int, views: Iterator[memoryview]) -> Iterator[Received]:
-        """Pieces of a channel's stream: each batch is copied out."""
+        """Pieces of a channel's stream, which were checked: where a batch lies in one piece it is not copied."""
         for view in views:
             self._attachment.check_cancelled()
             self._metrics.add("bytes_in", len(view))
             self._metrics.add("disk_bytes_in", len(view))
-            for batch in self._assemblers[channel].feed(view):
+            for batch in self._assemblers[channel].feed(view, is_kept=True):
                 yield Received(channel, batch)
 
     def _end_file(self, channel: int, end: EndOfPartition) -> Iterator[Received]:

@@ -99,7 +99,9 @@ class LocalShuffleEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         return [
-            SegmentPartitionWriter(self._attachment, owner, descriptor, verify=self._verify)
+            SegmentPartitionWriter(
+                self._attachment, owner, descriptor, verify=self._verify, reserve=self._blocking.reserve
+            )
             if descriptor.partition.kind.pipelined
             else BlockingPartitionWriter(self._attachment, owner, descriptor, self._blocking)
             for descriptor in descriptors

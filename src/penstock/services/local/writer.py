@@ -2,9 +2,11 @@
 """Writes a pipelined or hybrid result partition into shared segments.
 
 Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. How the
-streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. Whoever
-writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader has given back
-(back-pressure), hybrid for one whose data was stored. A hybrid partition that can't be stored fails the next write.
+streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. A hybrid
+partition's writer stores each message for which it has no segments at hand by itself, once the environment has told
+it where. Whoever writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader
+has given back (back-pressure), hybrid for one whose data was stored, and only in the middle of a message. A hybrid
+partition that can't be stored fails the next write.
 """
 
 from __future__ import annotations
@@ -12,17 +14,29 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
-from penstock.network.attachment import ALL, EVENT, FINISHED, REQUEST, FrameType, frame, slices_frame
+from penstock.network.attachment import (
+    ALL,
+    EVENT,
+    FINISHED,
+    REQUEST,
+    FrameType,
+    frame,
+    slices_frame,
+    stored_frame,
+)
+from penstock.partition.hybrid_items import Extent
+from penstock.partition.tiers import NAMES, OWN, DiskTier
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
-from penstock.record.framing import MessageWriter
+from penstock.record.framing import HEADER, Message, MessageWriter
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
+from penstock.services.local.builders import Builders, OwnFile, OwnSegments, SharedSegment
 from penstock.shuffle import (
     EndOfData,
     EndOfPartition,
@@ -51,14 +65,18 @@ class SegmentPartitionWriter:
         descriptor: ResultPartitionDescriptor,
         *,
         verify: bool = True,
+        reserve: int = 0,
     ) -> None:
         self._attachment = attachment
+        self._reserve = reserve
         self._descriptor = descriptor
         self._owner = owner
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
         self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
+        self._file: Builders | None = None
+        self._is_storing = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
@@ -104,7 +122,7 @@ class SegmentPartitionWriter:
         """Append a batch to one subpartition; blocks while there is no buffer."""
         with self._lock:
             self._check_writing()
-            self._builders.append(subpartition, self._messages[subpartition].message(batch).parts)
+            self._append(subpartition, self._messages[subpartition].message(batch))
             self._metrics.add("rows_out", batch.num_rows)
             self._ship_if_due()
 
@@ -112,7 +130,7 @@ class SegmentPartitionWriter:
         """Append a batch to all subpartitions, stored once."""
         with self._lock:
             self._check_writing()
-            self._builders.append(ALL, self._broadcast_messages.message(batch).parts)
+            self._append(ALL, self._broadcast_messages.message(batch))
             self._metrics.add("rows_out", batch.num_rows)
             self._ship_if_due()
 
@@ -129,8 +147,7 @@ class SegmentPartitionWriter:
         """Make everything written so far visible to readers. Any thread."""
         with self._lock:
             if self._state == "writing":
-                self._builders.commit()
-                self._ship()
+                self._commit()
 
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
@@ -149,6 +166,9 @@ class SegmentPartitionWriter:
         with self._lock:
             self._check_writing()
             self._builders.finish()
+            self._ship()
+            if self._file is not None:
+                self._file.finish()
             self._send_event(ALL, EndOfData())
             ends = tuple(each.merged(self._broadcast_counter).end_of_partition() for each in self._counters)
             for subpartition, end in enumerate(ends):
@@ -180,6 +200,8 @@ class SegmentPartitionWriter:
             if self._state == "writing":
                 self.fail(TaskCancelledError("the writer was closed before it was finished"))
             if self._state != "closed":
+                if self._file is not None and self._state != "finished":
+                    self._file.drop()
                 self._state = "closed"
                 self._attachment.close_port(self._port)
                 self._segments.clear()
@@ -188,6 +210,12 @@ class SegmentPartitionWriter:
     def on_grant(self, segments: tuple[int, ...]) -> None:
         """Take segments to write into."""
         self._segments.extend(segments)
+
+    def on_store(self, folder: str) -> None:
+        """Store in this folder what memory has no room for."""
+        descriptor = self._descriptor.partition
+        tier = DiskTier(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve, NAMES[OWN])
+        self._file = OwnFile(tier, self._attachment.memory.segment_size, self._note_stored)
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Refuse: a writer gets no data."""
@@ -204,6 +232,27 @@ class SegmentPartitionWriter:
     @property
     def _kind(self) -> PartitionKind:
         return self._descriptor.partition.kind
+
+    def _append(self, target: int, message: Message) -> None:
+        """Where the segments for a message are at hand, into memory; else into the file, if there is one by now."""
+        if self._kind.is_hybrid:
+            needed = HEADER.size + message.length
+            has_room = len(self._segments) * self._attachment.memory.segment_size >= needed
+            if not has_room:
+                self._attachment.look()
+                has_room = len(self._segments) * self._attachment.memory.segment_size >= needed
+            if self._is_storing == has_room and self._file is not None:
+                self._commit()  # what follows in the other place comes behind it
+                self._is_storing = not has_room
+        builders = self._file if self._is_storing and self._file is not None else self._builders
+        builders.append(target, message.parts)
+
+    def _commit(self) -> None:
+        """Everything so far becomes visible."""
+        self._builders.commit()
+        self._ship()
+        if self._file is not None:
+            self._file.commit()
 
     def _take_segment(self) -> BufferBuilder:
         if not self._segments:
@@ -229,6 +278,13 @@ class SegmentPartitionWriter:
         flags = FINISHED if piece.finished else 0
         self._pending.append((self._port, flags, target, piece.segment, piece.offset, piece.length))
         self._metrics.add("bytes_out", piece.length)
+
+    def _note_stored(self, extents: list[tuple[int, Extent]]) -> None:
+        records = [(target, each.length, each.offset, each.checksum) for target, each in extents]
+        size = sum(each.length for _, each in extents)
+        self._metrics.add("bytes_out", size)
+        self._metrics.add("bytes_stored", size)
+        self._attachment.send(stored_frame(self._port, records))
 
     def _ship_if_due(self) -> None:
         if len(self._pending) >= _SHIP_AT:
