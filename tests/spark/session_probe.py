@@ -63,15 +63,21 @@ class SessionProbe:
         """The slots of admitted jobs."""
         return int(self._core().slots_in_use)
 
+    def settle(self) -> None:
+        """Wait until the results that are kept are stored, unless a job runs."""
+        wait_until("results to be stored", lambda: self.jobs() or not self.statistics()["hybrid_segments"])
+
     def files(self) -> list[str]:
-        """The folders of the blocking partitions of this host, in whatever directories they lie."""
+        """The folders of the partitions of this host, in whatever directories they lie, when all are stored."""
+        self.settle()
         application = SparkRuntime.of(self._spark)._application
         place = application.launch(self._settings).place()
         folders = [place.results, *place._folders_elsewhere()]
         return sorted(path.name for folder in folders if folder.exists() for path in folder.iterdir())
 
     def holdings(self) -> dict[str, object]:
-        """All that a job must give back: compare before and after."""
+        """All that a job must give back, when results are stored: compare before and after."""
+        self.settle()
         figures = self.statistics()
         return {
             "jobs": self.jobs(),
