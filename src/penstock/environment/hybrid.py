@@ -165,8 +165,7 @@ class HybridResult(Endings, HybridEnvironment):
             [view(item.piece.segment, item.piece.offset, item.length) for item in run if item.piece is not None]
             for run in order.runs
         ]
-        tiers = (self._disk,)
-        self._work(lambda: store(tiers, runs), lambda extents, error: self._stored(order, extents, error))
+        self._work(lambda: store((self._disk,), runs), lambda extents, error: self._stored(order, extents, error))
 
     def on_stored(self) -> None:
         """Everything is stored: write the index, in a thread."""
@@ -262,8 +261,7 @@ class HybridResult(Endings, HybridEnvironment):
 
     def _opened(self, view: V) -> V:
         self._views[view] = None
-        origin = FileOrigin(self.partition_id, self._host.environment)
-        stored = HybridRange(self._index, self.addresses, view.first, view.count, origin)
+        stored = HybridRange(self._index, self.addresses, view.first, view.count, self.origin)
         view.start(stored, sum_of(self.core.ends()[view.first : view.first + view.count]))
         return view
 

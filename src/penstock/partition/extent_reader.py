@@ -20,7 +20,7 @@ from types import TracebackType
 import xxhash
 
 from penstock.partition.file_input import FileOrigin
-from penstock.partition.hybrid_items import Extent, StoredPiece
+from penstock.partition.hybrid_items import Extent, StoredPiece, end_of_stretch
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 
 TOGETHER = 4 << 20
@@ -63,9 +63,11 @@ class ExtentReader:
 
     def read(self, pieces: Sequence[StoredPiece]) -> Iterator[memoryview]:
         """The pieces' bytes, one after the other, those that lie together in one view. Nobody writes to them."""
+        extents = [piece.extent for piece in pieces]
         begin = 0
         while begin < len(pieces):
-            end = _end_of_run(pieces, begin)
+            end = end_of_stretch(extents, begin, TOGETHER)
+            end = next((at for at in range(begin + 1, end) if pieces[at].skip), end)
             yield self._read_run(pieces[begin:end])
             begin = end
 
@@ -122,17 +124,3 @@ class ExtentReader:
         return IncompleteDataError(
             f"{self.origin}: file {self.paths[tier]} is damaged: {what}. The partition must be produced again."
         )
-
-
-def _end_of_run(pieces: Sequence[StoredPiece], begin: int) -> int:
-    """Behind the last piece that can be read together with the one at `begin`."""
-    extent = pieces[begin].extent
-    end, size, position = begin + 1, extent.length, extent.offset + extent.length
-    while end < len(pieces):
-        following = pieces[end].extent
-        size += following.length
-        if following.tier != extent.tier or following.offset != position or size > TOGETHER or pieces[end].skip:
-            break
-        position += following.length
-        end += 1
-    return end

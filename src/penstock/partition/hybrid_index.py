@@ -10,6 +10,7 @@ than its extents. `docs/file-formats.md` has the layout.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import xxhash
 from penstock.partition.file_header import FileHeader, pack_footer, pack_header, read_footer, read_header
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.file_output import FileOutput
-from penstock.partition.hybrid_items import Extent
+from penstock.partition.hybrid_items import Extent, end_of_stretch
 from penstock.partition.stored import Stretch
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -129,12 +130,9 @@ class OpenHybridRange:
     def stretches(self) -> list[Stretch]:
         """The parts of files that hold the range, in the order they are read."""
         found: list[Stretch] = []
-        for tier, offset, length, _ in self._extents:
-            path = str(self._files[tier].path)
-            if found and found[-1].file == path and found[-1].end == offset:
-                found[-1] = Stretch(path, found[-1].begin, offset + length)
-            else:
-                found.append(Stretch(path, offset, offset + length))
+        for begin, end in self._runs(sys.maxsize):
+            (tier, offset, *_), last = self._extents[begin], self._extents[end - 1]
+            found.append(Stretch(str(self._files[tier].path), offset, last.offset + last.length))
         return found
 
     def messages(self, together: int = 0) -> Iterator[memoryview]:
@@ -142,34 +140,32 @@ class OpenHybridRange:
 
         Who takes them extent by extent copies them; then their pages leave this process when the next is asked for.
         """
-        begin, size, last = 0, 0, -1
-        for tier, offset, length in self._checked():
-            if size and (tier != last or offset != begin + size or size + length > together):
-                yield self._given(last, begin, size)
-                if not together:
-                    self._files[last].is_done_with(begin, begin + size)
-                size = 0
-            if not size:
-                begin, last = offset, tier
-            size += length
-        if size:
-            yield self._given(last, begin, size)
-
-    def _given(self, tier: int, begin: int, size: int) -> memoryview:
-        return self._files[tier].view[begin : begin + size]
-
-    def _checked(self) -> Iterator[tuple[int, int, int]]:
-        """The extents, each after its bytes were checked, as (tier, offset, length)."""
         asked = 0
-        for number, (tier, offset, length, checksum) in enumerate(self._extents):
-            file = self._files[tier]
-            while asked < min(number + _AHEAD, len(self._extents)):
+        for begin, end in self._runs(together):
+            while asked < min(end - 1 + _AHEAD, len(self._extents)):
                 following = self._extents[asked]
                 self._files[following.tier].will_need(following.offset, following.offset + following.length)
                 asked += 1
-            if offset + length > file.size:
-                raise file.incomplete(f"it ends at {file.size}, before {offset + length}")
-            view = file.view[offset : offset + length]
-            if xxhash.xxh3_64_intdigest(view) != checksum:
-                raise file.incomplete(f"the checksum of the extent at {offset} does not match")
-            yield tier, offset, length
+            for extent in self._extents[begin:end]:
+                self._check(extent)
+            (tier, offset, *_), last = self._extents[begin], self._extents[end - 1]
+            file, behind = self._files[tier], last.offset + last.length
+            yield file.view[offset:behind]
+            if not together:
+                file.is_done_with(offset, behind)
+
+    def _runs(self, most: int) -> Iterator[tuple[int, int]]:
+        """The extents that lie together, as (first, behind the last)."""
+        begin = 0
+        while begin < len(self._extents):
+            end = end_of_stretch(self._extents, begin, most)
+            yield begin, end
+            begin = end
+
+    def _check(self, extent: Extent) -> None:
+        tier, offset, length, checksum = extent
+        file = self._files[tier]
+        if offset + length > file.size:
+            raise file.incomplete(f"it ends at {file.size}, before {offset + length}")
+        if xxhash.xxh3_64_intdigest(file.view[offset : offset + length]) != checksum:
+            raise file.incomplete(f"the checksum of the extent at {offset} does not match")

@@ -16,7 +16,7 @@ Sans-I/O. Not here: what is to be stored when (`spill_policy`), and reference co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,19 @@ class Extent(NamedTuple):
     offset: int
     length: int
     checksum: int
+
+
+def end_of_stretch(extents: Sequence[Extent], begin: int, most: int) -> int:
+    """Behind the last extent that lies in one stretch with the one at `begin`, up to `most` bytes; at least one."""
+    tier, offset, size, _ = extents[begin]
+    end = begin + 1
+    while end < len(extents):
+        following = extents[end]
+        if following.tier != tier or following.offset != offset + size or size + following.length > most:
+            break
+        size += following.length
+        end += 1
+    return end
 
 
 class StoredPiece(NamedTuple):

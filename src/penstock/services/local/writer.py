@@ -236,11 +236,10 @@ class SegmentPartitionWriter:
     def _append(self, target: int, message: Message) -> None:
         """Where the segments for a message are at hand, into memory; else into the file, if there is one by now."""
         if self._kind.is_hybrid:
-            needed = HEADER.size + message.length
-            has_room = len(self._segments) * self._attachment.memory.segment_size >= needed
-            if not has_room:
+            needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
+            if len(self._segments) < needed:
                 self._attachment.look()
-                has_room = len(self._segments) * self._attachment.memory.segment_size >= needed
+            has_room = len(self._segments) >= needed
             if self._is_storing == has_room and self._file is not None:
                 self._commit()  # what follows in the other place comes behind it
                 self._is_storing = not has_room
