@@ -63,8 +63,10 @@ class ResultReader(DataSourceReader):  # type: ignore[misc]  # as above
         """The result's partitions in order; runs the job and waits for it where it has not run."""
         from penstock.job.client import MasterClient
         from penstock.job.sessions import PLANNER
+        from penstock.spark.python_worker import settle_in
         from penstock.spark.result_files import read_ticket
 
+        settle_in()
         ticket = read_ticket(self._path)
         launch = ticket.launch
         with MasterClient(launch.master, launch.secret, PLANNER, f"planner-{os.getpid()}") as client:

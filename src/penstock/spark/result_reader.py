@@ -81,8 +81,10 @@ def read_partitions(
 def attached(launch: EnvironmentLaunch) -> Iterator[Attachment]:
     """An attachment to this host's environment, which is started where there is none."""
     from penstock.services.local.attachment import attach
+    from penstock.spark.python_worker import settle_in
     from penstock.spark.task import launch_here
 
+    settle_in()
     attachment = attach(launch_here(launch))
     try:
         yield attachment

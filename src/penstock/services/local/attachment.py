@@ -3,8 +3,8 @@
 
 Rules: any thread may send; whoever waits for something receives for everybody (one at a time) and hands each
 frame to the port it is for. There is no receiver thread, so a forked worker carries none. Segments are mapped
-while attached and unmapped at `close`. A child that user code forks closes its copies at once, so that the
-environment still sees the end of the task.
+while attached; at `close` they are unmapped, or kept for the process's next task (`kept_memory`). A child that user
+code forks closes its copies at once, so that the environment still sees the end of the task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.buffer.segments import SegmentMemory
 from penstock.network.attachment import (
     EVENT,
     REQUEST,
@@ -32,6 +31,7 @@ from penstock.network.attachment import (
     read_segments,
     read_slices,
 )
+from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start
 from penstock.services.local.welcome import Welcome, authenticate
 from penstock.shuffle.control import pack, raise_for_error, unpack
@@ -70,7 +70,7 @@ class Attachment:
         self.environment = welcome.environment
         self.address = welcome.address
         self.rendezvous = str(folder)
-        self.memory = SegmentMemory.attach(welcome.memory_fd, welcome.segments, welcome.segment_size)
+        self.memory = kept_memory.take(welcome)
         self._socket = connection
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)
@@ -181,7 +181,10 @@ class Attachment:
         self._socket.close()
         with self._changed:
             self._ports.clear()
-        self.memory.close()
+        if self._broken is None:
+            kept_memory.give_back(self.environment, self.memory)
+        else:
+            self.memory.close()
 
     def forget(self) -> None:
         """Close this process's copies of the descriptors without a word: for a forked child."""

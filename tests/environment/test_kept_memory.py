@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process keeps mapped between its tasks, with real descriptors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.buffer import SegmentMemory
+from penstock.services.local.kept_memory import KeptMemory
+from penstock.services.local.welcome import Welcome
+
+SIZE = 8192
+
+
+@pytest.fixture
+def memory() -> Iterator[SegmentMemory]:
+    """The memory of an environment."""
+    with SegmentMemory.create(2, SIZE) as created:
+        yield created
+
+
+def welcome(memory: SegmentMemory, environment: str = "first") -> Welcome:
+    """What an environment tells a task, with a descriptor of its own."""
+    return Welcome(environment, "", memory.count, memory.segment_size, os.dup(memory.fd))
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
+    """The second welcome's descriptor is closed, and what the map shows is the environment's memory."""
+    kept = KeptMemory()
+    kept.keep()
+    first = kept.take(welcome(memory))
+    kept.give_back("first", first)
+    before = descriptors()
+    second = kept.take(welcome(memory))
+    assert second is first
+    assert descriptors() == before
+    memory.view(1)[:3] = b"abc"
+    assert bytes(second.view(1, 0, 3)) == b"abc"
+    second.close()
+
+
+def test_nothing_is_kept_unless_that_was_asked_for(memory: SegmentMemory) -> None:
+    """A process that is no worker of Spark's unmaps at the end of its task."""
+    kept = KeptMemory()
+    before = descriptors()
+    first = kept.take(welcome(memory))
+    kept.give_back("first", first)
+    assert first.closed
+    assert descriptors() == before
+
+
+def test_another_environments_memory_takes_the_place(memory: SegmentMemory) -> None:
+    """An application whose environment was lost: the old memory goes as soon as the new one is mapped."""
+    kept = KeptMemory()
+    kept.keep()
+    old = kept.take(welcome(memory))
+    kept.give_back("first", old)
+    with SegmentMemory.create(1, SIZE) as other:
+        new = kept.take(welcome(other, "second"))
+        assert old.closed
+        assert new.count == 1
+        kept.give_back("second", new)
+        assert kept.take(welcome(other, "second")) is new
+        new.close()
+
+
+def test_two_tasks_at_a_time_have_maps_of_their_own(memory: SegmentMemory) -> None:
+    """What is lent is not lent twice, and one of the two is kept."""
+    kept = KeptMemory()
+    kept.keep()
+    before = descriptors()
+    first, second = kept.take(welcome(memory)), kept.take(welcome(memory))
+    assert first is not second
+    kept.give_back("first", first)
+    kept.give_back("first", second)
+    assert (first.closed, second.closed) == (True, False)
+    kept.take(welcome(memory)).close()
+    assert descriptors() == before
