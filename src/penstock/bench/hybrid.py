@@ -23,6 +23,8 @@ from penstock.bench.measure import MEGABYTES, Outcome, Say, WrongAnswerError, ti
 from penstock.bench.rows import NUMBERS, NUMBERS_DDL, Dataset, GeneratedSource
 
 MODES = ("hybrid", "hybrid_selective", "blocking")
+_TURNS = 3
+"""Turns of the three modes for each repetition: they are short, and what is asked is small differences."""
 _OVERLAP_ROWS = 4_000_000
 _WAITS = (0.03, 0.1, 0.03)
 """Seconds that the three stages behind the source wait for each batch of 65,536 rows."""
@@ -32,7 +34,7 @@ def exchange_outcomes(spark: Any, data: Dataset, memory: str, repeat: int, say: 
     """The first row of the table in three modes, in turns; `memory` says how much of the data has room."""
     say(f"{', '.join(MODES)}: {data.rows:,} rows, {data.bytes / 1e6:,.0f} MB, {memory}")
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    for turn in range(repeat + 1):
+    for turn in range(_TURNS * repeat + 1):
         for mode in MODES:
             run = _exchange(spark, data, mode)
             seconds[mode].append(timed(run, lambda rows: _check(rows, data.rows)))
