@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
+from penstock.partition import stretched_file
 from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import NAMES, OWN, DiskTier
+from penstock.partition.stretched_file import StretchedFile
+from penstock.partition.tiers import NAMES, OWN
 from penstock.services.local import builders
 from penstock.services.local.builders import OwnFile, OwnSegments, SharedSegment
 from penstock.shuffle import PartitionId
@@ -120,14 +122,17 @@ def test_a_dropped_builder_ships_nothing() -> None:
 
 @given(steps=STEPS)
 def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: list[object]) -> None:
-    """Any mixture of parts for one and for all, and commits: no extent is longer than a segment."""
+    """Any mixture of parts for one and for all, long and short, and commits: no extent is longer than a stretch."""
     patch = pytest.MonkeyPatch()
     patch.setattr(builders, "GATHER_BYTES", 120)
+    for module in (builders, stretched_file):
+        patch.setattr(module, "LONG", 25)
+    patch.setattr(stretched_file, "STRETCH_BYTES", SEGMENT)
     expected = [b""] * SUBPARTITIONS
     noted: list[tuple[int, Extent]] = []
     with tempfile.TemporaryDirectory() as folder:
-        tier = DiskTier(PartitionId("job-e0", 0, 1), SUBPARTITIONS, lambda: Path(folder), 0, NAMES[OWN])
-        file = OwnFile(tier, SEGMENT, noted.extend)
+        own = StretchedFile(PartitionId("job-e0", 0, 1), SUBPARTITIONS, lambda: Path(folder))
+        file = OwnFile(own, noted.extend)
         for number, step in enumerate(steps):
             if isinstance(step, tuple):
                 target, sizes = step
@@ -139,7 +144,8 @@ def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: l
                 file.commit()
         file.finish()
         patch.undo()
-        stored = Path(tier.address).read_bytes() if tier.address else b""
+        path = Path(folder) / NAMES[OWN]
+        stored = path.read_bytes() if path.exists() else b""
     streams = [b""] * SUBPARTITIONS
     for target, extent in noted:
         data = stored[extent.offset : extent.offset + extent.length]

@@ -17,9 +17,13 @@ from penstock.environment.hybrid_port import WriterRequest
 from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
 from penstock.network.attachment import EXTENTS, FILE
 from penstock.network.rendezvous import Rendezvous
+from penstock.partition.hybrid_items import Extent
+from penstock.partition.stretched_file import StretchedFile
+from penstock.partition.tiers import OWN
 from penstock.partition.view import SubpartitionView
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind, Settings
 from penstock.shuffle.control import unpack
+from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
 
 SEGMENT = 4096
@@ -39,6 +43,7 @@ class Bench:
         self.writer = self.host.references.attach("the test")
         self.result: HybridResult = self.host.hybrid.register(WriterRequest(1, PARTITION, 2, False, kind))
         self.written = [b"", b""]
+        self.own: StretchedFile | None = None
 
     def write(self, subpartition: int, byte: int) -> None:
         """A whole segment of one byte."""
@@ -51,8 +56,25 @@ class Bench:
         self.result.core.add(subpartition, piece)
         self.written[subpartition] += bytes([byte]) * SEGMENT
 
+    async def store(self, subpartition: int, byte: int, size: int) -> Extent:
+        """Bytes that the writer stores by itself."""
+        if self.own is None:
+            made: list[Path] = []
+            self.result.prepare_own(lambda folder: made.append(Path(folder)))
+            await eventually(lambda: bool(made), "the folder")
+            self.own = StretchedFile(PARTITION, 2, made.pop)
+        data = bytes([byte]) * size
+        self.own.write([(subpartition, [memoryview(data)])])
+        ((target, extent),) = self.own.take()
+        assert (target, extent.length) == (subpartition, size)
+        self.result.core.add_stored(subpartition, extent)
+        self.written[subpartition] += data
+        return extent
+
     def finish(self) -> None:
         """The writer ends."""
+        if self.own is not None:
+            self.own.close()
         for subpartition, data in enumerate(self.written):
             self.result.core.end_subpartition(subpartition, EndOfPartition(len(data), len(data), 0))
         self.result.core.finish()
@@ -61,6 +83,8 @@ class Bench:
 
     async def close(self) -> None:
         """Nothing is held behind the partition."""
+        if self.own is not None:
+            self.own.close()
         self.result.release()
         await eventually(lambda: self.host.pool.free == SEGMENTS, "memory to come back")
         self.host.references.check()
@@ -76,6 +100,13 @@ async def eventually(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.001)
 
 
+def damage(path: Path, position: int) -> None:
+    """Change one byte of a file."""
+    written = bytearray(path.read_bytes())
+    written[position] ^= 1
+    path.write_bytes(written)
+
+
 def files(folder: Path) -> list[str]:
     """The files of all partitions."""
     return sorted(path.name for path in folder.glob("host/*/*/*"))
@@ -89,7 +120,7 @@ class Reader:
         self.data = b""
         self.events: list[object] = []
         self.called = True
-        self.files = 0
+        self.files = self.longest = 0
         make = bench.result.create_view if served else bench.result.create_local_view
         self.view: SubpartitionView = make(first, self._call, count) if served else make(first, count, self._call)  # type: ignore[arg-type]
 
@@ -110,6 +141,7 @@ class Reader:
                 self._read(unpack(item.payload))
             elif item.is_buffer:
                 self.data += item.payload
+                self.longest = max(self.longest, len(item.payload))
                 self.view.on_credit(1)
             else:
                 self.events.append(decode_event(item.payload))
@@ -211,6 +243,49 @@ def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -
         await eventually(early.take, "the early reader's end")
         assert early.data == bench.written[0]
         early.view.release()
+        await bench.close()
+
+    on_loop(test)
+
+
+@SERVED
+def test_a_writers_long_extents_come_in_order_with_what_is_in_memory(tmp_path: Path, served: bool) -> None:
+    """Extents of many segments' bytes: a reader elsewhere is sent them in chunks, no longer than a segment."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        reader = Reader(bench, served, 0, 2)
+        reader.view.on_credit(2)
+        for turn in range(3):
+            for subpartition in range(2):
+                bench.write(subpartition, 10 * turn + subpartition)
+                await bench.store(subpartition, 50 + 10 * turn + subpartition, 10 * SEGMENT + turn)
+                await asyncio.sleep(0)
+                reader.take()
+                assert bench.host.results.reads.bytes_held <= 4 * SEGMENT
+        bench.finish()
+        await eventually(reader.take, "the reader's end")
+        assert reader.data == b"".join(bench.written)
+        assert reader.longest <= SEGMENT
+        reader.view.release()
+        await bench.close()
+
+    on_loop(test)
+
+
+def test_a_damaged_long_extent_is_refused_whole(tmp_path: Path) -> None:
+    """One byte of the writer's file changes: a reader elsewhere is told so, and gets none of the extent."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path / "host")
+        extent = await bench.store(0, 7, 10 * SEGMENT)
+        damage(Path(bench.result.addresses[OWN]), extent.offset + extent.length - 1)
+        reader = Reader(bench, served=True)
+        reader.view.on_credit(2)
+        await eventually(lambda: reader.view.failure is not None, "the failure")
+        assert isinstance(reader.view.failure, IncompleteDataError)
+        assert not reader.data
+        reader.view.release()
         await bench.close()
 
     on_loop(test)

@@ -213,7 +213,7 @@ def test_rename_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that takes a few bytes at a time (signals, quotas) gets all of them in the end."""
-    monkeypatch.setattr(os, "writev", lambda fd, parts: os.write(fd, parts[0][:7]))
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: os.pwrite(fd, parts[0][:7], offset))
     write(tmp_path / "r", [batch(0, 30)])
     assert read(tmp_path / "r") == [batch(0, 30)]
 

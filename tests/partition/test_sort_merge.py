@@ -392,7 +392,7 @@ def test_an_index_that_cannot_get_its_name_leaves_no_data(tmp_path: Path) -> Non
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that takes a few bytes at a time (signals, quotas) gets all of them in the end."""
-    monkeypatch.setattr(os, "writev", lambda fd, parts: os.write(fd, parts[0][:700]))
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, offset: os.pwrite(fd, parts[0][:700], offset))
     with writer_in(tmp_path, 9) as writer:
         for start in range(0, 900, 10):
             writer.write(batch(start, 10), start // 10 % 9)

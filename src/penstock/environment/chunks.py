@@ -118,12 +118,13 @@ class ChunkedRange:
         while begin < self._warmed:
             start, stretch = self._starts[number], self._stretches[number]
             size = min(self._warmed, self._starts[number + 1]) - begin
-            _fetch(stretch.file, stretch.begin + begin - start, size)
+            fetch(stretch.file, stretch.begin + begin - start, size)
             begin += size
             number += 1
 
 
-def _fetch(file: str, offset: int, size: int) -> None:
+def fetch(file: str, offset: int, size: int) -> None:
+    """Read these bytes into the page cache, where the file is still there."""
     scratch = getattr(_scratch, "bytes", None)
     if scratch is None or len(scratch) < size:
         scratch = _scratch.bytes = bytearray(size)

@@ -6,11 +6,11 @@ Rules:
 - The writer's pool is guaranteed little and may take all that is spare. A segment it is granted is either open at the
   writer, or holds data that can be stored, or is lent to a reader; never so many are lent that none is left to write
   in. So the writer waits for storage at the worst, never for a reader.
-- When memory is spent, the writer is told once where to store by itself. From then on it stores each message for
-  which it has no segments at hand; it is granted segments as they come free, as before.
+- When memory is spent, the writer is told once where to store by itself. From then on it stores what it has no
+  segments at hand for; it is granted segments as they come free, as before, and returns to memory when it has many.
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
-- Segments are granted ahead of need: one, and twice as many each time that was too few, up to `AHEAD`. What idle
+- Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. What idle
   writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
 - A writer that is out of segments in the middle of a message waits for one, and its partition is asked for memory.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.hybrid import HybridResult
-from penstock.network.attachment import ALL, FINISHED
+from penstock.network.attachment import ALL, FINISHED, RETURN
 from penstock.partition.hybrid_items import BROADCAST, Extent
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import PenstockError, ProtocolError
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 AHEAD = 16
 """Segments granted ahead at most: a writer goes on while its announcements and the next grants are on their way."""
+BEGIN = 4
+"""Segments granted ahead to begin with, where the limit for all writers allows it."""
 RELIEF = 4
 """Segments a partition is asked for at once: for the rest of a message, as the next one is stored by the writer."""
 SHARE = 8
@@ -80,6 +82,7 @@ class HybridPort:
             self._pool.lazy_destroy()
             raise
         self._result.port = self
+        self._grow_to(BEGIN)
         self._refill()
 
     @property
@@ -183,12 +186,16 @@ class HybridPort:
 
     def _grow(self) -> None:
         """It has needed more at once than was granted ahead."""
-        more = min(self._ahead, AHEAD - self._ahead, self._host.hybrid.may_grant_ahead)
+        self._grow_to(min(2 * self._ahead, AHEAD))
+
+    def _grow_to(self, ahead: int) -> None:
+        more = max(0, min(ahead - self._ahead, self._host.hybrid.may_grant_ahead))
         self._ahead += more
         self._host.hybrid.ahead += more
 
     def _refill(self) -> None:
-        while self._is_open and not self._is_listening and len(self._granted) < self._most:
+        most = self._most
+        while self._is_open and not self._is_listening and len(self._granted) < most:
             segment = self._pool.request()
             if segment is not None:
                 self._grant(segment)
@@ -199,6 +206,7 @@ class HybridPort:
     def _tell_to_store(self) -> None:
         if not self._is_told:
             self._is_told = True
+            self._grow_to(RETURN)
             self._result.prepare_own(lambda folder: self._session.store(self.port, folder) if self._is_open else None)
 
     def _on_segment(self, segment: int | None) -> bool:

@@ -4,7 +4,7 @@
 A reader on this host gets slices of segments, and for what is only stored an event that names extents; it reads them
 itself. After such an event the view is blocked until the reader resumes it, which it does when it begins to read: so
 at most two are on their way, and the file is open before the partition can go. For a reader elsewhere the extents
-are read here, in threads, and sent as data; what it has credit for is read ahead.
+are read here, in threads, and sent as data, cut into chunks; what it has credit for is read ahead.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.buffer import DataType
+from penstock.environment.chunks import fetch
 from penstock.environment.file_view import AHEAD
 from penstock.environment.reading import FileReads
 from penstock.network.attachment import EXTENTS
@@ -110,16 +111,19 @@ class ServedHybridView:
         self._listener: DataListener | None = listener
         self._cursor = result.core.open(first, count, self._changed)
         self._piece: StoredPiece | None = None
+        self._view: memoryview | None = None  # the piece's bytes, over the file
+        self._done = 0  # bytes of it that were read
         self._error: BaseException | None = None
         self._ready: deque[BufferOrEvent] = deque()
         self._credit = 0
+        self._is_reading = False
 
     @property
     def backlog(self) -> int:
         """Chunks that were read and wait, and buffers that are there."""
         if self._listener is None or self.failure is not None:
             return 0
-        return len(self._ready) + (self._piece is not None) + self._cursor.backlog
+        return len(self._ready) + self._chunks_left + self._cursor.backlog
 
     @property
     def failure(self) -> BaseException | None:
@@ -195,19 +199,27 @@ class ServedHybridView:
         if self._piece is None:
             return "", 0
         extent = self._piece.extent
-        return self._result.addresses[extent.tier], extent.offset
+        return self._result.addresses[extent.tier], extent.offset + self._piece.skip + self._done
 
     def read(self) -> bytes | None:
-        """The extent, in a thread."""
-        piece = self._piece
+        """The next chunk of the extent, in a thread. With the first the extent is checked."""
+        piece, view = self._piece, self._view
         if piece is None:
             return None
-        with self._result.reader() as reader:
-            return b"".join(map(bytes, reader.read([piece])))
+        if view is None:
+            with self._result.reader() as reader:
+                extent = piece.extent
+                fetch(reader.paths[extent.tier], extent.offset, extent.length)
+                (view,) = reader.read([piece])
+            self._view = view
+        return bytes(view[self._done : self._done + self._reads.chunk])
 
     def take(self, chunk: bytes | None, error: BaseException | None) -> None:
-        """An extent was read, or could not be."""
-        self._piece = None
+        """A chunk was read, or could not be."""
+        self._is_reading = False
+        self._done += 0 if chunk is None else len(chunk)
+        if error is not None or not self._chunks_left:
+            self._piece = self._view = None
         if self._listener is None or self.failure is not None:
             if chunk is not None:
                 self._reads.give_back()
@@ -219,11 +231,23 @@ class ServedHybridView:
         self._read_on()
         self._listener()
 
+    @property
+    def _chunks_left(self) -> int:
+        """Chunks of the piece that are still to be read."""
+        if self._piece is None:
+            return 0
+        return -(-(self._piece.extent.length - self._piece.skip - self._done) // self._reads.chunk)
+
     def _read_on(self) -> None:
-        if self._piece is not None or self._listener is None or self.failure is not None:
+        if self._is_reading or self._listener is None or self.failure is not None:
             return
-        if len(self._ready) < min(AHEAD, self._credit) and self._cursor.look() is Next.STORED:
+        if len(self._ready) >= min(AHEAD, self._credit):
+            return
+        if self._piece is None and self._cursor.look() is Next.STORED:
             (self._piece,) = self._cursor.take_stored(1)
+            self._done = 0
+        if self._piece is not None:
+            self._is_reading = True
             self._reads.want(self)
 
     def _changed(self) -> None:

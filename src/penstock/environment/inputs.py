@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.environment.host import Host
     from penstock.environment.session import TaskSession
 
-WINDOW = 16
+WINDOW = 32
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
 
 _END_OF_PARTITION = b"\x02"
@@ -128,20 +128,18 @@ class GatePort:
         while self._ready and not self._closed:
             channel = self._ready[0]
             source = channel.source
-            if source is None or not source.is_available:
-                self._leave_queue()
+            failure = None if source is None else source.failure
+            if source is None or (failure is None and channel.out >= self._share):
+                self._leave_queue()  # in the second case until the task recycles one of its slices
                 continue
-            if source.failure is not None:
-                self._leave_queue()
-                self._fail(channel, source.failure)
-                continue
-            if channel.out >= self._share:
-                self._leave_queue()  # until the task recycles one of its slices
-                continue
-            item = source.poll()
-            self._ready.rotate(-1)
+            item = source.poll() if failure is None else None
             if item is not None:
+                self._ready.rotate(-1)
                 self._deliver(channel, item)
+                continue
+            self._leave_queue()
+            if failure is not None and source.is_available:
+                self._fail(channel, failure)
 
     def recycle(self, segments: tuple[int, ...]) -> None:
         """The task has copied these slices; raises ProtocolError for one it was not given."""

@@ -5,7 +5,8 @@ Rules:
 
 - Written under a temporary name; `publish` gives the file its own. `abort`, and every error, removes it. A file that
   is read while it is written (`is_read_meanwhile`) has its own name from the beginning.
-- Written with `writev`, never gathered into one piece; short writes are continued.
+- Written with `pwritev`, never gathered into one piece; short writes are continued. Mostly at the end, but a place
+  can be claimed and filled later.
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
   reached are one clear error, and the space is given back at once.
@@ -29,7 +30,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _LOOK_EVERY = 256 << 10
 _PARTS = 1024
-"""IOV_MAX of Linux: more parts than this are refused by `writev`."""
+"""IOV_MAX of Linux: more parts than this are refused by `pwritev`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,17 @@ class FileOutput:
         return self._fd >= 0
 
     def append(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Append these bytes. PenstockError, with the file removed, when they can't be stored."""
+        """Write these bytes behind the end; errors as of `write`."""
+        self.write(parts, self.size)
+
+    def claim(self, size: int) -> int:
+        """The offset of so many bytes behind the end, which are to be written later; till then they are a hole."""
+        offset = self.size
+        self.size += size
+        return offset
+
+    def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
+        """Write these bytes there. PenstockError, with the file removed, when they can't be stored."""
         left = [memoryview(part) for part in parts if len(part)]
         size = sum(map(len, left))
         if size > self._unseen:
@@ -82,9 +93,10 @@ class FileOutput:
         self._unseen -= size
         try:
             while left:
-                written = os.writev(self._fd, left[:_PARTS])
+                written = os.pwritev(self._fd, left[:_PARTS], offset)
                 self.writes += 1
-                self.size += written
+                offset += written
+                self.size = max(self.size, offset)
                 left = _rest(left, written)
         except OSError as error:
             self.abort()

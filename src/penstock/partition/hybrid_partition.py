@@ -377,7 +377,7 @@ class HybridPartition(Endings):
     def _append(self, logs: list[Log], source: BufferSlice | Extent, subpartition: int, order: int) -> bool:
         if source.length <= 0:
             raise ProtocolError(f"{self.partition_id}: an empty buffer")
-        if self.is_finished or any(log.end is not None for log in logs):
+        if self.is_finished or [log for log in logs if log.end is not None]:
             raise ProtocolError(f"{self.partition_id}: its producer writes after it has finished")
         if self._lifecycle.state is not PartitionState.WRITING:
             self._lifecycle.apply(PartitionEvent.WRITE)
@@ -418,12 +418,13 @@ class HybridPartition(Endings):
         load = Load(max(1, self._environment.share()), len(books), unspilled, self._is_settled)
         if self._order is None:
             self._owed = max(self._owed, policy.spill(load), self._wanted)
-            self._begin(self._chosen())
+            if self._owed:
+                self._begin(self._chosen())
         self._look_if_stored()
 
     def _chosen(self) -> list[Item]:
         """What is stored next, of what is owed."""
-        if not self._owed or not self._books.unspilled_bytes:
+        if not self._books.unspilled_bytes:
             self._owed = 0
             return []
         size = self._rules.segment_size

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 NEVER = math.inf
 """More than any share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """A partition's memory, in segments: its share, how much of that it holds, how much of that is not stored.
 
     `is_settled` says that the producer has finished some time ago and the partition is still wanted.

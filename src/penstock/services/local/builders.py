@@ -7,8 +7,8 @@ segments. `SharedSegment` keeps one open, and gathers what belongs to one subpar
 it copies that there and ships it: slices are shorter, and network memory does not grow with the number of
 subpartitions, which is what hybrid partitions with many need. It gathers `GATHER_BYTES` at most.
 
-`OwnFile` gathers in the same way, for longer writes, and appends what it has to the file of the tier `OWN`: a hybrid
-partition's readers then read it there, which costs no copy more than a blocking partition.
+`OwnFile` hands over what it has to the file of the tier `OWN`: a hybrid partition's readers then read it there, which
+costs no copy more than a blocking partition.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
 from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import OWN, StorageTier
+from penstock.partition.stretched_file import LONG, StretchedFile
 
 SLICE_BYTES = 128 << 10
 """As much of one subpartition goes into a shared segment at once, where the memory for gathering suffices."""
 GATHER_BYTES = 8 << 20
 """What a writer gathers for all subpartitions together."""
+TELL_BYTES = 16 << 20
+"""What a writer stores before it tells of it: every word wakes the readers."""
 
 Take = Callable[[], BufferBuilder]
 """Gives a builder of a fresh segment; waits for one."""
@@ -119,44 +121,66 @@ class OwnSegments:
 
 
 class OwnFile:
-    """A file of the writer's own, whose extents are no longer than a segment."""
+    """A file of the writer's own. What is long goes there at once, the rest is gathered; both are told together."""
 
-    def __init__(self, tier: StorageTier, limit: int, note: Callable[[list[tuple[int, Extent]]], None]) -> None:
-        self._tier = tier
-        self._limit = limit
+    def __init__(self, file: StretchedFile, note: Callable[[list[tuple[int, Extent]]], None]) -> None:
+        self._file = file
         self._note = note
         self._gathered: dict[int, list[memoryview]] = {}
+        self._sizes: dict[int, int] = {}
         self._size = 0
+        self._untold = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is something that was not told yet."""
+        return self._untold > 0
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
         """See the protocol. What is gathered is referred to, not copied. PenstockError where it can't be stored."""
-        if (target == ALL) != (ALL in self._gathered) and self._gathered:
+        if (target == ALL) != (ALL in self._sizes) and self._untold:
             self.commit()  # what goes to all keeps its place among what goes to one
         gathered = self._gathered.setdefault(target, [])
+        size = 0
         for data in parts:
             part = memoryview(data)
             gathered.append(part)
-            self._size += len(part)
-        if self._size >= GATHER_BYTES:
+            size += len(part)
+        self._size += size
+        self._untold += size
+        self._sizes[target] = self._sizes.get(target, 0) + size
+        if self._sizes[target] >= LONG:
+            self._size -= self._sizes[target]
+            self._sizes[target] = 0
+            self._file.write([(target, self._gathered.pop(target))])
+        elif self._size >= GATHER_BYTES:
+            self._write_all()
+        if self._untold >= TELL_BYTES:
             self.commit()
 
     def commit(self) -> None:
         """See the protocol."""
-        gathered, self._gathered, self._size = self._gathered, {}, 0
-        runs = [(target, run) for target, parts in gathered.items() for run in _cut(parts, self._limit)]
-        if runs:
-            extents = self._tier.write([run for _, run in runs], OWN)
-            self._note([(target, extent) for (target, _), extent in zip(runs, extents, strict=True)])
+        self._write_all()
+        self._sizes.clear()
+        self._untold = 0
+        if extents := self._file.take():
+            self._note(extents)
 
     def finish(self) -> None:
         """See the protocol; the file is complete."""
         self.commit()
-        self._tier.close()
+        self._file.close()
 
     def drop(self) -> None:
         """Forget everything, file and all."""
         self._gathered.clear()
-        self._tier.remove()
+        self._file.remove()
+
+    def _write_all(self) -> None:
+        gathered, self._gathered, self._size = self._gathered, {}, 0
+        self._sizes = dict.fromkeys(self._sizes, 0)
+        if gathered:
+            self._file.write(list(gathered.items()))
 
 
 class SharedSegment:
@@ -226,18 +250,3 @@ class SharedSegment:
         builder, self._builder = self._builder, None
         if builder is not None and (piece := builder.finish()) is not None:
             self._note(target, piece)
-
-
-def _cut(parts: list[memoryview], limit: int) -> list[list[memoryview]]:
-    """The parts in runs of `limit` bytes; the last may be shorter."""
-    runs: list[list[memoryview]] = []
-    room = 0
-    for part in parts:
-        rest = part
-        while len(rest):
-            if not room:
-                runs.append([])
-                room = limit
-            runs[-1].append(rest[:room])
-            room, rest = max(0, room - len(rest)), rest[room:]
-    return runs

@@ -25,13 +25,14 @@ from penstock.network.attachment import (
     EVENT,
     FINISHED,
     REQUEST,
+    RETURN,
     FrameType,
     frame,
     slices_frame,
     stored_frame,
 )
 from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import NAMES, OWN, DiskTier
+from penstock.partition.stretched_file import StretchedFile
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, Message, MessageWriter
@@ -75,7 +76,7 @@ class SegmentPartitionWriter:
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
         self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
-        self._file: Builders | None = None
+        self._file: OwnFile | None = None
         self._is_storing = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
@@ -214,8 +215,8 @@ class SegmentPartitionWriter:
     def on_store(self, folder: str) -> None:
         """Store in this folder what memory has no room for."""
         descriptor = self._descriptor.partition
-        tier = DiskTier(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve, NAMES[OWN])
-        self._file = OwnFile(tier, self._attachment.memory.segment_size, self._note_stored)
+        file = StretchedFile(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve)
+        self._file = OwnFile(file, self._note_stored)
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Refuse: a writer gets no data."""
@@ -234,9 +235,15 @@ class SegmentPartitionWriter:
         return self._descriptor.partition.kind
 
     def _append(self, target: int, message: Message) -> None:
-        """Where the segments for a message are at hand, into memory; else into the file, if there is one by now."""
-        if self._kind.is_hybrid:
+        """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.
+
+        A writer that stores goes on until it has written what it gathers, and returns to memory for a good many
+        segments only: every change wakes the readers once more.
+        """
+        if self._kind.is_hybrid and (self._file is None or not self._file.is_under_way):
             needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
+            if self._is_storing:
+                needed = max(needed, RETURN)
             if len(self._segments) < needed:
                 self._attachment.look()
             has_room = len(self._segments) >= needed
