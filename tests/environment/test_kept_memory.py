@@ -38,7 +38,10 @@ def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
     kept = KeptMemory()
     kept.keep()
     first = kept.take(welcome(memory))
+    stale = first.view(0)
     kept.give_back("first", first)
+    with pytest.raises(ValueError, match="released"):
+        stale[0] = 1
     before = descriptors()
     second = kept.take(welcome(memory))
     assert second is first

@@ -124,16 +124,20 @@ class SegmentMemory:
         whole = self._views[index] = memoryview(self._mapping)[start : start + self._segment_size]
         return whole
 
+    def release_views(self) -> None:
+        """What was given out as views is not to be used any more: using it raises. The memory stays mapped."""
+        views, self._views = self._views, [None] * self._count
+        for view in views:
+            if view is not None:
+                with contextlib.suppress(BufferError):
+                    view.release()
+
     def close(self) -> None:
         """Unmap and close; idempotent. Views still held elsewhere keep their pages mapped until they are dropped."""
         mapping, self._mapping = self._mapping, None
         if mapping is None:
             return
-        for view in self._views:
-            if view is not None:
-                with contextlib.suppress(BufferError):
-                    view.release()
-        self._views = [None] * self._count
+        self.release_views()
         # Somebody's view outlives us: the mapping goes with the last of them, the descriptor goes now.
         with contextlib.suppress(BufferError):
             mapping.close()

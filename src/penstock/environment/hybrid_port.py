@@ -128,6 +128,9 @@ class HybridPort:
         if not self._result.state.is_end:
             self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
             self._host.hybrid.spilled_bytes += extent.length
+            if self._ahead < RETURN:
+                self._grow_to(RETURN)  # others may have left some since
+                self._refill()
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
         """The task sends an event; raises ProtocolError for any but the two that end a subpartition."""

@@ -17,6 +17,7 @@ from penstock.environment.chunks import fetch
 from penstock.environment.file_view import AHEAD
 from penstock.environment.reading import FileReads
 from penstock.network.attachment import EXTENTS
+from penstock.partition.extent_reader import MAPPED
 from penstock.partition.hybrid_cursor import Next
 from penstock.partition.hybrid_items import StoredPiece
 from penstock.partition.view import BufferOrEvent, DataListener
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.environment.hybrid import HybridResult
 
 TOGETHER = 16
-"""Extents in one event: some megabytes, so that the reader has something to do while the next event comes."""
+"""Extents in one event: so many that the reader has something to do while the next event comes."""
 
 
 class LocalHybridView:
@@ -209,7 +210,8 @@ class ServedHybridView:
         if view is None:
             with self._result.reader() as reader:
                 extent = piece.extent
-                fetch(reader.paths[extent.tier], extent.offset, extent.length)
+                if extent.length >= MAPPED:
+                    fetch(reader.paths[extent.tier], extent.offset, extent.length)
                 (view,) = reader.read([piece])
             self._view = view
         return bytes(view[self._done : self._done + self._reads.chunk])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.environment.host import Host
     from penstock.environment.session import TaskSession
 
-WINDOW = 32
+WINDOW = 16
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
 
 _END_OF_PARTITION = b"\x02"

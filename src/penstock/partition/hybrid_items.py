@@ -6,8 +6,8 @@ Rules:
 - An *item* is one buffer as its producer shipped it, or an extent that the producer has stored by itself. It is in
   memory (`piece`), stored (`extent`), or both; what is broadcast is one item of several subpartitions.
 - An *extent* is a run of items that follow each other in one subpartition (broadcast: in all of them), stored in one
-  piece with one checksum, no longer than a segment. A reader that has taken some of its items from memory leaves out
-  the bytes before the next (`skip`).
+  piece with one checksum; no longer than a segment, or, where the producer stored it, than a stretch of its file. A
+  reader that has taken some of its items from memory leaves out the bytes before the next (`skip`).
 - `MemoryBooks` knows by segment what is in memory, because memory comes free by segments: one is *idle* when all its
   items are stored, so that forgetting them frees it and loses nothing.
 

@@ -65,7 +65,7 @@ class StretchedFile:
         self._extents: list[tuple[int, Extent]] = []
 
     def write(self, runs: Sequence[tuple[int, Run]]) -> None:
-        """Store bytes of these subpartitions, each one's behind what it has. PenstockError where that can't be."""
+        """Store bytes of these subpartitions, each of them once, behind what it has. PenstockError where it can't."""
         output = self._output
         if output is None:
             output = self._output = begin_file(self._folder() / NAMES[OWN], self._header, self._reserve)

@@ -112,7 +112,8 @@ class Attachment:
             with self._sending:
                 self._socket.sendall(data)
         except OSError as error:
-            raise self._lost(error) from error
+            self._broken = self._lost(error)
+            raise self._broken from error
 
     def open_port(self, port: Port) -> int:
         """Give a writer or gate its number."""
@@ -292,6 +293,7 @@ def _forget_in_child() -> None:
     for attachment in list(_open_attachments):
         attachment.forget()
     _open_attachments.clear()
+    kept_memory.forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

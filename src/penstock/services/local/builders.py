@@ -21,6 +21,7 @@ from penstock.buffer.data_types import BufferSlice
 from penstock.network.attachment import ALL
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import LONG, StretchedFile
+from penstock.shuffle.errors import PenstockError
 
 SLICE_BYTES = 128 << 10
 """As much of one subpartition goes into a shared segment at once, where the memory for gathering suffices."""
@@ -130,6 +131,7 @@ class OwnFile:
         self._sizes: dict[int, int] = {}
         self._size = 0
         self._untold = 0
+        self._error: PenstockError | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -152,7 +154,7 @@ class OwnFile:
         if self._sizes[target] >= LONG:
             self._size -= self._sizes[target]
             self._sizes[target] = 0
-            self._file.write([(target, self._gathered.pop(target))])
+            self._write([(target, self._gathered.pop(target))])
         elif self._size >= GATHER_BYTES:
             self._write_all()
         if self._untold >= TELL_BYTES:
@@ -163,7 +165,7 @@ class OwnFile:
         self._write_all()
         self._sizes.clear()
         self._untold = 0
-        if extents := self._file.take():
+        if self._error is None and (extents := self._file.take()):
             self._note(extents)
 
     def finish(self) -> None:
@@ -180,7 +182,17 @@ class OwnFile:
         gathered, self._gathered, self._size = self._gathered, {}, 0
         self._sizes = dict.fromkeys(self._sizes, 0)
         if gathered:
-            self._file.write(list(gathered.items()))
+            self._write(list(gathered.items()))
+
+    def _write(self, runs: list[tuple[int, list[memoryview]]]) -> None:
+        """Once that has failed the file is gone: it fails again, and nothing more is told."""
+        if self._error is not None:
+            raise self._error
+        try:
+            self._file.write(runs)
+        except PenstockError as error:
+            self._error = error
+            raise
 
 
 class SharedSegment:

@@ -29,7 +29,7 @@ from penstock.shuffle.control import unpack
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
 
-_RECYCLE_AT = 8
+_RECYCLE_AT = 4
 """Segments per recycling message; less than the environment's window, or the pair would stop."""
 
 

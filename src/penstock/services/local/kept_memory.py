@@ -12,6 +12,7 @@ a worker has nothing to do, its memory goes with the worker's next task, or its 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -44,13 +45,21 @@ class KeptMemory:
         return SegmentMemory.attach(welcome.memory_fd, welcome.segments, welcome.segment_size)
 
     def give_back(self, environment: str, memory: SegmentMemory) -> None:
-        """A task needs it no more."""
+        """A task needs it no more: what it still has of it can't be used."""
+        memory.release_views()
         unneeded: SegmentMemory | None = memory
         with self._lock:
             if self._is_kept:
                 unneeded, self._memory, self._environment = self._memory, memory, environment
         if unneeded is not None:
             unneeded.close()
+
+    def forget(self) -> None:
+        """Close this process's copy of the descriptor: for a forked child."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                os.close(memory.fd)
 
 
 kept_memory = KeptMemory()

@@ -3,10 +3,10 @@
 
 Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. How the
 streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. A hybrid
-partition's writer stores each message for which it has no segments at hand by itself, once the environment has told
-it where. Whoever writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader
-has given back (back-pressure), hybrid for one whose data was stored, and only in the middle of a message. A hybrid
-partition that can't be stored fails the next write.
+partition's writer stores by itself what it has no segments at hand for, once the environment has told it where.
+Whoever writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader has given
+back (back-pressure), hybrid for one whose data was stored, and only in the middle of a message. A hybrid partition
+that can't be stored fails the next write.
 """
 
 from __future__ import annotations
