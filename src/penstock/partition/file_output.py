@@ -97,7 +97,7 @@ class FileOutput:
                 self.writes += 1
                 offset += written
                 self.size = max(self.size, offset)
-                left = _rest(left, written)
+                left = cut(left, written)[1]
         except OSError as error:
             self.abort()
             raise self._failure(error) from error
@@ -163,13 +163,10 @@ class FileOutput:
         )
 
 
-def _rest(parts: list[memoryview], written: int) -> list[memoryview]:
-    """What is left of the parts behind so many bytes."""
-    done = 0
-    while done < len(parts) and written >= len(parts[done]):
-        written -= len(parts[done])
-        done += 1
-    left = parts[done:]
-    if written:
-        left[0] = left[0][written:]
-    return left
+def cut(parts: list[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first `size` bytes, and the others."""
+    for at, part in enumerate(parts):
+        if size < len(part):
+            return [*parts[:at], part[:size]], [part[size:], *parts[at + 1 :]]
+        size -= len(part)
+    return parts, []

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import xxhash
 
-from penstock.partition.file_header import FileHeader
-from penstock.partition.file_output import FileOutput
+from penstock.partition.file_output import cut
 from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import NAMES, OWN, Run, begin_file, checksum_of
+from penstock.partition.tiers import NAMES, OWN, DiskTier, Run
 from penstock.shuffle.ids import PartitionId
 
 STRETCH_BYTES = 2 << 20
@@ -57,28 +56,23 @@ class StretchedFile:
     def __init__(
         self, partition: PartitionId, subpartitions: int, folder: Callable[[], Path], reserve: int = 0
     ) -> None:
-        self._header = FileHeader(partition, None, subpartitions)
-        self._folder = folder
-        self._reserve = reserve
-        self._output: FileOutput | None = None
+        self._tier = DiskTier(partition, subpartitions, folder, reserve, NAMES[OWN])
         self._stretches: dict[int, _Stretch] = {}
         self._extents: list[tuple[int, Extent]] = []
 
     def write(self, runs: Sequence[tuple[int, Run]]) -> None:
         """Store bytes of these subpartitions, each of them once, behind what it has. PenstockError where it can't."""
-        output = self._output
-        if output is None:
-            output = self._output = begin_file(self._folder() / NAMES[OWN], self._header, self._reserve)
         short = []
         for target, run in runs:
             length = sum(map(len, run))
             if length >= LONG:
-                self._fill(output, target, run)
+                self._fill(target, run)
             elif length:
                 self._close(target)
                 short.append((target, run))
         if short:
-            self._append(output, short)
+            extents = self._tier.write([run for _, run in short], OWN)
+            self._extents += [(target, extent) for (target, _), extent in zip(short, extents, strict=True)]
 
     def take(self) -> list[tuple[int, Extent]]:
         """The subpartitions and extents of what was written since the last call; in order for each of them."""
@@ -89,15 +83,14 @@ class StretchedFile:
 
     def close(self) -> None:
         """Nothing more is written; idempotent."""
-        if self._output is not None:
-            self._output.seal()
+        self._tier.close()
 
     def remove(self) -> None:
         """Give it up; idempotent."""
-        if self._output is not None:
-            self._output.abort()
+        self._tier.remove()
 
-    def _fill(self, output: FileOutput, target: int, run: Run) -> None:
+    def _fill(self, target: int, run: Run) -> None:
+        output = self._tier.output
         left = list(run)
         while left:
             stretch = self._stretches.get(target)
@@ -105,19 +98,11 @@ class StretchedFile:
                 self._close(target)
                 begin = output.claim(STRETCH_BYTES)
                 stretch = self._stretches[target] = _Stretch(begin, begin + STRETCH_BYTES)
-            parts, left = _cut(left, stretch.end - stretch.at)
+            parts, left = cut(left, stretch.end - stretch.at)
             output.write(parts, stretch.at)
             for part in parts:
                 stretch.digest.update(part)
                 stretch.at += len(part)
-
-    def _append(self, output: FileOutput, runs: Sequence[tuple[int, Run]]) -> None:
-        position = output.size
-        for target, run in runs:
-            length = sum(map(len, run))
-            self._extents.append((target, Extent(OWN, position, length, checksum_of(run))))
-            position += length
-        output.append([part for _, run in runs for part in run])
 
     def _close(self, target: int) -> None:
         """What comes next of this subpartition is another extent."""
@@ -125,12 +110,3 @@ class StretchedFile:
         extent = None if stretch is None else stretch.take()
         if extent is not None:
             self._extents.append((target, extent))
-
-
-def _cut(parts: list[memoryview], size: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first `size` bytes, and the others."""
-    for at, part in enumerate(parts):
-        if size < len(part):
-            return [*parts[:at], part[:size]], [part[size:], *parts[at + 1 :]]
-        size -= len(part)
-    return parts, []

@@ -3,8 +3,8 @@
 
 Memory is the first tier by nature, as buffers are made there. Behind it stands a list of `StorageTier`s: an order of
 the partition goes to the first that accepts it, and its extents say which one that was. The file that the producing
-task writes by itself is a tier too (`OWN`, a `StretchedFile`): the environment only knows where it is. So a further
-tier (a remote store behind the disk, say) is another entry of the list. Its readers find it by its number in
+task writes by itself is a tier too (`OWN`, through a `StretchedFile`): the environment only knows where it is. So a
+further tier (a remote store behind the disk, say) is another entry of the list. Its readers find it by its number in
 `addresses`; what is not a path of this host needs a reader of its own in `extent_reader`.
 
 Limit: an order goes to one tier as a whole, and stays there.
@@ -63,11 +63,17 @@ class DiskTier:
     """One file of this host, made with the first run, in the folder that `folder` gives then."""
 
     def __init__(
-        self, partition: PartitionId, subpartitions: int, folder: Callable[[], Path], reserve: int = 0
+        self,
+        partition: PartitionId,
+        subpartitions: int,
+        folder: Callable[[], Path],
+        reserve: int = 0,
+        name: str = NAMES[DATA],
     ) -> None:
         self._header = FileHeader(partition, None, subpartitions)
         self._folder = folder
         self._reserve = reserve
+        self._name = name
         self._output: FileOutput | None = None
         self.address = ""
         self.size = 0
@@ -76,9 +82,19 @@ class DiskTier:
         """Always: a full disk is an error that says what to do, as there is no tier behind this one."""
         return size >= 0
 
+    @property
+    def output(self) -> FileOutput:
+        """The file, which is made if it is not there; PenstockError where there can't be one."""
+        if self._output is None:
+            path = self._folder() / self._name
+            self._output = FileOutput(path, self._header.partition, self._reserve, is_read_meanwhile=True)
+            self._output.append([pack_header(DATA_MAGIC, self._header)])
+            self.address = str(path)
+        return self._output
+
     def write(self, runs: Sequence[Run], tier: int) -> list[Extent]:
         """Append the runs to the file; see the protocol."""
-        output = self._output or self._begin()
+        output = self.output
         position = output.size
         extents = []
         for run in runs:
@@ -98,19 +114,6 @@ class DiskTier:
         """Close the file; its folder goes with the partition."""
         if self._output is not None:
             self._output.abort()
-
-    def _begin(self) -> FileOutput:
-        path = self._folder() / NAMES[DATA]
-        output = self._output = begin_file(path, self._header, self._reserve)
-        self.address = str(path)
-        return output
-
-
-def begin_file(path: Path, header: FileHeader, reserve: int) -> FileOutput:
-    """A partition's data file, which is read while it is written; PenstockError where there can't be one."""
-    output = FileOutput(path, header.partition, reserve, is_read_meanwhile=True)
-    output.append([pack_header(DATA_MAGIC, header)])
-    return output
 
 
 def store(tiers: Sequence[StorageTier], runs: Sequence[Run]) -> list[Extent]:

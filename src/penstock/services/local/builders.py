@@ -121,16 +121,52 @@ class OwnSegments:
             self._note(target, piece)
 
 
+class Gathered:
+    """Bytes of several subpartitions that wait to go somewhere, each one's in order: referred to, not copied."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._parts: dict[int, list[memoryview]] = {}
+        self._sizes: dict[int, int] = {}
+
+    def __contains__(self, target: int) -> bool:
+        return target in self._parts
+
+    @property
+    def targets(self) -> list[int]:
+        """The subpartitions that have something here; `ALL` is one of its own."""
+        return list(self._parts)
+
+    def add(self, target: int, parts: Iterable[bytes | memoryview]) -> int:
+        """Add bytes to a subpartition; how many it has now."""
+        views = [memoryview(part) for part in parts]
+        size = sum(map(len, views))
+        self._parts.setdefault(target, []).extend(views)
+        self.size += size
+        self._sizes[target] = self._sizes.get(target, 0) + size
+        return self._sizes[target]
+
+    def take(self, target: int) -> list[memoryview]:
+        """What a subpartition has, which is no longer here then."""
+        self.size -= self._sizes.pop(target)
+        return self._parts.pop(target)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.size = 0
+        self._parts.clear()
+        self._sizes.clear()
+
+
 class OwnFile:
     """A file of the writer's own. What is long goes there at once, the rest is gathered; both are told together."""
 
     def __init__(self, file: StretchedFile, note: Callable[[list[tuple[int, Extent]]], None]) -> None:
         self._file = file
         self._note = note
-        self._gathered: dict[int, list[memoryview]] = {}
-        self._sizes: dict[int, int] = {}
-        self._size = 0
+        self._gathered = Gathered()
         self._untold = 0
+        self._is_for_all = False
         self._error: PenstockError | None = None
 
     @property
@@ -140,30 +176,22 @@ class OwnFile:
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
         """See the protocol. What is gathered is referred to, not copied. PenstockError where it can't be stored."""
-        if (target == ALL) != (ALL in self._sizes) and self._untold:
+        if (target == ALL) != self._is_for_all:
             self.commit()  # what goes to all keeps its place among what goes to one
-        gathered = self._gathered.setdefault(target, [])
-        size = 0
-        for data in parts:
-            part = memoryview(data)
-            gathered.append(part)
-            size += len(part)
-        self._size += size
-        self._untold += size
-        self._sizes[target] = self._sizes.get(target, 0) + size
-        if self._sizes[target] >= LONG:
-            self._size -= self._sizes[target]
-            self._sizes[target] = 0
-            self._write([(target, self._gathered.pop(target))])
-        elif self._size >= GATHER_BYTES:
-            self._write_all()
+            self._is_for_all = target == ALL
+        before = self._gathered.size
+        size = self._gathered.add(target, parts)
+        self._untold += self._gathered.size - before
+        if size >= LONG:
+            self._write([target])
+        elif self._gathered.size >= GATHER_BYTES:
+            self._write(self._gathered.targets)
         if self._untold >= TELL_BYTES:
             self.commit()
 
     def commit(self) -> None:
         """See the protocol."""
-        self._write_all()
-        self._sizes.clear()
+        self._write(self._gathered.targets)
         self._untold = 0
         if self._error is None and (extents := self._file.take()):
             self._note(extents)
@@ -178,14 +206,11 @@ class OwnFile:
         self._gathered.clear()
         self._file.remove()
 
-    def _write_all(self) -> None:
-        gathered, self._gathered, self._size = self._gathered, {}, 0
-        self._sizes = dict.fromkeys(self._sizes, 0)
-        if gathered:
-            self._write(list(gathered.items()))
-
-    def _write(self, runs: list[tuple[int, list[memoryview]]]) -> None:
+    def _write(self, targets: list[int]) -> None:
         """Once that has failed the file is gone: it fails again, and nothing more is told."""
+        runs = [(target, self._gathered.take(target)) for target in targets]
+        if not runs:
+            return
         if self._error is not None:
             raise self._error
         try:
@@ -202,24 +227,15 @@ class SharedSegment:
         self._take = take
         self._note = note
         self._builder: BufferBuilder | None = None
-        self._gathered: dict[int, list[bytes | memoryview]] = {}
-        self._sizes: dict[int, int] = {}
-        self._size = 0
+        self._gathered = Gathered()
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
         """See the protocol. What is gathered is referred to, not copied."""
-        if (target == ALL) != (ALL in self._gathered) and self._gathered:
+        if self._gathered.size and (target == ALL) != (ALL in self._gathered):
             self._lay_all()  # what goes to all keeps its place among what goes to one
-        gathered = self._gathered.setdefault(target, [])
-        size = 0
-        for part in parts:
-            gathered.append(part)
-            size += len(part)
-        self._size += size
-        self._sizes[target] = self._sizes.get(target, 0) + size
-        if self._sizes[target] >= SLICE_BYTES:
+        if self._gathered.add(target, parts) >= SLICE_BYTES:
             self._lay(target)
-        elif self._size >= GATHER_BYTES:
+        elif self._gathered.size >= GATHER_BYTES:
             self._lay_all()
 
     def commit(self) -> None:
@@ -237,15 +253,12 @@ class SharedSegment:
         self._gathered.clear()
 
     def _lay_all(self) -> None:
-        for target in list(self._gathered):
+        for target in self._gathered.targets:
             self._lay(target)
 
     def _lay(self, target: int) -> None:
         """Copy what is gathered for a subpartition into the segment, and ship it."""
-        parts = self._gathered.pop(target)
-        self._size -= self._sizes.pop(target)
-        for data in parts:
-            part = memoryview(data)
+        for part in self._gathered.take(target):
             start, length = 0, len(part)
             while start < length:
                 if self._builder is None:

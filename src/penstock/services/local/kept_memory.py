@@ -46,10 +46,10 @@ class KeptMemory:
 
     def give_back(self, environment: str, memory: SegmentMemory) -> None:
         """A task needs it no more: what it still has of it can't be used."""
-        memory.release_views()
         unneeded: SegmentMemory | None = memory
         with self._lock:
             if self._is_kept:
+                memory.release_views()
                 unneeded, self._memory, self._environment = self._memory, memory, environment
         if unneeded is not None:
             unneeded.close()
