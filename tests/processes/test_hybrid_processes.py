@@ -199,6 +199,25 @@ def test_many_partitions_at_once_share_little_memory(
 
 
 @KINDS
+def test_a_writer_whose_share_has_shrunk_gives_up_what_it_has_too_much(
+    exchange: Exchange, harness: LocalHarness, kind: PartitionKind
+) -> None:
+    """It holds much of the memory when others come, and has not heard where to store: a long message goes through."""
+    first = exchange.produce(Written(kind, subpartitions=2))
+    fill(first, 11)
+    first.writer.flush()
+    wait_until(lambda: figures(harness)["hybrid_segments"] >= 11, "all that is shipped")
+    others = [exchange.produce(Written(kind, index=index, subpartitions=2)) for index in range(1, 5)]
+    with exchange.running(lambda: first.writer.write(numbers(*range(6 * ROWS)), 0)):
+        pass
+    for producer in (first, *others):
+        producer.writer.finish()
+        producer.writer.close()
+    received = exchange.consume([(first.descriptor, 0), (first.descriptor, 1)]).drain()
+    assert sum(end.rows for end in ends_of(received).values()) == 17 * ROWS
+
+
+@KINDS
 def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
 ) -> None:

@@ -99,12 +99,12 @@ class Host:
     def touch_session(self, session: TaskSession) -> None:
         """The session has something to send."""
         self._dirty_sessions.add(session)
-        self._schedule()
+        self.schedule_turn()
 
     def touch_gate(self, gate: GatePort) -> None:
         """The gate may have something to deliver."""
         self._dirty_gates[gate] = None
-        self._schedule()
+        self.schedule_turn()
 
     def in_background(self, work: Callable[[], Any]) -> None:
         """Run a coroutine function on its own; its failure is logged, never lost."""
@@ -204,7 +204,8 @@ class Host:
         self.pool.close()
         self.memory.close()
 
-    def _schedule(self) -> None:
+    def schedule_turn(self) -> None:
+        """Something is to be looked at when all that has arrived is handled."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._end_turn)

@@ -152,7 +152,7 @@ class HybridResult(Endings, HybridEnvironment):
 
     def on_returned(self) -> None:
         """A reader has given back what it was lent."""
-        self._partitions.lent -= 1
+        self._partitions.returned()
 
     def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less."""
@@ -225,6 +225,7 @@ class HybridResult(Endings, HybridEnvironment):
         else:
             self._give_up(error)
             self.core.spilled(order, ())
+        self._partitions.stepped()
 
     def _indexed(self, path: object, error: BaseException | None) -> None:
         if self.state.is_end:

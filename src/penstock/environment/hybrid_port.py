@@ -6,13 +6,15 @@ Rules:
 - The writer's pool is guaranteed little and may take all that is spare. A segment it is granted is either open at the
   writer, or holds data that can be stored, or is lent to a reader; never so many are lent that none is left to write
   in. So the writer waits for storage at the worst, never for a reader.
-- When memory is spent, the writer is told once where to store by itself. From then on it stores what it has no
-  segments at hand for; it is granted segments as they come free, as before, and returns to memory when it has many.
+- When memory is nearly spent, or the writer has its share of it, it is to *store*: it is granted no more than what it
+  is guaranteed, and is told (once) where. From then on it stores by itself what it has no segments at hand for. It is
+  granted memory again when much of that is free: changes are few that way, and each wakes the readers once more.
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
 - Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. What idle
   writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
-- A writer that is out of segments in the middle of a message waits for one, and its partition is asked for memory.
+- A writer that is out of segments in the middle of a message *waits* for one, storing or not. Its partition is asked
+  for memory, for as long as it waits: its share may shrink meanwhile, and what came free may have gone to others.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.hybrid import HybridResult
-from penstock.network.attachment import ALL, FINISHED, RETURN
+from penstock.network.attachment import ALL, FINISHED
 from penstock.partition.hybrid_items import BROADCAST, Extent
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import PenstockError, ProtocolError
@@ -37,7 +39,11 @@ AHEAD = 16
 BEGIN = 4
 """Segments granted ahead to begin with, where the limit for all writers allows it."""
 RELIEF = 4
-"""Segments a partition is asked for at once: for the rest of a message, as the next one is stored by the writer."""
+"""Segments a waiting writer's partition is asked for: for the rest of a message, as the next one is stored."""
+LOW = 8
+"""A writer is to store when less than this part of all memory is free: before it has to wait for some."""
+HIGH = 2
+"""It is granted memory again when this part is free."""
 SHARE = 8
 """Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
 PACKED = 2
@@ -70,8 +76,8 @@ class HybridPort:
         self._granted: set[int] = set()
         self._ahead = 1
         self._is_open = True
-        self._is_listening = False
-        self._is_told = False
+        self._is_waiting = False
+        self._is_told = self._is_storing = False
         required = self._builders + 1
         self._pool = host.pool.create_local_pool(
             required, max(required, total), owner=f"the writer of partition {request.partition}"
@@ -128,8 +134,8 @@ class HybridPort:
         if not self._result.state.is_end:
             self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
             self._host.hybrid.spilled_bytes += extent.length
-            if self._ahead < RETURN:
-                self._grow_to(RETURN)  # others may have left some since
+            if self._is_storing and self._host.pool.free >= self._host.pool.total // HIGH:
+                self._is_storing = False
                 self._refill()
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
@@ -141,12 +147,22 @@ class HybridPort:
             self._result.core.end_subpartition(target, event)
 
     def overdraw(self) -> None:
-        """The task is out of segments: where the pool is too, what is stored is forgotten, and more is stored."""
+        """The task is out of segments in the middle of a message."""
+        if not self._is_open or self._is_waiting:
+            return
         if self._pool.is_available:
-            self._grow()
-        self._refill()
-        if self._is_listening:
-            self._result.core.relieve(RELIEF)
+            self._grow_to(min(2 * self._ahead, AHEAD))
+        segment = self._pool.request()
+        if segment is not None:
+            self._grant(segment)
+            self._refill()
+        elif self._pool.add_listener(self._on_segment):
+            self._is_waiting = True
+            self._host.hybrid.wait(self)
+
+    def relieve(self) -> None:
+        """The task waits: what is stored is forgotten, and more is stored, until it may have a segment again."""
+        self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
@@ -187,10 +203,6 @@ class HybridPort:
         """Segments that may be out at the writer."""
         return self._builders + max(1, min(self._ahead, (self._pool.size - self._builders) // 2))
 
-    def _grow(self) -> None:
-        """It has needed more at once than was granted ahead."""
-        self._grow_to(min(2 * self._ahead, AHEAD))
-
     def _grow_to(self, ahead: int) -> None:
         more = max(0, min(ahead - self._ahead, self._host.hybrid.may_grant_ahead))
         self._ahead += more
@@ -198,22 +210,28 @@ class HybridPort:
 
     def _refill(self) -> None:
         most = self._most
-        while self._is_open and not self._is_listening and len(self._granted) < most:
-            segment = self._pool.request()
-            if segment is not None:
+        while self._is_open and not self._is_storing and len(self._granted) < most:
+            segment = None if self._is_low else self._pool.request()
+            if segment is None:
+                self._store()
+            else:
                 self._grant(segment)
-            elif self._pool.add_listener(self._on_segment):
-                self._is_listening = True
-                self._tell_to_store()
 
-    def _tell_to_store(self) -> None:
+    @property
+    def _is_low(self) -> bool:
+        """Whether so little memory is left that the writer gets no more than what it is guaranteed."""
+        is_spent = self._host.pool.free < self._host.pool.total // LOW
+        return is_spent and self._pool.requested >= self._pool.limits.required
+
+    def _store(self) -> None:
+        self._is_storing = True
         if not self._is_told:
             self._is_told = True
-            self._grow_to(RETURN)
             self._result.prepare_own(lambda folder: self._session.store(self.port, folder) if self._is_open else None)
 
     def _on_segment(self, segment: int | None) -> bool:
-        self._is_listening = False
+        self._is_waiting = False
+        self._host.hybrid.wait_no_more(self)
         if segment is None or not self._is_open:
             return False
         self._grant(segment)

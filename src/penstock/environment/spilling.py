@@ -2,8 +2,9 @@
 """All hybrid partitions of one environment: the threads that store for them, and the memory they leave to others.
 
 A partition keeps what it has in memory as long as nobody needs that. When the pool runs low, those that hold more
-than their share give it up, at the end of the turn; finished ones have no share. What is lent to readers comes back
-when they like, so all partitions together lend at most half of the memory.
+than their share give it up, at the end of the turn; finished ones have no share. As long as a writer waits for a
+segment, there is a turn after each step that may free one. What is lent to readers comes back when they like, so all
+partitions together lend at most half of the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.environment.hybrid import HybridResult
 
 if TYPE_CHECKING:
     from penstock.environment.host import Host
-    from penstock.environment.hybrid_port import WriterRequest
+    from penstock.environment.hybrid_port import HybridPort, WriterRequest
 
 THREADS = 2
 """Orders carried out at a time: one waits for the disk while another is checked."""
@@ -45,6 +46,7 @@ class HybridPartitions:
         self.spilled_bytes = 0
         self._low = max(1, host.pool.total // LOW)
         self._results: dict[HybridResult, None] = {}
+        self._waiting: dict[HybridPort, None] = {}
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-spill")
         self._is_closed = False
@@ -79,8 +81,29 @@ class HybridPartitions:
         """A partition is finished: see later whether it is to be stored."""
         self._loop.call_later(SETTLE_SECONDS, result.core.settle)
 
+    def wait(self, port: HybridPort) -> None:
+        """A writer waits for a segment."""
+        self._waiting[port] = None
+        self.host.schedule_turn()
+
+    def wait_no_more(self, port: HybridPort) -> None:
+        """A writer waits no longer; idempotent."""
+        self._waiting.pop(port, None)
+
+    def returned(self) -> None:
+        """A reader has given back a slice."""
+        self.lent -= 1
+        self.stepped()
+
+    def stepped(self) -> None:
+        """Something has changed that may free memory."""
+        if self._waiting:
+            self.host.schedule_turn()
+
     def relieve(self) -> None:
-        """Where memory is low, take back what partitions hold beyond their share."""
+        """For writers that wait, and where memory is low, take back what partitions hold beyond their share."""
+        for port in list(self._waiting):
+            port.relieve()
         needed = self._low - self.host.pool.free
         if needed <= 0:
             return

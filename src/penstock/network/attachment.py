@@ -28,8 +28,6 @@ STORED = struct.Struct("<HHIIQQ")
 
 ALL = 0xFFFFFFFF
 """The subpartition number that means every subpartition (broadcast)."""
-RETURN = 8
-"""Segments at hand for which a writer that stores by itself returns to memory; so many it is granted ahead."""
 FINISHED = 1
 """Slice flag: nothing more will be written to this segment."""
 FILE = 16

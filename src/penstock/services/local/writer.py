@@ -25,7 +25,6 @@ from penstock.network.attachment import (
     EVENT,
     FINISHED,
     REQUEST,
-    RETURN,
     FrameType,
     frame,
     slices_frame,
@@ -237,17 +236,16 @@ class SegmentPartitionWriter:
     def _append(self, target: int, message: Message) -> None:
         """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.
 
-        A writer that stores goes on until it has written what it gathers, and returns to memory for a good many
-        segments only: every change wakes the readers once more.
+        A writer that stores goes on until it has told of what it has stored. One that begins to store gives up its
+        open segments, as nobody can store or forget those.
         """
         if self._kind.is_hybrid and (self._file is None or not self._file.is_under_way):
             needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
-            if self._is_storing:
-                needed = max(needed, RETURN)
             if len(self._segments) < needed:
                 self._attachment.look()
             has_room = len(self._segments) >= needed
             if self._is_storing == has_room and self._file is not None:
+                self._builders.finish()
                 self._commit()  # what follows in the other place comes behind it
                 self._is_storing = not has_room
         builders = self._file if self._is_storing and self._file is not None else self._builders
