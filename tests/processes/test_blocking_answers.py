@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from local_harness import LocalHarness
 
-from penstock.shuffle import EndOfPartition, PartitionKind
+from penstock.shuffle import EndOfPartition, PartitionKind, Settings
 from penstock.shuffle.errors import (
     IncompleteDataError,
     PartitionExpiredError,
@@ -31,6 +31,7 @@ READERS = ("a", "b")
 """Beside the producer, and on another host."""
 LEAST = 1 << 20
 """Bytes that a sort-merge writer gets at the least."""
+SEGMENT = Settings().network.segment_size
 SUBPARTITIONS = 4
 
 
@@ -142,7 +143,7 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     before = commander.call("local.statistics", {}, 10)["segments_guaranteed"]
     producer = exchange.produce(Written(kind, subpartitions=1000))
     reserved = commander.call("local.statistics", {}, 10)["segments_guaranteed"] - before
-    assert reserved == 7 * 256 // 8 // 8  # an eighth of what the whole of 256 segments leaves to sort buffers
+    assert reserved == 7 * 128 // 8 // 8  # an eighth of what the whole of 128 segments leaves to sort buffers
     assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
     schema = pa.schema([("n", pa.int64())])
     row = pa.record_batch([pa.array([1], pa.int64())], schema=schema)
@@ -172,7 +173,7 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHar
         figures = commander.call("local.statistics", {}, 10)
         return float(figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"])
 
-    while left() >= LEAST // (256 << 10):
+    while left() >= LEAST // SEGMENT:
         writing.append(exchange.produce(Written(kind, subpartitions=20, index=len(writing))))
     writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
     setting_up = Running(writing[-1].writer.setup)

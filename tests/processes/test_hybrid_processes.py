@@ -46,6 +46,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
     conf = {
         "spark.penstock.blocking.directories": str(tmp_path / "disk"),
         "spark.penstock.network.memory": "4m",
+        "spark.penstock.network.segmentSize": "256k",
     }
     harness = LocalHarness(request.node.name, conf)
     yield harness
@@ -215,6 +216,26 @@ def test_a_writer_whose_share_has_shrunk_gives_up_what_it_has_too_much(
         producer.writer.close()
     received = exchange.consume([(first.descriptor, 0), (first.descriptor, 1)]).drain()
     assert sum(end.rows for end in ends_of(received).values()) == 17 * ROWS
+
+
+def test_a_gate_of_many_channels_leaves_memory_to_others(exchange: Exchange, harness: LocalHarness) -> None:
+    """Forty channels to another host in sixteen segments: most get no buffers of their own, and a writer starts too."""
+    producers = [exchange.produce(Written(FULL, index=index, subpartitions=40)) for index in range(2)]
+    for number in range(80):
+        producers[number % 2].writer.write(batch(number), number // 2)
+    for producer in producers:
+        producer.writer.finish()
+    sources = [(producer.descriptor, subpartition) for producer in producers for subpartition in range(20)]
+    consumer = exchange.consume(sources, host=OTHER)
+    beside = exchange.produce(Written(FULL, index=2, subpartitions=2, host=OTHER))
+    received = consumer.drain()
+    assert sum(end.rows for end in ends_of(received).values()) == 40 * ROWS
+    guaranteed = figures(harness, OTHER)["segments_guaranteed"]
+    assert guaranteed <= 16 // 2 + 3, "half of the memory to the gate, and the writer's"
+    fill(beside, 4)
+    beside.writer.finish()
+    for producer in (*producers, beside):
+        producer.writer.close()
 
 
 @KINDS

@@ -44,7 +44,7 @@ class LittleMemoryHarness(LocalHarness):
         """The harness's own attachment to a host."""
         usual = self.conf
         if name == "a":
-            self.conf = {**usual, "spark.penstock.network.memory": "2m"}
+            self.conf = {**usual, "spark.penstock.network.memory": "4m"}
         try:
             return super().commander(name)
         finally:

@@ -2,7 +2,8 @@
 """The environment's exchange with other environments: serves its partitions, opens channels to theirs.
 
 All channels between two environments share one connection, whatever task or job they belong to. A remote channel
-receives straight into segments: exclusive ones of its own and floating ones of its gate.
+receives straight into segments: exclusive ones of its own and floating ones of its gate. Where memory is little for
+the number of channels, the later ones do without exclusive ones: that is slower, and refuses nobody.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.environment")
 
+EXCLUSIVE_SHARE = 2
+"""Exclusive buffers are given until this part of the memory is guaranteed: who comes later needs some too."""
 _HANDSHAKE_PAUSES = (0.0, 0.05, 0.2)
 """Seconds between tries of a handshake that the peer breaks off; what breaks all of them off has another secret."""
 
@@ -119,11 +122,10 @@ class RemoteExchange:
             floating = self._host.pool.create_local_pool(1, count, owner=name)
             self._floating[gate] = floating
             gate.on_close(lambda: self._forget(gate))
-        exclusive = None
-        if network.exclusive_buffers_per_channel:
-            exclusive = self._host.pool.reserve_exclusive(
-                network.exclusive_buffers_per_channel, owner=f"channel {channel.index} of {name}"
-            )
+        exclusive, count = None, network.exclusive_buffers_per_channel
+        memory = self._host.pool.statistics()
+        if count and memory.guaranteed + count <= memory.total // EXCLUSIVE_SHARE:
+            exclusive = self._host.pool.reserve_exclusive(count, owner=f"channel {channel.index} of {name}")
             gate.on_close(exclusive.lazy_destroy)
         return ChannelBuffers(floating, exclusive)
 

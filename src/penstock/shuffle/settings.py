@@ -53,7 +53,7 @@ class NetworkSettings:
     """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds."""
 
     memory: int = 256 << 20
-    segment_size: int = 256 << 10
+    segment_size: int = 512 << 10
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
     overdraft_buffers_per_gate: int = 5
