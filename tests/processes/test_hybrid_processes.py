@@ -219,7 +219,7 @@ def test_a_writer_whose_share_has_shrunk_gives_up_what_it_has_too_much(
 
 
 def test_a_gate_of_many_channels_leaves_memory_to_others(exchange: Exchange, harness: LocalHarness) -> None:
-    """Forty channels to another host in sixteen segments: most get no buffers of their own, and a writer starts too."""
+    """Forty channels to another host in sixteen segments: most have no buffers of their own; a writer starts too."""
     producers = [exchange.produce(Written(FULL, index=index, subpartitions=40)) for index in range(2)]
     for number in range(80):
         producers[number % 2].writer.write(batch(number), number // 2)
