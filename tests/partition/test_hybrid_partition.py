@@ -250,6 +250,20 @@ def test_policies_answer_in_time_and_in_proportion() -> None:
     assert StoreWhatDoesNotFit().spill(Load(10, 10, 10, is_settled=True)) == 0
 
 
+def test_forgetting_what_lies_in_an_open_segment_does_not_count() -> None:
+    """Everything is stored, the last in a segment that its writer fills on: who needs one gets another."""
+    world = World(subpartitions=1, policy=StoreEverything(begin=0.1))
+    for _ in range(3):
+        world.write(0)
+    world.write(0, SIZE // 2)
+    while world.orders:
+        world.carry_out()
+    assert (world.partition.held, world.network.free) == (4, 4)
+    world.partition.relieve(1)
+    assert world.network.free == 5
+    assert not world.orders
+
+
 def test_a_reader_leaves_out_what_it_has_of_an_extent() -> None:
     """One that took the first of two items from memory reads only the second of their extent."""
     world = World(subpartitions=1)

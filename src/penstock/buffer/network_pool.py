@@ -74,6 +74,11 @@ class NetworkBufferPool:
         """The number of segments that nobody holds."""
         return len(self._free)
 
+    @property
+    def guaranteed(self) -> int:
+        """The number of segments that are guaranteed to pools."""
+        return self._guaranteed
+
     def create_local_pool(
         self, required: int, maximum: int, overdraft: int = 0, owner: str = "a pool"
     ) -> LocalBufferPool:

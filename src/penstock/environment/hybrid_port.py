@@ -13,8 +13,9 @@ Rules:
   share one open segment. Which of the two is decided here, once.
 - Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. What idle
   writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
-- A writer that is out of segments in the middle of a message *waits* for one, storing or not. Its partition is asked
-  for memory, for as long as it waits: its share may shrink meanwhile, and what came free may have gone to others.
+- A writer that is out of segments in the middle of a message gets one that is free, even beyond its share: that may
+  have shrunk while readers hold what it was. Where none is free it *waits*, and its partition is asked for memory at
+  each turn until it has one: what came free may have gone to others.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RELIEF = 4
 LOW = 8
 """A writer is to store when less than this part of all memory is free: before it has to wait for some."""
 HIGH = 2
-"""It is granted memory again when this part is free."""
+"""It is granted memory again when this part of what is not guaranteed to anybody is free."""
 SHARE = 8
 """Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
 PACKED = 2
@@ -76,11 +77,11 @@ class HybridPort:
         self._granted: set[int] = set()
         self._ahead = 1
         self._is_open = True
-        self._is_waiting = False
+        self._is_waiting = self._is_listening = False
         self._is_told = self._is_storing = False
         required = self._builders + 1
         self._pool = host.pool.create_local_pool(
-            required, max(required, total), owner=f"the writer of partition {request.partition}"
+            required, max(required, total), overdraft=total, owner=f"the writer of partition {request.partition}"
         )
         try:
             self._result = host.hybrid.register(request)
@@ -99,7 +100,7 @@ class HybridPort:
     @property
     def share(self) -> int:
         """Segments that may hold data, where the writer has what it needs."""
-        return max(1, self._pool.size - max(self._builders, len(self._granted)))
+        return max(0, self._pool.size - max(self._builders, len(self._granted)))
 
     @property
     def spare(self) -> int:
@@ -126,6 +127,7 @@ class HybridPort:
                 raise
         if piece.finished:
             self._refill()
+            self._host.hybrid.stepped()
 
     def take_stored(self, target: int, extent: Extent) -> None:
         """The task has stored something by itself; raises ProtocolError where it may not."""
@@ -134,8 +136,10 @@ class HybridPort:
         if not self._result.state.is_end:
             self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
             self._host.hybrid.spilled_bytes += extent.length
-            if self._is_storing and self._host.pool.free >= self._host.pool.total // HIGH:
+            pool = self._host.pool
+            if self._is_storing and pool.free >= (pool.total - pool.guaranteed) // HIGH:
                 self._is_storing = False
+                self._grow()
                 self._refill()
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
@@ -151,18 +155,20 @@ class HybridPort:
         if not self._is_open or self._is_waiting:
             return
         if self._pool.is_available:
-            self._grow_to(min(2 * self._ahead, AHEAD))
-        segment = self._pool.request()
-        if segment is not None:
-            self._grant(segment)
+            self._grow()
+        if self._give_one():
             self._refill()
-        elif self._pool.add_listener(self._on_segment):
-            self._is_waiting = True
-            self._host.hybrid.wait(self)
+            return
+        self._is_waiting = True
+        self._is_listening = self._is_listening or self._pool.add_listener(self._on_segment)
+        self._host.hybrid.wait(self)
 
     def relieve(self) -> None:
-        """The task waits: what is stored is forgotten, and more is stored, until it may have a segment again."""
-        self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
+        """The task waits: what is stored is forgotten, and more is stored, until there is a segment for it."""
+        if not self._give_one():
+            self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
+            if self._is_waiting:
+                self._give_one()
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
@@ -203,6 +209,10 @@ class HybridPort:
         """Segments that may be out at the writer."""
         return self._builders + max(1, min(self._ahead, (self._pool.size - self._builders) // 2))
 
+    def _grow(self) -> None:
+        """It has needed more at once than was granted ahead."""
+        self._grow_to(min(2 * self._ahead, AHEAD))
+
     def _grow_to(self, ahead: int) -> None:
         more = max(0, min(ahead - self._ahead, self._host.hybrid.may_grant_ahead))
         self._ahead += more
@@ -229,14 +239,28 @@ class HybridPort:
             self._is_told = True
             self._result.prepare_own(lambda folder: self._session.store(self.port, folder) if self._is_open else None)
 
+    def _give_one(self) -> bool:
+        """Grant a segment if any is free, whatever the writer's share."""
+        segment = self._pool.request_overdraft()
+        if segment is not None:
+            self._wait_no_more()
+            self._grant(segment)
+        return segment is not None
+
     def _on_segment(self, segment: int | None) -> bool:
-        self._is_waiting = False
-        self._host.hybrid.wait_no_more(self)
-        if segment is None or not self._is_open:
-            return False
-        self._grant(segment)
-        self._refill()
-        return True
+        """One came free within the writer's share, or the pool is destroyed."""
+        self._is_listening = False
+        wanted = self._is_waiting and self._is_open and segment is not None
+        self._wait_no_more()
+        if wanted and segment is not None:
+            self._grant(segment)
+            self._refill()
+        return wanted
+
+    def _wait_no_more(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._host.hybrid.wait_no_more(self)
 
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)

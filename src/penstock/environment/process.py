@@ -140,12 +140,13 @@ def _accept(host: Host, listener: socket.socket) -> None:
 
 
 async def _watch(host: Host) -> None:
-    """Expire readers that wait too long, and end an environment that no JobMaster owns and nobody uses."""
+    """Expire readers that wait too long, look after writers that wait, end an environment nobody owns or uses."""
     idle_since = host.now()
     while True:
         await asyncio.sleep(_IDLE_LOOK_SECONDS)
         now = host.now()
         host.registry.expire_waiting(now)
+        host.hybrid.stepped()
         if host.sessions or host.control is not None:
             idle_since = now
         elif now - idle_since > host.settings.environment.lease_timeout:

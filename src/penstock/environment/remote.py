@@ -123,9 +123,9 @@ class RemoteExchange:
             self._floating[gate] = floating
             gate.on_close(lambda: self._forget(gate))
         exclusive, count = None, network.exclusive_buffers_per_channel
-        memory = self._host.pool.statistics()
-        if count and memory.guaranteed + count <= memory.total // EXCLUSIVE_SHARE:
-            exclusive = self._host.pool.reserve_exclusive(count, owner=f"channel {channel.index} of {name}")
+        pool = self._host.pool
+        if count and pool.guaranteed + count <= pool.total // EXCLUSIVE_SHARE:
+            exclusive = pool.reserve_exclusive(count, owner=f"channel {channel.index} of {name}")
             gate.on_close(exclusive.lazy_destroy)
         return ChannelBuffers(floating, exclusive)
 
@@ -248,6 +248,7 @@ class RemoteSource:
             if isinstance(item.payload, BufferSlice):
                 self._host.references.release(item.payload.segment)
         if self._acknowledged:
+            self.credit.release()  # what is left of it is of use to the gate's other channels
             self._gate.on_close(self._end)
         else:
             self._end()

@@ -241,7 +241,7 @@ class HybridPartition(Endings):
         keeps = self._rules.policy.keeps_copies
         done = [item for run in order.runs for item in run if not (keeps and item.left)]
         self._drop(item for item in done if item.piece is not None)
-        self._free(self._wanted)
+        self._free_wanted()
         self._go_on()
         self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
 
@@ -250,7 +250,7 @@ class HybridPartition(Endings):
         if self.state.is_end:
             return
         self._wanted = max(self._wanted, min(segments, len(self._books)))
-        self._free(self._wanted)
+        self._free_wanted()
         self._go_on()
 
     def extents(self, subpartition: int) -> list[Extent]:
@@ -474,6 +474,11 @@ class HybridPartition(Endings):
         if count and self._books.idle:
             chosen = self._books.farthest(self._books.idle, count, self._distance())
             self._drop([item for segment in chosen for item in self._books.segments[segment]])
+
+    def _free_wanted(self) -> None:
+        """Forget what is stored until what is wanted came free: some of it is in segments that stay out."""
+        while self._wanted and self._books.idle:
+            self._free(self._wanted)
 
     def _drop(self, items: Iterable[Item]) -> None:
         for piece in [self._books.drop(item) for item in list(items)]:
