@@ -119,7 +119,8 @@ def test_broken_off_reads(spark: Any, counting: Counting) -> None:
     frame = stream.keyBy("id", numPartitions=4).toDF()
     assert len(frame.take(3)) == 3
     probe = SessionProbe(spark)
-    before = probe.statistics()
+    wait_until("no reader is left", lambda: probe.statistics()["tasks"] == 0)
+    before = probe.holdings()
     iterator = frame.toLocalIterator()
     assert next(iterator) is not None
     del iterator
@@ -128,8 +129,7 @@ def test_broken_off_reads(spark: Any, counting: Counting) -> None:
     assert frame.tail(2) is not None
     assert frame.coalesce(1).count() == 200_000
     assert counting.runs() == 2
-    wait_until("no reader is left", lambda: probe.statistics()["tasks"] == 0)
-    assert probe.statistics()["segments_in_use"] == before["segments_in_use"]
+    probe.wait_as_before(before)
 
 
 def test_checkpoint_and_cache(spark: Any, counting: Counting) -> None:
