@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hybrid_views import eventually, on_loop
+from test_hybrid_views import SEGMENT, eventually, host_of, on_loop
 
 from penstock.buffer import DataType
-from penstock.environment.host import Host, HostConfig
+from penstock.environment.host import Host
 from penstock.environment.hybrid_port import HybridPort, WriterRequest
 from penstock.environment.inputs import Channel
 from penstock.environment.remote import ChannelBuffers, RemoteSource
 from penstock.network.attachment import FINISHED
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
-from penstock.network.rendezvous import Rendezvous
 from penstock.partition.hybrid_cursor import Next
-from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind, Settings
+from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import encode_event
-
-SEGMENT = 4096
 
 
 class Task:
@@ -82,13 +79,11 @@ class Task:
 
 
 def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]]) -> None:
-    """Run a test on a host of so many segments; behind it they are all free."""
+    """Run a test on a host of so many segments; behind it the pool's books are straight."""
     folder.mkdir()
 
     async def run() -> None:
-        conf = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
-        settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in conf.items()})
-        host = Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+        host = host_of(folder, segments)
         try:
             await test(host)
             for result in list(host.hybrid._results):
@@ -145,10 +140,11 @@ def test_what_another_writer_ships_is_taken_for_who_waits(tmp_path: Path) -> Non
     async def test(host: Host) -> None:
         giving = Task(host, 1, 4)
         rest = host.pool.reserve_exclusive(52)
-        taken = [rest.request() for _ in range(52)]
+        while rest.request() is not None:
+            pass
         waiting = Task(host, 2, 4)
         while host.pool.free:
-            taken.append(host.pool.create_local_pool(1, 1, owner="the rest").request())
+            host.pool.create_local_pool(1, 1, owner="the rest").request()
         subpartition = 0
         while waiting.at_hand:
             waiting.begin(subpartition)

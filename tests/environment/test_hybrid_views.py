@@ -31,14 +31,19 @@ SEGMENTS = 32
 PARTITION = PartitionId("job-e0", 0, 1)
 
 
+def host_of(folder: Path, segments: int) -> Host:
+    """A host of so many small segments, its files in this folder."""
+    size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
+    settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
+    return Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+
+
 class Bench:
     """A host, and a partition whose slices the test writes itself."""
 
     def __init__(self, folder: Path, kind: PartitionKind = PartitionKind.HYBRID_FULL) -> None:
         folder.mkdir()
-        size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * SEGMENTS)}
-        settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
-        self.host = Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+        self.host = host_of(folder, SEGMENTS)
         self.pool = self.host.pool.create_local_pool(1, SEGMENTS, owner="the test")
         self.writer = self.host.references.attach("the test")
         self.result: HybridResult = self.host.hybrid.register(WriterRequest(1, PARTITION, 2, False, kind))

@@ -66,7 +66,7 @@ class HybridPort:
     """One hybrid partition that a task is writing."""
 
     def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: WriterRequest) -> None:
-        total, guaranteed = host.pool.total, host.pool.statistics().guaranteed
+        total, guaranteed = host.pool.total, host.pool.guaranteed
         builders = 1 if request.broadcast else request.subpartitions
         self.is_packed = builders > 1 and builders >= (total - guaranteed) // SHARE
         self.port = request.port
@@ -77,7 +77,6 @@ class HybridPort:
         self._granted: set[int] = set()
         self._ahead = 1
         self._is_open = True
-        self._is_waiting = self._is_listening = False
         self._is_told = self._is_storing = False
         required = self._builders + 1
         self._pool = host.pool.create_local_pool(
@@ -152,22 +151,22 @@ class HybridPort:
 
     def overdraw(self) -> None:
         """The task is out of segments in the middle of a message."""
-        if not self._is_open or self._is_waiting:
+        if not self._is_open or self._host.hybrid.is_waiting(self):
             return
         if self._pool.is_available:
             self._grow()
         if self._give_one():
             self._refill()
             return
-        self._is_waiting = True
-        self._is_listening = self._is_listening or self._pool.add_listener(self._on_segment)
+        if not self._pool.has_listeners:  # it may still be there from the time before
+            self._pool.add_listener(self._on_segment)
         self._host.hybrid.wait(self)
 
     def relieve(self) -> None:
         """The task waits: what is stored is forgotten, and more is stored, until there is a segment for it."""
         if not self._give_one():
             self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
-            if self._is_waiting:
+            if self._host.hybrid.is_waiting(self):
                 self._give_one()
 
     def finish(self) -> None:
@@ -243,24 +242,19 @@ class HybridPort:
         """Grant a segment if any is free, whatever the writer's share."""
         segment = self._pool.request_overdraft()
         if segment is not None:
-            self._wait_no_more()
+            self._host.hybrid.wait_no_more(self)
             self._grant(segment)
         return segment is not None
 
     def _on_segment(self, segment: int | None) -> bool:
         """One came free within the writer's share, or the pool is destroyed."""
-        self._is_listening = False
-        wanted = self._is_waiting and self._is_open and segment is not None
-        self._wait_no_more()
-        if wanted and segment is not None:
-            self._grant(segment)
-            self._refill()
-        return wanted
-
-    def _wait_no_more(self) -> None:
-        if self._is_waiting:
-            self._is_waiting = False
-            self._host.hybrid.wait_no_more(self)
+        is_wanted = self._is_open and self._host.hybrid.is_waiting(self)
+        self._host.hybrid.wait_no_more(self)
+        if segment is None or not is_wanted:
+            return False
+        self._grant(segment)
+        self._refill()
+        return True
 
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)

@@ -86,6 +86,10 @@ class HybridPartitions:
         self._waiting[port] = None
         self.host.schedule_turn()
 
+    def is_waiting(self, port: HybridPort) -> bool:
+        """Whether a writer waits for a segment."""
+        return port in self._waiting
+
     def wait_no_more(self, port: HybridPort) -> None:
         """A writer waits no longer; idempotent."""
         self._waiting.pop(port, None)
