@@ -12,6 +12,7 @@ DURATION ?= 60
 TPCH_RUNS ?= 200
 BENCH ?= all
 TESTS ?= tests
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test check format bench torture clean
@@ -47,19 +48,20 @@ java: $(STAMP)  ## say which Java Spark will run on
 demo: $(STAMP)  ## count words of the text and source files of this Python
 	@$(with_java) $(BIN)/penstock wordcount --demo
 
-test: $(STAMP)  ## all tests: pure ones first, then processes, then Spark (TESTS= for some)
-	@$(with_java) $(BIN)/python -m pytest $(TESTS) --durations=25 --durations-min=0.5 --session-timeout=1500
+test: $(STAMP)  ## all tests: pure, a sample of Spark, processes, Spark (TESTS= for some, JOBS= processes)
+	@$(with_java) exec $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --durations=25 --durations-min=0.5
 
-check: $(STAMP)  ## lint, format, types
+check: $(STAMP)  ## lint, format, types; then where the code is widest
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
+	@$(BIN)/python tests/house/report.py
 
 format: $(STAMP)  ## put the code into the one format
 	@$(BIN)/ruff check -q --fix $(CODE) || true
 	@$(BIN)/ruff format $(CODE)
 
-bench: $(STAMP)  ## measure, and write the figures into the README (BENCH= for options)
+bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
 torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
         datasets,
         fromDataFrame,
         groupBy,
+        readCsv,
+        readJson,
         readParquet,
+        readText,
         repartition,
     )
 
@@ -28,7 +31,10 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "readCsv",
+    "readJson",
     "readParquet",
+    "readText",
     "repartition",
 ]
 

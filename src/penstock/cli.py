@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock wordcount`, `penstock bench`, `penstock torture`.
+"""The command line: `penstock doctor`, `penstock wordcount`, `penstock bench`, `penstock torture`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -38,10 +38,18 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="penstock", description="A data-exchange service for PySpark pipelines.")
     top.add_argument("--version", action="version", version=f"penstock {importlib.metadata.version('penstock')}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_wordcount(commands.add_parser("wordcount", help="count words of text files through an exchange on Spark"))
     _add_bench(commands.add_parser("bench", help="measure Penstock beside Spark's own shuffle"))
     _add_torture(commands.add_parser("torture", help="random jobs, kills and cancels"))
     return top
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="the cluster to look at (local[2])")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of the session")
+    parser.add_argument("--json", action="store_true", help="one JSON list")
+    parser.set_defaults(run=_doctor, parser=parser)
 
 
 def _add_wordcount(parser: argparse.ArgumentParser) -> None:
@@ -61,21 +69,30 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     exchange.add_argument("--rows", type=positive, default=20_000_000, metavar="N", help="rows (20 million)")
     exchange.add_argument("--partitions", type=positive, default=4, metavar="P", help="consumers (4)")
     exchange.add_argument("--keys", choices=("int", "string", "both"), default="both", help="which keys (both)")
-    everything = kinds.add_parser("all", help="everything, and write the table into the README")
-    everything.add_argument("--readme", default="README.md", metavar="FILE", help="where the table goes")
+    everything = kinds.add_parser("all", help="everything, and write the figures into the pages")
+    everything.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
+    everything.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
     everything.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     blocking = kinds.add_parser("blocking", help="blocking exchanges to many subpartitions")
     blocking.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     hybrid = kinds.add_parser("hybrid", help="hybrid exchanges beside blocking ones, and what overlap gives")
     hybrid.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
-    for kind in (exchange, everything, blocking, hybrid):
+    latency = kinds.add_parser("latency", help="one row at a time through one and two exchanges")
+    latency.set_defaults(scale=1.0)
+    for kind in (exchange, everything, blocking, hybrid, latency):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
+    start = kinds.add_parser("start", help="the first job of a session, cold, beside plain PySpark's")
+    start.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured sessions of each way (3)")
+    start.add_argument("--slots", type=positive, default=4, metavar="N", help="task slots of the session (4)")
+    start.add_argument("--json", action="store_true", help="one JSON object")
+    start.set_defaults(run=_bench_start, parser=start)
     exchange.set_defaults(bench="exchange")
     everything.set_defaults(bench="all")
     blocking.set_defaults(bench="blocking")
     hybrid.set_defaults(bench="hybrid")
+    latency.set_defaults(bench="latency")
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +122,15 @@ def natural(text: str) -> int:
     return value
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    pairs = [text.partition("=") for text in options.conf]
+    if not all(key and sign for key, sign, _ in pairs):
+        options.parser.error("--conf takes KEY=VALUE")
+    from penstock.doctor.command import DoctorOptions, run_doctor
+
+    return run_doctor(DoctorOptions(options.master, {key: value for key, _, value in pairs}, options.json))
+
+
 def _wordcount(options: argparse.Namespace) -> int:
     if options.demo == bool(options.paths):
         options.parser.error("give paths, or --demo" if not options.paths else "give paths or --demo, not both")
@@ -127,12 +153,20 @@ def _bench(options: argparse.Namespace) -> int:
     from penstock.bench import command
 
     if options.bench == "all":
-        return command.bench_all(command.AllOptions(options.scale, options.repeat, options.readme, options.json))
-    if options.bench in ("blocking", "hybrid"):
-        run = command.bench_blocking if options.bench == "blocking" else command.bench_hybrid
-        return run(command.AllOptions(options.scale, options.repeat, json=options.json))
+        return command.bench_all(
+            command.AllOptions(options.scale, options.repeat, options.readme, options.page, options.json)
+        )
+    parts = {"blocking": command.bench_blocking, "hybrid": command.bench_hybrid, "latency": command.bench_latency}
+    if options.bench in parts:
+        return parts[options.bench](command.AllOptions(options.scale, options.repeat, json=options.json))
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
     return command.bench_exchange(chosen)
+
+
+def _bench_start(options: argparse.Namespace) -> int:
+    from penstock.bench.start import StartOptions, bench_start
+
+    return bench_start(StartOptions(options.repeat, options.slots, options.json))
 
 
 def _torture(options: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ CALLS = {
     "no aggregation": (lambda s: s.keyBy("k").agg(), PlanError, "at least one"),
     "an aggregation that is no pair": (lambda s: s.keyBy("k").agg(n="v"), PlanError, "must be a pair"),
     "an aggregation of a missing column": (lambda s: s.keyBy("k").agg(n=("x", "sum")), SchemaError, "no column 'x'"),
-    "an unknown aggregation": (lambda s: s.keyBy("k").agg(n=("v", "median")), PlanError, "'median'"),
+    "an unknown aggregation": (lambda s: s.keyBy("k").agg(n=("v", "mode")), PlanError, "'mode'"),
     "several partitions of one group": (lambda s: s.keyBy(numPartitions=3), PlanError, "one group"),
     "a custom partitioner that is none": (lambda s: s.partitionCustom(1, 2), TypeError, "function"),
     "a custom partitioner without a number": (lambda s: s.partitionCustom(same, None), PlanError, "numPartitions"),
@@ -116,7 +116,10 @@ def test_public_names() -> None:
         "datasets",
         "fromDataFrame",
         "groupBy",
+        "readCsv",
+        "readJson",
         "readParquet",
+        "readText",
         "repartition",
     ]
     assert all(callable(getattr(penstock, name)) and name in dir(penstock) for name in penstock.__all__)

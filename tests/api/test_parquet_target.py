@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +16,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, PartFile, _check_schema
+from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, PartFile, _check_schema, _file_schema
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
+from penstock.task.partitioned_write import WritePartitioned
 
 ROWS = pa.table({"a": range(1000), "b": [f"w{n % 7}" for n in range(1000)]})
 
@@ -145,6 +150,122 @@ def test_local_commit_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_late_task_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task writes into the staging folder while the commit is under way, or goes on writing, is not taken."""
+    target = ParquetTarget.of(tmp_path / "out")
+    target.prepare(overwrite=False)
+    files = staged(target, "aa")
+    looked = ParquetTarget._old_names
+
+    def late(self: ParquetTarget) -> list[str]:
+        staged(target, "late")
+        return looked(self)
+
+    with target.filesystem.open_output_stream(f"{target.staging}/part-slow.parquet") as slow:
+        monkeypatch.setattr(ParquetTarget, "_old_names", late)  # the last thing before the folder takes its name
+        target.commit(files)
+        slow.write(b"slow")
+    assert seen(tmp_path / "out") == {"part-00000-aa.parquet": "aa", "_SUCCESS": ""}
+    target.clean()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_are_on_the_disk_before_they_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """The task's file, the mark of success and the folder are synced while nobody sees them, the name behind it."""
+    target = ParquetTarget.of(tmp_path / "out")
+    if overwrite:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "old").touch()
+    target.prepare(overwrite)
+    synced: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        published = (tmp_path / "out" / "_SUCCESS").exists()
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, published))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    (row,) = writer(Path(target.staging)).apply(iter(ROWS.to_batches()))
+    name = row.to_pylist()[0]["file"]
+    target.commit([PartFile(name, 1000, 1)])
+    target.clean()
+    ready = Path(target._ready).name
+    assert synced == [(name, False), ("_SUCCESS", False), (ready, False), (tmp_path.name, True)]
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from penstock.api.parquet_sink import ParquetTarget, PartFile
+
+top = Path(sys.argv[1])
+
+def overwrite(kill_at):
+    steps = 0
+    def step(event, args):
+        nonlocal steps
+        if event.startswith(("os.", "open", "ctypes.")):
+            steps += 1
+            if steps == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+    target = ParquetTarget.of(top / "out")
+    target.prepare(overwrite=True)
+    for name in ("part-a", "part-b"):
+        Path(target.staging, name).write_text("new")
+    sys.addaudithook(step)
+    target.commit([PartFile("part-a", 1, 3), PartFile("part-b", 1, 3)])
+    target.clean()
+
+kill_at, killed = 0, True
+while killed:
+    kill_at += 1
+    old = top / "out"
+    old.mkdir(exist_ok=True)
+    for path in old.iterdir():
+        path.unlink()
+    for name in ("old-1", "old-2"):
+        (old / name).write_text("old")
+    child = os.fork()
+    if child == 0:
+        overwrite(kill_at)
+        os._exit(0)
+    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    found = sorted(path.name for path in old.iterdir()) if old.exists() else None
+    print(json.dumps(found), flush=True)
+"""
+
+
+def test_a_killed_overwrite_leaves_old_or_new(tmp_path: Path) -> None:
+    """A driver that is killed ahead of any of its calls to the system leaves one whole folder, never a mixture."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    states = [json.loads(line) for line in done.stdout.splitlines()]
+    old, new = ["old-1", "old-2"], ["_SUCCESS", "part-00000-a", "part-00001-b"]
+    assert [state for state in states if state not in (old, new)] == []
+    assert states[0] == old
+    assert states[-1] == new
+    assert states.index(new) > 5
+
+
+def test_folders_that_cannot_swap_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system cannot do it in one step, the old folder is moved aside, and back if that fails."""
+    monkeypatch.setattr("penstock.api.parquet_sink.swapped", lambda *_: False)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("old")
+    target = ParquetTarget.of(tmp_path / "out")
+    target.prepare(overwrite=True)
+    files = staged(target, "aa")
+    target.commit(files)
+    target.clean()
+    assert seen(tmp_path / "out") == {"part-00000-aa.parquet": "aa", "_SUCCESS": ""}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_empty_folder_is_taken(tmp_path: Path) -> None:
     """A folder without anything in it is as good as none."""
     (tmp_path / "out").mkdir()
@@ -163,7 +284,7 @@ def test_empty_file_has_the_schema(tmp_path: Path) -> None:
 
 
 def test_refused_targets_and_schemas(tmp_path: Path) -> None:
-    """The top of a file system, no path at all, types that Parquet does not have."""
+    """The top of a file system, no path at all, types that Parquet does not have, names that are there twice."""
     for path in ("", 3, "/"):
         with pytest.raises(SettingError, match="writeParquet"):
             ParquetTarget.of(path)  # type: ignore[arg-type]
@@ -171,6 +292,12 @@ def test_refused_targets_and_schemas(tmp_path: Path) -> None:
         _check_schema(pa.schema([("x", pa.month_day_nano_interval())]))
     with pytest.raises(SchemaError, match="without columns"):
         _check_schema(pa.schema([]))
+    cases = pa.schema([("a", pa.int32()), ("A", pa.int32()), ("b", pa.int32())])
+    with pytest.raises(SchemaError, match="columns 'a', 'A' have one name"):
+        _check_schema(cases, case_sensitive=False)
+    _check_schema(cases)
+    with pytest.raises(SchemaError, match="columns 'x', 'x' have one name"):
+        _check_schema(pa.schema([("x", pa.int32()), ("x", pa.int64())]))
 
 
 def test_figures_read_well() -> None:
@@ -178,3 +305,68 @@ def test_figures_read_well() -> None:
     assert repr(ParquetWritten("out", 2, 1_000, 2_500_000, 1.5)) == (
         "1,000 rows in 2 files (2.5 MB) written to out in 1.50 s"
     )
+
+
+def test_folders_by_value(tmp_path: Path) -> None:
+    """Each value has a folder, whose files lack the column; null, empty text and signs of paths are escaped."""
+    rows = pa.table({"k": ["a", None, "x/y=1", "", "a"], "d": pa.array([0, 0, 0, 1, 0], pa.date32()), "v": range(5)})
+    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), rows.select(["v"]).schema, "zstd")
+    operator = WritePartitioned(write, ("k", "d"))
+    status = [row.to_pylist()[0] for row in operator.apply(iter(rows.to_batches(max_chunksize=2)))]
+    nothing = "k=__HIVE_DEFAULT_PARTITION__"
+    found = {str(Path(row["file"]).parent): row["rows"] for row in status}
+    assert found == {
+        "k=a/d=1970-01-01": 2,
+        f"{nothing}/d=1970-01-01": 1,
+        "k=x%2Fy%3D1/d=1970-01-01": 1,
+        f"{nothing}/d=1970-01-02": 1,
+    }
+    (file,) = (tmp_path / "k=a" / "d=1970-01-01").iterdir()
+    assert pq.ParquetFile(file).read().to_pydict() == {"v": [0, 4]}
+
+
+def test_folders_are_closed_at_the_bound(tmp_path: Path) -> None:
+    """What is held in all stays below the bound: each time it is reached, every folder gets a file of its own."""
+    rows = pa.table({"k": [n % 3 for n in range(3000)], "v": list(range(3000))})
+    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), rows.select(["v"]).schema, "zstd", group_bytes=8000)
+    status = list(WritePartitioned(write, ("k",)).apply(iter(rows.to_batches(max_chunksize=1000))))
+    assert len(status) == 9
+    assert sum(row.column("rows")[0].as_py() for row in status) == 3000
+
+
+@pytest.mark.parametrize("kind", ["local", "remote"])
+def test_partitions_are_committed_in_their_folders(tmp_path: Path, kind: str) -> None:
+    """Files keep their folders, old ones of the same folder go, attempts that did not count leave no empty folder."""
+    filesystem = pafs.LocalFileSystem() if kind == "local" else remote(tmp_path)
+    top = str(tmp_path) if kind == "local" else ""
+    for round_ in ("old", "new"):
+        target = ParquetTarget.beside(filesystem, f"{top}/out".lstrip("/") if kind == "remote" else f"{top}/out")
+        target.prepare(overwrite=True)
+        for name in (f"k=a/part-{round_}.parquet", f"k={round_}/part-{round_}.parquet", "k=lost/part-x.parquet"):
+            filesystem.create_dir(f"{target.staging}/{name.rpartition('/')[0]}", recursive=True)
+            with filesystem.open_output_stream(f"{target.staging}/{name}") as file:
+                file.write(round_.encode())
+        kept = [f"k=a/part-{round_}.parquet", f"k={round_}/part-{round_}.parquet"]
+        target.commit([PartFile(name, 1, 1) for name in kept])
+        target.clean()
+    out = tmp_path / "out"
+    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()) == [
+        "_SUCCESS",
+        "k=a/part-00000-new.parquet",
+        "k=new/part-00001-new.parquet",
+    ]
+    assert not (out / "k=lost").exists()
+
+
+def test_columns_that_name_folders_are_checked() -> None:
+    """Doubles name no folder, all columns leave nothing for the files, and the argument is a list."""
+    schema = pa.schema([("k", pa.string()), ("x", pa.float64())])
+    assert _file_schema(schema, ["k"]).names == ["x"]
+    with pytest.raises(SchemaError, match="'x' is double, and folders are named by"):
+        _file_schema(schema, ["x"])
+    with pytest.raises(SchemaError, match="'nope' does not exist"):
+        _file_schema(schema, ["nope"])
+    with pytest.raises(SchemaError, match="nothing is left for the files"):
+        _file_schema(schema.remove(1), ["k"])
+    with pytest.raises(TypeError, match=r"a list of columns: \['k'\]"):
+        _file_schema(schema, "k")

@@ -128,7 +128,7 @@ def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
         "sample of n asc nulls first, s desc nulls last, to_one, blocking_sort_merge",
         "combine: find ranges of",
         "operator: sort by n asc nulls first",
-        "range(#place#)",
+        "range, blocking_sort_merge",
     ):
         assert part in text
 

@@ -41,7 +41,6 @@ def test_commit_ships_a_prefix_and_writing_goes_on() -> None:
     target, _ = builder()
     assert target.commit() is None
     target.append(memoryview(b"12345678"))
-    assert target.uncommitted == 8
     assert target.commit() == BufferSlice(7, 0, 8)
     assert target.commit() is None
     target.append(memoryview(b"abc"))
@@ -59,18 +58,6 @@ def test_alignment_never_leaves_the_segment() -> None:
     assert target.finish() == BufferSlice(7, 13, 0, finished=True)
 
 
-def test_alignment_holds_after_trimming_to_an_odd_size() -> None:
-    """A builder trimmed to 9 bytes, committed and trimmed up again goes on at 16, not at 9."""
-    target, _ = builder(32)
-    target.append(memoryview(b"123456789"))
-    target.trim(0)
-    assert target.commit() == BufferSlice(7, 0, 9)
-    assert target.is_full
-    target.trim(32)
-    target.append(memoryview(b"x"))
-    assert target.commit() == BufferSlice(7, 16, 1)
-
-
 def test_finish_ships_the_rest_once() -> None:
     """The last piece is marked, may be empty, and comes once; afterwards nothing can be written."""
     target, _ = builder()
@@ -86,42 +73,12 @@ def test_finish_ships_the_rest_once() -> None:
     assert empty.finish() == BufferSlice(7, 0, 0, finished=True)
 
 
-def test_trim_clamps_to_what_is_written_and_to_the_segment() -> None:
-    """Trimming up stops at the segment, down at what is written; a negative size is an error."""
-    target, _ = builder(32)
-    target.trim(1000)
-    assert target.size == 32
-    target.append(memoryview(bytes(10)))
-    target.trim(16)
-    assert target.remaining == 6
-    target.trim(4)
-    assert (target.size, target.is_full) == (10, True)
-    with pytest.raises(ValueError, match="-1"):
-        target.trim(-1)
-
-
-def test_writing_in_place() -> None:
-    """What is written into the free space counts once it is advanced over, and no further than the size."""
-    target, memory = builder(16)
-    target.append(memoryview(b"ab"))
-    target.trim(8)
-    space = target.free_space()
-    assert len(space) == 6
-    space[:3] = b"cde"
-    target.advance(3)
-    assert target.finish() == BufferSlice(7, 0, 5, finished=True)
-    assert memory[:5] == b"abcde"
-    for wrong in (-1, 1):
-        with pytest.raises(ValueError, match="do not fit"):
-            target.advance(wrong)
-
-
 @given(
     size=st.integers(1, 100),
-    steps=st.lists(st.one_of(st.binary(max_size=40), st.just("commit"), st.integers(0, 120)), max_size=20),
+    steps=st.lists(st.one_of(st.binary(max_size=40), st.just("commit")), max_size=20),
 )
-def test_pieces_hold_what_was_taken_in_order(size: int, steps: list[bytes | str | int]) -> None:
-    """Whatever is appended, committed and trimmed: the pieces joined are the bytes taken; the books accept them."""
+def test_pieces_hold_what_was_taken_in_order(size: int, steps: list[bytes | str]) -> None:
+    """Whatever is appended and committed: the pieces joined are the bytes taken; the books accept them."""
     target, memory = builder(size)
     references = SegmentReferences(8, size)
     task = references.attach("t")
@@ -132,8 +89,6 @@ def test_pieces_hold_what_was_taken_in_order(size: int, steps: list[bytes | str 
             count = target.append(memoryview(step))
             taken += step[:count]
             assert count == len(step) or target.is_full
-        elif isinstance(step, int):
-            target.trim(step)
         elif (piece := target.commit()) is not None:
             pieces.append(piece)
     last = target.finish()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench without Spark: rows, checks, medians, tables."""
+"""The bench without Spark: rows, checks, medians, pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench import rows, tables
+from penstock.bench import catalogue, pages, rows
 from penstock.bench.cases import SmallAndAll
 from penstock.bench.environment import PeakMemory, environment_pids, private_bytes
 from penstock.bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
@@ -63,7 +63,7 @@ def test_sides_take_turns_and_are_checked() -> None:
     """Ours, theirs, settled before each, after few rows that choose Spark's partitions; the first turn is dropped."""
     calls: list[str] = []
     case = Case(
-        "c",
+        catalogue.PIPELINED,
         lambda small: calls.append(f"p{small:d}"),
         lambda small, partitions: calls.append(f"s{small:d}"),
         lambda answer, small: None,
@@ -78,26 +78,69 @@ def test_sides_take_turns_and_are_checked() -> None:
 
 def test_ratios() -> None:
     """Above one is better for Penstock, in seconds as in bytes a second."""
-    assert Outcome("a", penstock=(1.0, 3.0, 2.0), spark=(8.0,)).ratio == 4
-    assert Outcome("a", penstock=(8.0,), spark=(2.0,), unit=RATE).ratio == 4
-    assert Outcome("a", penstock=(8.0,)).ratio is None
+    assert Outcome(catalogue.BLOCKING, penstock=(1.0, 3.0, 2.0), spark=(8.0,)).ratio == 4
+    assert Outcome(catalogue.SLOPE, penstock=(8.0,), spark=(2.0,), unit=RATE).ratio == 4
+    assert Outcome(catalogue.BLOCKING, penstock=(8.0,)).ratio is None
 
 
-def test_readme_is_written_between_its_marks(tmp_path: Path) -> None:
-    """Twice gives the same; the rest stays; a file without marks is refused."""
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{tables.START}\nold\n{tables.END}\nafter\n")
-    text = tables.markdown([Outcome("case", 10, 320, (0.5,), (2.0,), 4), Outcome("own", penstock=(3.0,))], MACHINE)
-    tables.write_readme(readme, text)
-    once = readme.read_text()
-    tables.write_readme(readme, text)
-    assert readme.read_text() == once
-    assert once.startswith("before\n")
-    assert once.endswith(f"{tables.END}\nafter\n")
-    assert "| case | 10 | 0 kB | 500 ms | 2.00 s (4) | 4.0 |" in once
-    assert "2 cores" in once
-    with pytest.raises(SettingError):
-        tables.write_readme(tmp_path / "none", text)
+def _catalogued() -> list[catalogue.Row]:
+    """Every row of the catalogue, wherever it lies there."""
+    found: list[catalogue.Row] = []
+    left = list(vars(catalogue).values())
+    while left:
+        value = left.pop(0)
+        if isinstance(value, dict | tuple):
+            left += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, catalogue.Row) and value not in found:
+            found.append(value)
+    return found
+
+
+def test_each_label_has_one_meaning() -> None:
+    """No two rows share a label, each says something, stands in a section of the page, and five are the README's."""
+    rows = _catalogued()
+    assert len({row.label for row in rows}) == len(rows) > 25
+    assert all(row.meaning and row.section in catalogue.SECTIONS for row in rows)
+    assert len(set(catalogue.IN_README)) == 5
+
+
+def test_both_pages_are_written_between_their_marks(tmp_path: Path) -> None:
+    """Five rows go into the README, all with their meanings to the other page; twice gives the same."""
+    readme, page = tmp_path / "README.md", tmp_path / "benchmarks.md"
+    for path in (readme, page):
+        path.write_text(f"before\n{pages.START}\nold\n{pages.END}\nafter\n")
+    outcomes = [Outcome(row, 10, 320, (0.5,), (2.0,), 4) for row in _catalogued() if row in catalogue.IN_README]
+    outcomes += [Outcome(row, penstock=(3.0,)) for row in _catalogued() if row not in catalogue.IN_README]
+    pages.write_pages(readme, page, outcomes, MACHINE)
+    once = readme.read_text(), page.read_text()
+    pages.write_pages(readme, page, outcomes, MACHINE)
+    assert (readme.read_text(), page.read_text()) == once
+    for text in once:
+        assert text.startswith("before\n")
+        assert text.endswith(f"{pages.END}\nafter\n")
+        assert "old" not in text.splitlines()
+        assert "2 cores" in text
+        assert f"| {catalogue.FEW_ROWS.label} | 10 | 0 kB | 500 ms | 2.00 s (4) | 4.0 |" in text
+        assert max(map(len, text.splitlines())) <= 120
+    assert once[0].count("\n| ") == 1 + 5
+    prose = " ".join(once[1].split())
+    for row in _catalogued():
+        assert f"\n| {row.label} |" in once[1]
+        assert f"**{row.label}**: {row.meaning}" in prose
+
+
+def test_nothing_is_written_where_a_page_has_no_marks(tmp_path: Path) -> None:
+    """Nor where two outcomes have one label: both pages stay as they are."""
+    readme, page = tmp_path / "README.md", tmp_path / "benchmarks.md"
+    marks = f"{pages.START}\n{pages.END}\n"
+    readme.write_text(marks)
+    outcome = Outcome(catalogue.PIPELINED, penstock=(1.0,))
+    with pytest.raises(SettingError, match="benchmarks"):
+        pages.write_pages(readme, page, [outcome], MACHINE)
+    page.write_text(marks)
+    with pytest.raises(ValueError, match="exchange by an integer, pipelined"):
+        pages.write_pages(readme, page, [outcome, outcome], MACHINE)
+    assert readme.read_text() == page.read_text() == marks
 
 
 def test_memory_of_processes() -> None:

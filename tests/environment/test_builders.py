@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
-from penstock.network.attachment import ALL
+from penstock.link.frames import ALL
 from penstock.partition import stretched_file
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.environment.blocking import BlockingPartition, Home
-from penstock.environment.file_view import AHEAD, ServedFileView
+from penstock.environment.file_view import ServedFileView
 from penstock.environment.folders import remove_folder
+from penstock.environment.read_ahead import AHEAD
 from penstock.environment.reading import FileReads
 from penstock.partition import PartitionRegistry, PartitionState
 from penstock.partition.file_output import FileOptions
@@ -109,7 +110,7 @@ class Reader:
 
     def take(self) -> None:
         """Take all there is; every chunk is sent at once, and its buffer granted again."""
-        self.most_ready = max(self.most_ready, len(self.view._ready))
+        self.most_ready = max(self.most_ready, len(self.view._ahead))
         while self.view.is_available and self.view.failure is None:
             item = self.view.poll()
             assert item is not None
@@ -170,7 +171,7 @@ def test_many_readers_get_their_ranges_within_the_memory(tmp_path: Path, layout:
             assert sorted(reader.rows) == expected
             assert reader.events == [EndOfData(), bench.partition.end_of(first, count)]
             reader.counter.verify(bench.partition.end_of(first, count), "here")
-            assert reader.most_ready <= min(AHEAD, 2) + 2  # the credit's chunks, and the two events
+            assert reader.most_ready <= min(AHEAD, 2)
             reader.view.release()
         assert bench.partition.state is PartitionState.CONSUMED
 
@@ -221,7 +222,7 @@ def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) ->
 
     async def body(bench: Bench) -> None:
         reader = Reader(bench, 0, SUBPARTITIONS, credit=AHEAD)
-        await until(lambda: len(reader.view._ready) > 1, [])
+        await until(lambda: len(reader.view._ahead) > 1, [])
         reader.view.release()
         reader.view.release()
         assert reader.view.poll() is None
@@ -273,7 +274,7 @@ def test_a_reader_in_mid_data_outlives_the_partition_or_hears_how_it_ended(tmp_p
 
     async def body(bench: Bench) -> None:
         reader = Reader(bench, 0, SUBPARTITIONS, credit=1)
-        await until(lambda: len(reader.view._ready) == 1, [])
+        await until(lambda: len(reader.view._ahead) == 1, [])
         bench.registry.expire([PARTITION])
         remove_folder(bench.partition.files.folder)
         await until(lambda: reader.view.failure is not None, [reader])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.environment.folders import Folders, remove_folder
-from penstock.network.rendezvous import Rendezvous, rendezvous, sweep
+from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.settings import BlockingSettings

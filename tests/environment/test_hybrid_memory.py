@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hybrid_views import SEGMENT, eventually, host_of, on_loop
+from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 from penstock.buffer import DataType
 from penstock.environment.host import Host
-from penstock.environment.hybrid_port import HybridPort, WriterRequest
+from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.inputs import Channel
 from penstock.environment.remote import ChannelBuffers, RemoteSource
-from penstock.network.attachment import FINISHED
+from penstock.link.calls import OpenWriter
+from penstock.link.frames import FINISHED
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.hybrid_cursor import Next
@@ -35,21 +36,20 @@ class Task:
         self.at_hand: list[int] = []
         self.folder = ""
         self._open: dict[int, tuple[int, int]] = {}
-        self._holdings = host.references.attach(f"task {number}")
-        request = WriterRequest(
-            number, PartitionId("job-e0", number, 1), subpartitions, False, PartitionKind.HYBRID_FULL
-        )
-        session: Any = self
-        self.port = HybridPort(host, session, self._holdings, request)
+        self._holdings = host.memory.references.attach(f"task {number}")
+        partition = PartitionId("job-e0", number, 1)
+        request = OpenWriter(number, PRODUCER, partition, subpartitions, False, PartitionKind.HYBRID_FULL)
+        line: Any = self
+        self.port = HybridPort(host.hybrid, line, self._holdings, request)
         self.result = self.port.partition
 
     def grant(self, port: int, segment: int) -> None:
-        """The session's part: segments to write into."""
+        """The line's part: segments to write into."""
         self.at_hand.append(segment)
-        self.host.schedule_turn()
+        self.host.turn.wake()
 
     def store(self, port: int, folder: str) -> None:
-        """The session's part: where to store."""
+        """The line's part: where to store."""
         self.folder = folder
 
     def begin(self, subpartition: int) -> None:
@@ -64,7 +64,7 @@ class Task:
         is_full = offset + length == SEGMENT
         if not is_full:
             self._open[subpartition] = (segment, offset + length)
-        self.port.take_slice(FINISHED if is_full else 0, subpartition, segment, offset, length)
+        self.port.take_slice(subpartition, segment, offset, length | FINISHED if is_full else length)
 
     def ship_all(self, subpartition: int) -> None:
         """Fill what is at hand, and what comes for it."""
@@ -86,11 +86,11 @@ def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]])
         host = host_of(folder, segments)
         try:
             await test(host)
-            for result in list(host.hybrid._results):
+            for result in list(host.arbiter._holders):
                 if result.port is not None:
                     result.port.fail("the test is over")
                 result.release()
-            host.pool.check()
+            host.memory.pool.check()
         finally:
             await host.close()
 
@@ -110,7 +110,7 @@ def test_readers_that_stand_still_keep_nobody_from_what_is_free(tmp_path: Path) 
         for subpartition in (1, 2, 3):
             task.begin(subpartition)
         for guaranteed in (25, 25, 8):
-            host.pool.reserve_exclusive(guaranteed)
+            host.memory.pool.reserve_exclusive(guaranteed)
         task.ship_all(0)
         await task.overdraw()
         assert task.result.core.lent == 24
@@ -126,7 +126,7 @@ def test_what_writers_hold_beyond_a_share_of_nothing_is_given_up(tmp_path: Path)
         for task in first:
             task.ship(0)
         later = [Task(host, number, 2) for number in range(4, 8)]
-        assert host.pool.free == 0
+        assert host.memory.pool.free == 0
         for task in later:
             task.ship_all(0)
             await task.overdraw()
@@ -139,12 +139,12 @@ def test_what_another_writer_ships_is_taken_for_who_waits(tmp_path: Path) -> Non
 
     async def test(host: Host) -> None:
         giving = Task(host, 1, 4)
-        rest = host.pool.reserve_exclusive(52)
+        rest = host.memory.pool.reserve_exclusive(52)
         while rest.request() is not None:
             pass
         waiting = Task(host, 2, 4)
-        while host.pool.free:
-            host.pool.create_local_pool(1, 1, owner="the rest").request()
+        while host.memory.pool.free:
+            host.memory.pool.create_local_pool(1, 1, owner="the rest").request()
         subpartition = 0
         while waiting.at_hand:
             waiting.begin(subpartition)
@@ -180,12 +180,12 @@ def test_an_ended_channel_leaves_its_credit_to_the_others(tmp_path: Path, exclus
     """It was told of eight buffers, which then came as one. When it has ended, its gate's floating ones are free."""
 
     async def test(host: Host) -> None:
-        floating = host.pool.create_local_pool(1, 8, owner="the gate")
-        own = host.pool.reserve_exclusive(exclusive) if exclusive else None
+        floating = host.memory.pool.create_local_pool(1, 8, owner="the gate")
+        own = host.memory.pool.reserve_exclusive(exclusive) if exclusive else None
         gate: Any = Gate()
         descriptor: Any = None
         channel = Channel(0, descriptor, 0, 1)
-        source = RemoteSource(host, gate, channel, ChannelBuffers(floating, own))
+        source = RemoteSource(host.memory, gate, channel, ChannelBuffers(floating, own))
         request = ChannelRequest(PartitionId("job-e0", 0, 1), 0, 0)
         connection = ConnectionCore("a server")
         source.remote = connection.open_channel(request, source, source.credit)
@@ -196,12 +196,11 @@ def test_an_ended_channel_leaves_its_credit_to_the_others(tmp_path: Path, exclus
         connection.receive(BufferResponse(header, end))
         assert source.is_available
         assert source.failure is None
-        source.acknowledge(0)
         source.release()
         assert floating.requested == 0
         for action in gate.at_end:
             action()
-        assert host.pool.free == 32
+        assert host.memory.pool.free == 32
         floating.lazy_destroy()
 
     memory(tmp_path / "host", 32, test)

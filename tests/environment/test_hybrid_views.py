@@ -4,38 +4,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 from penstock.buffer import BufferSlice
-from penstock.environment.host import Host, HostConfig
+from penstock.buffer.view import CreditListener, Resumable, SubpartitionView
 from penstock.environment.hybrid import HybridResult
-from penstock.environment.hybrid_port import WriterRequest
 from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
-from penstock.network.attachment import EXTENTS, FILE
-from penstock.network.rendezvous import Rendezvous
+from penstock.link.calls import OpenWriter
+from penstock.link.control import unpack
+from penstock.link.frames import EXTENTS, FILE
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.partition.tiers import OWN
-from penstock.partition.view import SubpartitionView
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind, Settings
-from penstock.shuffle.control import unpack
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
 
-SEGMENT = 4096
 SEGMENTS = 32
 PARTITION = PartitionId("job-e0", 0, 1)
-
-
-def host_of(folder: Path, segments: int) -> Host:
-    """A host of so many small segments, its files in this folder."""
-    size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
-    settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
-    return Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
 
 
 class Bench:
@@ -44,9 +33,9 @@ class Bench:
     def __init__(self, folder: Path, kind: PartitionKind = PartitionKind.HYBRID_FULL) -> None:
         folder.mkdir()
         self.host = host_of(folder, SEGMENTS)
-        self.pool = self.host.pool.create_local_pool(1, SEGMENTS, owner="the test")
-        self.writer = self.host.references.attach("the test")
-        self.result: HybridResult = self.host.hybrid.register(WriterRequest(1, PARTITION, 2, False, kind))
+        self.pool = self.host.memory.pool.create_local_pool(1, SEGMENTS, owner="the test")
+        self.writer = self.host.memory.references.attach("the test")
+        self.result: HybridResult = self.host.hybrid.register(OpenWriter(1, PRODUCER, PARTITION, 2, False, kind))
         self.written = [b"", b""]
         self.own: StretchedFile | None = None
 
@@ -55,7 +44,7 @@ class Bench:
         segment = self.pool.request()
         assert segment is not None
         self.writer.grant(segment, self.pool)
-        self.host.memory.view(segment)[:] = bytes([byte]) * SEGMENT
+        self.host.memory.segments.view(segment)[:] = bytes([byte]) * SEGMENT
         piece = BufferSlice(segment, 0, SEGMENT, finished=True)
         self.writer.commit(piece, 1)
         self.result.core.add(subpartition, piece)
@@ -91,18 +80,10 @@ class Bench:
         if self.own is not None:
             self.own.close()
         self.result.release()
-        await eventually(lambda: self.host.pool.free == SEGMENTS, "memory to come back")
-        self.host.references.check()
-        self.host.pool.check()
+        await eventually(lambda: self.host.memory.pool.free == SEGMENTS, "memory to come back")
+        self.host.memory.references.check()
+        self.host.memory.pool.check()
         await self.host.close()
-
-
-async def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Turn the loop until the condition holds."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, f"waited for {what}"
-        await asyncio.sleep(0.001)
 
 
 def damage(path: Path, position: int) -> None:
@@ -132,6 +113,11 @@ class Reader:
     def _call(self) -> None:
         self.called = True
 
+    def grant(self, buffers: int) -> None:
+        """Credit, which only a view for a reader elsewhere asks for."""
+        if isinstance(self.view, CreditListener):
+            self.view.on_credit(buffers)
+
     def take(self) -> bool:
         """Take what there is; whether that was the end."""
         while self.called and self.view.is_available and not self._is_at_end:
@@ -140,14 +126,14 @@ class Reader:
             assert item is not None
             if isinstance(item.payload, BufferSlice):
                 piece = item.payload
-                self.data += bytes(self.bench.host.memory.view(piece.segment, piece.offset, piece.length))
-                self.bench.host.references.release(piece.segment)
+                self.data += bytes(self.bench.host.memory.segments.view(piece.segment, piece.offset, piece.length))
+                self.bench.host.memory.references.release(piece.segment)
             elif item.data_type == EXTENTS:
                 self._read(unpack(item.payload))
             elif item.is_buffer:
                 self.data += item.payload
                 self.longest = max(self.longest, len(item.payload))
-                self.view.on_credit(1)
+                self.grant(1)
             else:
                 self.events.append(decode_event(item.payload))
             if item.recycle is not None:
@@ -165,12 +151,8 @@ class Reader:
             self.data += whole[skip:]
             self.files += 1
         assert not self.view.is_available, "the next extents came before these were begun"
+        assert isinstance(self.view, Resumable)
         self.view.resume()
-
-
-def on_loop(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine to its end."""
-    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
 SERVED = pytest.mark.parametrize("served", [False, True], ids=["local", "served"])
@@ -183,7 +165,7 @@ def test_what_leaves_memory_between_the_call_and_the_poll_is_read_from_storage(t
     async def test() -> None:
         bench = Bench(tmp_path / "host")
         reader = Reader(bench, served, 0, 2)
-        reader.view.on_credit(3)
+        reader.grant(3)
         for number in range(8):
             bench.write(number % 2, number)
         bench.finish()
@@ -206,7 +188,7 @@ def test_memory_and_storage_take_turns(tmp_path: Path, served: bool) -> None:
     async def test() -> None:
         bench = Bench(tmp_path / "host")
         reader = Reader(bench, served)
-        reader.view.on_credit(2)
+        reader.grant(2)
         for turn in range(4):
             for number in range(5):
                 bench.write(0, 10 * turn + number)
@@ -235,15 +217,16 @@ def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -
         for number in range(6):
             bench.write(number % 2, number)
         bench.finish()
-        await eventually(lambda: files(tmp_path) == ["data", "index"], "the index")
-        await eventually(lambda: not bench.host.hybrid.held and bench.host.pool.free == SEGMENTS, "memory")
-        late = bench.host.local_view(PARTITION, 0, 2, lambda: None)
+        await eventually(lambda: bool(bench.result._index), "the index")
+        assert files(tmp_path) == ["data", "index"]
+        await eventually(lambda: not bench.host.arbiter.held and bench.host.memory.pool.free == SEGMENTS, "memory")
+        late = bench.host.partitions.local_view(PARTITION, 0, 2, lambda: None)
         item = late.poll()
         assert item is not None
         assert item.data_type == FILE
         assert unpack(item.payload)["layout"] == "hybrid"  # type: ignore[arg-type]
         late.release()
-        early.view.on_credit(2)
+        early.grant(2)
         early.called = True
         await eventually(early.take, "the early reader's end")
         assert early.data == bench.written[0]
@@ -260,14 +243,14 @@ def test_a_writers_long_extents_come_in_order_with_what_is_in_memory(tmp_path: P
     async def test() -> None:
         bench = Bench(tmp_path / "host")
         reader = Reader(bench, served, 0, 2)
-        reader.view.on_credit(2)
+        reader.grant(2)
         for turn in range(3):
             for subpartition in range(2):
                 bench.write(subpartition, 10 * turn + subpartition)
                 await bench.store(subpartition, 50 + 10 * turn + subpartition, 10 * SEGMENT + turn)
                 await asyncio.sleep(0)
                 reader.take()
-                assert bench.host.results.reads.bytes_held <= 4 * SEGMENT
+                assert bench.host.reads.bytes_held <= 4 * SEGMENT
         bench.finish()
         await eventually(reader.take, "the reader's end")
         assert reader.data == b"".join(bench.written)
@@ -286,7 +269,7 @@ def test_a_damaged_long_extent_is_refused_whole(tmp_path: Path) -> None:
         extent = await bench.store(0, 7, 10 * SEGMENT)
         damage(Path(bench.result.addresses[OWN]), extent.offset + extent.length - 1)
         reader = Reader(bench, served=True)
-        reader.view.on_credit(2)
+        reader.grant(2)
         await eventually(lambda: reader.view.failure is not None, "the failure")
         assert isinstance(reader.view.failure, IncompleteDataError)
         assert not reader.data
@@ -306,10 +289,10 @@ def test_a_reader_that_leaves_while_its_extent_is_read_leaves_nothing(tmp_path: 
         bench.result.core.relieve(SEGMENTS)
         await eventually(lambda: bench.result.core.held == 0, "memory to be given up")
         reader = Reader(bench, served=True)
-        reader.view.on_credit(4)
-        assert bench.host.results.reads.bytes_held > 0
+        reader.grant(4)
+        assert bench.host.reads.bytes_held > 0
         reader.view.release()
-        await eventually(lambda: bench.host.results.reads.bytes_held == 0, "the permit")
+        await eventually(lambda: bench.host.reads.bytes_held == 0, "the permit")
         assert files(tmp_path) == ["data"]
         await bench.close()
         assert not files(tmp_path)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import SegmentMemory
+from penstock.link.welcome import Welcome
 from penstock.services.local.kept_memory import KeptMemory
-from penstock.services.local.welcome import Welcome
 
 SIZE = 8192
 
@@ -23,9 +23,9 @@ def memory() -> Iterator[SegmentMemory]:
         yield created
 
 
-def welcome(memory: SegmentMemory, environment: str = "first") -> Welcome:
+def welcome(memory: SegmentMemory, environment: str = "first") -> tuple[Welcome, int]:
     """What an environment tells a task, with a descriptor of its own."""
-    return Welcome(environment, "", memory.count, memory.segment_size, os.dup(memory.fd))
+    return Welcome(environment, "", memory.count, memory.segment_size), os.dup(memory.fd)
 
 
 def descriptors() -> int:
@@ -37,13 +37,13 @@ def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
     """The second welcome's descriptor is closed, and what the map shows is the environment's memory."""
     kept = KeptMemory()
     kept.keep()
-    first = kept.take(welcome(memory))
+    first = kept.take(*welcome(memory))
     stale = first.view(0)
     kept.give_back("first", first)
     with pytest.raises(ValueError, match="released"):
         stale[0] = 1
     before = descriptors()
-    second = kept.take(welcome(memory))
+    second = kept.take(*welcome(memory))
     assert second is first
     assert descriptors() == before
     memory.view(1)[:3] = b"abc"
@@ -55,7 +55,7 @@ def test_nothing_is_kept_unless_that_was_asked_for(memory: SegmentMemory) -> Non
     """A process that is no worker of Spark's unmaps at the end of its task."""
     kept = KeptMemory()
     before = descriptors()
-    first = kept.take(welcome(memory))
+    first = kept.take(*welcome(memory))
     kept.give_back("first", first)
     assert first.closed
     assert descriptors() == before
@@ -65,14 +65,14 @@ def test_another_environments_memory_takes_the_place(memory: SegmentMemory) -> N
     """An application whose environment was lost: the old memory goes as soon as the new one is mapped."""
     kept = KeptMemory()
     kept.keep()
-    old = kept.take(welcome(memory))
+    old = kept.take(*welcome(memory))
     kept.give_back("first", old)
     with SegmentMemory.create(1, SIZE) as other:
-        new = kept.take(welcome(other, "second"))
+        new = kept.take(*welcome(other, "second"))
         assert old.closed
         assert new.count == 1
         kept.give_back("second", new)
-        assert kept.take(welcome(other, "second")) is new
+        assert kept.take(*welcome(other, "second")) is new
         new.close()
 
 
@@ -81,10 +81,10 @@ def test_two_tasks_at_a_time_have_maps_of_their_own(memory: SegmentMemory) -> No
     kept = KeptMemory()
     kept.keep()
     before = descriptors()
-    first, second = kept.take(welcome(memory)), kept.take(welcome(memory))
+    first, second = kept.take(*welcome(memory)), kept.take(*welcome(memory))
     assert first is not second
     kept.give_back("first", first)
     kept.give_back("first", second)
     assert (first.closed, second.closed) == (True, False)
-    kept.take(welcome(memory)).close()
+    kept.take(*welcome(memory)).close()
     assert descriptors() == before

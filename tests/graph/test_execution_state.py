@@ -15,32 +15,32 @@ from penstock.graph.execution_state import (
     ExecutionEvent,
     ExecutionLifecycle,
     ExecutionState,
-    IllegalTransitionError,
-    as_markdown,
 )
+from penstock.shuffle.errors import IllegalTransitionError
+from penstock.shuffle.lifecycle import as_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "execution-states.md"
 
 
 def test_the_page_shows_the_table() -> None:
     """docs/execution-states.md holds the table as the code has it."""
-    assert as_markdown() in PAGE.read_text(encoding="utf-8")
+    assert as_markdown(TRANSITIONS) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_usual_life() -> None:
     """Created to finished, in Flink's order."""
     life = ExecutionLifecycle("v0.0")
     event = ExecutionEvent
-    states = [life.handle(e).value for e in (event.SCHEDULE, event.DEPLOY, event.INITIALIZE, event.RUN, event.FINISH)]
+    states = [life.move(e).value for e in (event.SCHEDULE, event.DEPLOY, event.INITIALIZE, event.RUN, event.FINISH)]
     assert states == ["SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING", "FINISHED"]
 
 
 def test_an_illegal_step_tells_the_story() -> None:
     """An event that the state does not allow raises with the name and the events so far, and changes nothing."""
     life = ExecutionLifecycle("job/v3.1#7")
-    life.handle(ExecutionEvent.SCHEDULE)
-    with pytest.raises(IllegalTransitionError, match=r"job/v3.1#7: event finish .* SCHEDULED.*schedule -> SCHEDULED"):
-        life.handle(ExecutionEvent.FINISH)
+    life.move(ExecutionEvent.SCHEDULE)
+    with pytest.raises(IllegalTransitionError, match=r"job/v3.1#7: 'finish' in state SCHEDULED .*so far: schedule$"):
+        life.move(ExecutionEvent.FINISH)
     assert life.state is ExecutionState.SCHEDULED
 
 
@@ -61,7 +61,7 @@ def test_any_events_keep_to_the_table(events: list[ExecutionEvent]) -> None:
     for event in events:
         before = life.state
         try:
-            after = life.handle(event)
+            after = life.move(event)
         except IllegalTransitionError:
             assert (before, event) not in TRANSITIONS
             assert life.state is before

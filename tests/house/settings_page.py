@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from penstock.shuffle.settings import KEYS, Settings, parse_bool, parse_seconds, parse_size
@@ -35,7 +36,8 @@ def render() -> str:
         if part != concern:
             concern = part
             kind = type(getattr(settings, part))
-            parts += [f"\n## {part}\n\n{kind.__doc__.strip()}\n", "\n| key | default | takes |\n|---|---|---|\n"]
+            heading = f"\n## {part}\n\n{inspect.cleandoc(kind.__doc__)}\n"
+            parts += [heading, "\n| key | default | takes |\n|---|---|---|\n"]
         parts.append(f"| `{key}` | {_show(getattr(getattr(settings, part), name), parse)} | {_takes(parse)} |\n")
     return "".join(parts)
 

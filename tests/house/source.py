@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,18 +51,23 @@ class Module:
         """Its length."""
         return self.text.count("\n")
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """The whole tree, walked once for all tests."""
+        return tuple(ast.walk(self.tree))
+
     def functions(self) -> list[Function]:
         """All functions and methods, nested ones too."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+        return [node for node in self.nodes if isinstance(node, Function)]
 
     def classes(self) -> list[ast.ClassDef]:
         """All classes."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     def imports(self) -> list[tuple[str, int]]:
         """Every module or name imported, with its line, wherever in the file."""
         found = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [(alias.name, node.lineno) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -74,7 +79,13 @@ class Module:
 def modules(*roots: str) -> tuple[Module, ...]:
     """The Python files below these folders of the repository."""
     paths = sorted(path for root in roots for path in (ROOT / root).rglob("*.py") if "__pycache__" not in path.parts)
-    return tuple(Module(path, text, ast.parse(text)) for path in paths for text in [path.read_text()])
+    return tuple(_module(path) for path in paths)
+
+
+@cache
+def _module(path: Path) -> Module:
+    text = path.read_text()
+    return Module(path, text, ast.parse(text))
 
 
 @cache

@@ -17,12 +17,12 @@ from typing import TypeVar
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.events import WORKER
-from penstock.job.master_core import MasterCore
-from penstock.job.parts import LaunchPart
-from penstock.job.result import JobResult
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import Deadline, DeadlineKind
+from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, TaskId, WorkerId
+from penstock.job.core.master_core import MasterCore
+from penstock.job.core.result import JobResult
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.settings import RestartSettings
@@ -31,21 +31,31 @@ _T = TypeVar("_T")
 Place = tuple[int, int]
 
 
+def workers_job(number: int) -> SparkJobId:
+    """The Spark job of a launch of workers; the first is number 0."""
+    return SparkJobId(SparkJobKind.WORKERS, number)
+
+
+def frame_job(number: int) -> SparkJobId:
+    """The Spark job of one reading of a DataFrame; the first has the number of its vertex."""
+    return SparkJobId(SparkJobKind.FRAME, number)
+
+
 @dataclass(eq=False)
 class SparkTask:
     """A Spark task with a core: a worker, or the task of a DataFrame's partition."""
 
-    identity: AttemptId
-    part: int
+    identity: TaskId
+    spark_job: SparkJobId
     environment: str
     call: int | None = None
     attempt: AttemptId | None = None
     is_over: bool = False
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> tuple[str, SparkJobId]:
         """Its Spark job."""
-        return self.identity.job, self.part
+        return self.identity.job, self.spark_job
 
 
 @dataclass(eq=False)
@@ -76,10 +86,11 @@ class Cluster:
         self.now = 0.0
         self.pace = 0.001
         self.todo: list[Step] = []
-        self.queue: deque[tuple[str, int, AttemptId]] = deque()
+        self.queue: deque[tuple[str, SparkJobId, TaskId]] = deque()
         self.tasks: list[SparkTask] = []
-        self.open: dict[tuple[str, int], int] = {}
-        self.deadlines: list[tuple[float, str, str]] = []
+        self.open: dict[tuple[str, SparkJobId], int] = {}
+        self.deadlines: list[tuple[float, str, Deadline]] = []
+        self.withdrawn: list[tuple[str, Deadline]] = []
         self.log: list[do.Instruction] = []
         self.ended: dict[str, Ended] = {}
         self.ends: Counter[str] = Counter()
@@ -155,7 +166,7 @@ class Cluster:
 
     def workers(self, job: str = "j1") -> list[SparkTask]:
         """The workers with a core."""
-        return [t for t in self.tasks if t.identity.job == job and t.identity.vertex == WORKER]
+        return [t for t in self.tasks if t.identity.job == job and isinstance(t.identity, WorkerId)]
 
     def task(self, vertex: int, subtask: int, job: str = "j1") -> SparkTask:
         """Who works on a subtask."""
@@ -213,7 +224,7 @@ class Cluster:
         """A task says how it ended; a worker will ask again, the task of a DataFrame ends."""
         attempt, task.attempt = task.attempt, None
         assert attempt is not None
-        if task.identity.vertex == WORKER:
+        if isinstance(task.identity, WorkerId):
             self._plan("ask", lambda: self._ask(task), task)
         else:
             self._plan("end", lambda: self._end(task), task)
@@ -228,7 +239,7 @@ class Cluster:
 
     def lose(self, task: SparkTask, cause: str = "its process died", *, retried: bool = True) -> None:
         """A task's process dies; Spark tries it again."""
-        attempt = task.attempt or task.identity
+        attempt: TaskId = task.attempt or task.identity
         self._drop(task)
         if retried:
             self._retry(task)
@@ -260,24 +271,33 @@ class Cluster:
         self.run()
         return found
 
-    def kill_part(self, job: str, part: int, error: str = "cancelled", *, cancelled: bool = True) -> None:
+    def kill_spark_job(
+        self, job: str, spark_job: SparkJobId, error: str = "cancelled", *, cancelled: bool = True
+    ) -> None:
         """Spark ends a Spark job; its tasks' ends are seen before and after, in any order."""
-        if (job, part) not in self.open:
+        if (job, spark_job) not in self.open:
             return
-        self.queue = deque(item for item in self.queue if item[:2] != (job, part))
-        for task in [task for task in self.tasks if task.key == (job, part)]:
+        self.queue = deque(item for item in self.queue if item[:2] != (job, spark_job))
+        for task in [task for task in self.tasks if task.key == (job, spark_job)]:
             attempt = task.attempt or task.identity
             self._drop(task)
             self._plan("lost", lambda attempt=attempt: self._say_lost(attempt))
-        self.open[job, part] = 0
-        self._plan("return", lambda: self._return(job, part, error, cancelled=cancelled))
+        self.open[job, spark_job] = 0
+        self._plan("return", lambda: self._return(job, spark_job, error, cancelled=cancelled))
 
-    def deadline(self, what: str, job: str = "j1") -> None:
+    def deadline(self, kind: DeadlineKind, job: str = "j1") -> None:
         """A deadline goes by, and all that follows happens; it must have been asked for."""
-        (entry, *_) = [entry for entry in self.deadlines if entry[1] == job and entry[2].startswith(what)]
+        (entry, *_) = [entry for entry in self.deadlines if entry[1] == job and entry[2].kind is kind]
         self.deadlines.remove(entry)
         self.now = max(self.now, entry[0])
         self.send(events.DeadlinePassed(job, entry[2]))
+        self.run()
+
+    def late_deadline(self, kind: DeadlineKind, job: str = "j1") -> None:
+        """A deadline that was withdrawn goes by all the same, and all that follows happens."""
+        (late, *_) = [item for item in self.withdrawn if item[0] == job and item[1].kind is kind]
+        self.withdrawn.remove(late)
+        self.send(events.DeadlinePassed(*late))
         self.run()
 
     def call(self) -> int:
@@ -306,16 +326,16 @@ class Cluster:
     def _forget(self, key: object) -> None:
         self.todo = [step for step in self.todo if step.key is not key]
 
-    def _start(self, job: str, part: int, identity: AttemptId) -> None:
+    def _start(self, job: str, spark_job: SparkJobId, identity: TaskId) -> None:
         environment = self.environments[self._placed % len(self.environments)]
         self._placed += 1
-        task = SparkTask(identity, part, environment)
+        task = SparkTask(identity, spark_job, environment)
         self.tasks.append(task)
         self._ask(task)
 
     def _ask(self, task: SparkTask) -> None:
         task.call = self.call()
-        self.send(events.TaskRegistered(task.call, task.identity, task.environment, "tcp://x:1", task.part))
+        self.send(events.TaskRegistered(task.call, task.identity, task.environment, "tcp://x:1", task.spark_job))
 
     def _end(self, task: SparkTask) -> None:
         self._drop(task)
@@ -328,7 +348,7 @@ class Cluster:
         if task.call is not None:
             self.hung_up.add(task.call)
 
-    def _one_less(self, key: tuple[str, int]) -> None:
+    def _one_less(self, key: tuple[str, SparkJobId]) -> None:
         if key in self.open:
             self.open[key] -= 1
             if self.open[key] == 0:
@@ -338,21 +358,20 @@ class Cluster:
         identity = task.identity
         if task.key in self.open:
             self._attempts += 1
-            again = AttemptId(identity.job, identity.vertex, identity.subtask, self._attempts)
-            self.queue.append((identity.job, task.part, again))
+            self.queue.append((identity.job, task.spark_job, again_as(identity, self._attempts)))
 
-    def _return(self, job: str, part: int, error: str | None = None, *, cancelled: bool = False) -> None:
-        if self.open.pop((job, part), None) is not None:
-            self.send(events.SparkJobReturned(job, part, error, cancelled))
+    def _return(self, job: str, spark_job: SparkJobId, error: str | None = None, *, cancelled: bool = False) -> None:
+        if self.open.pop((job, spark_job), None) is not None:
+            self.send(events.SparkJobReturned(job, spark_job, error, cancelled))
 
-    def _say_lost(self, attempt: AttemptId) -> None:
+    def _say_lost(self, attempt: TaskId) -> None:
         self.send(events.TaskLost(attempt, "killed"))
 
     def _note(self, instruction: do.Instruction) -> None:
         match instruction:
-            case do.LaunchSparkJobs(job, graph, parts):
-                for part in parts:
-                    self._launched(job, graph, part)
+            case do.LaunchSparkJobs(job, graph, spark_jobs):
+                for launched in spark_jobs:
+                    self._launched(job, graph, launched)
             case do.RegisterPartition():
                 self._plan("register", lambda: self._registered(instruction), instruction)
             case do.AnswerRegistration(call, attempt, answer):
@@ -361,30 +380,34 @@ class Cluster:
                 self._answered(call, None, None)
             case do.AnswerProducers(call):
                 self.answers[call] += 1
-            case do.StartDeadline(job, what, seconds):
-                self.deadlines.append((self.now + seconds, job, what))
+            case do.StartDeadline(job, deadline, seconds):
+                assert all(entry[1:] != (job, deadline) for entry in self.deadlines), "armed twice"
+                self.deadlines.append((self.now + seconds, job, deadline))
+            case do.WithdrawDeadline(job, deadline):
+                self.deadlines = [entry for entry in self.deadlines if entry[1:] != (job, deadline)]
+                self.withdrawn.append((job, deadline))
             case do.CancelTask(_, attempt):
                 self._stop(attempt)
-            case do.CancelSparkJobs(job, part):
-                self._plan("kill", lambda: self._kill(job, part))
+            case do.CancelSparkJobs(job, spark_job):
+                self._plan("kill", lambda: self._kill(job, spark_job))
             case do.ReleasePartitions(_, descriptors):
                 self.released.update(item.partition for item in descriptors)
             case do.CompleteJob(job, result, partitions):
                 self._job_over(job, Ended(result, None, partitions))
-            case do.FailJob(job, result, error) | do.RefuseJob(job, result, error):
+            case do.FailJob(job, result, error):
                 self._job_over(job, Ended(result, error))
             case _:
                 pass
 
-    def _launched(self, job: str, graph: JobGraph, part: LaunchPart) -> None:
-        if part.vertex is None:
-            places = [(WORKER, number) for number in part.workers]
-        else:
-            places = [(part.vertex, subtask) for subtask in range(self.frame_width(job, graph, part))]
-        self.open[job, part.part] = len(places)
-        for vertex, subtask in places:
+    def _launched(self, job: str, graph: JobGraph, launched: SparkJob) -> None:
+        tasks: list[TaskId] = [WorkerId(job, number, 0) for number in launched.workers]
+        if launched.vertex is not None:
+            width = self.frame_width(job, graph, launched)
+            tasks = [AttemptId(job, launched.vertex, subtask, 0) for subtask in range(width)]
+        self.open[job, launched.id] = len(tasks)
+        for task in tasks:
             self._attempts += 1
-            self.queue.append((job, part.part, AttemptId(job, vertex, subtask, self._attempts)))
+            self.queue.append((job, launched.id, again_as(task, self._attempts)))
 
     def _registered(self, instruction: do.RegisterPartition) -> None:
         partition, producer = instruction.partition, instruction.producer
@@ -398,10 +421,10 @@ class Cluster:
             self.lost.add(identity)
         self.send(events.PartitionRegistered(producer.attempt, instruction.edge, descriptor))
 
-    def frame_width(self, job: str, graph: JobGraph, part: LaunchPart) -> int:
+    def frame_width(self, job: str, graph: JobGraph, launched: SparkJob) -> int:
         """How many partitions a DataFrame has; the tasks of the others never come."""
-        assert part.vertex is not None
-        return graph.vertex(part.vertex).parallelism
+        assert launched.vertex is not None
+        return graph.vertex(launched.vertex).parallelism
 
     def _answered(self, call: int, attempt: AttemptId | None, answer: object) -> None:
         self.answers[call] += 1
@@ -425,14 +448,21 @@ class Cluster:
         if task.attempt == attempt:
             self.report(task, state="CANCELED", error="told to stop", error_type="TaskCancelledError")
 
-    def _kill(self, job: str, part: int | None) -> None:
-        for key in [key for key in self.open if key[0] == job and part in (None, key[1])]:
-            self.kill_part(*key)
+    def _kill(self, job: str, spark_job: SparkJobId | None) -> None:
+        for key in [key for key in self.open if key[0] == job and spark_job in (None, key[1])]:
+            self.kill_spark_job(*key)
 
     def _job_over(self, job: str, ended: Ended) -> None:
         self.ends[job] += 1
         self.ended[job] = ended
         self.deadlines = [entry for entry in self.deadlines if entry[1] != job]
+
+
+def again_as(task: TaskId, number: int) -> TaskId:
+    """Another Spark attempt of a task."""
+    if isinstance(task, WorkerId):
+        return WorkerId(task.job, task.number, number)
+    return AttemptId(task.job, task.vertex, task.subtask, number)
 
 
 def _place(entry: str) -> Place:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from penstock.graph.deployment import TaskDeployment
-from penstock.job.client import MasterClient
-from penstock.job.events import WORKER
+from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
 from penstock.job.launcher import LaunchRequest
-from penstock.job.parts import LaunchPart
-from penstock.job.sessions import ENVIRONMENT
+from penstock.job.shell.client import MasterClient
+from penstock.link.commands import Command
+from penstock.link.master import ENVIRONMENT, AttachEnvironment, RegisterTask, TaskFinished
+from penstock.link.wire import Request
 from penstock.shuffle import (
     AttemptId,
     JobShuffleContext,
@@ -24,9 +26,11 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMaster,
     ShuffleMasterContext,
-    control,
 )
 from penstock.shuffle.errors import ControlError, PenstockError
+
+A = TypeVar("A")
+C = TypeVar("C", bound=Command)
 
 DEADLINE = 20.0
 
@@ -102,58 +106,47 @@ class FakeEnvironment:
     def __init__(self, address: str, secret: bytes, name: str) -> None:
         self.name = name
         self.client = MasterClient(address, secret, ENVIRONMENT, name)
-        self.instructions: list[control.Message] = []
+        self.commands: list[Command] = []
         self.changed = threading.Condition()
         self.ended = threading.Event()
-        self.client.call(
-            control.ATTACH_ENVIRONMENT, {"environment": name, "address": "tcp://h:1", "host": "h", "pid": 1}
-        )
+        self.client.ask(AttachEnvironment(name, "tcp://h:1", "h", 1))
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def call(self, method: str, message: control.Message, timeout: float = DEADLINE) -> control.Message:
-        """A call in the environment's name."""
-        return self.client.call(method, {"environment": self.name, "address": "tcp://h:1", **message}, timeout)
+    def ask(self, request: Request[A], timeout: float = DEADLINE) -> A:
+        """A question in the environment's name."""
+        return self.client.ask(request, timeout)
 
-    def register(self, identity: AttemptId, part: int) -> TaskDeployment | None:
+    def register(self, task: TaskId, spark_job: SparkJobId) -> TaskDeployment | None:
         """A task asks for what to do; None: nothing more."""
-        wire = self.call(control.REGISTER_TASK, {"attempt": identity.to_wire(), "part": part}).get("deployment")
+        identity = task.to_attempt() if isinstance(task, WorkerId) else task
+        wire: Any = self.ask(RegisterTask(identity, spark_job.to_wire(), self.name, "tcp://h:1")).deployment
         return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
     def finished(self, attempt: AttemptId, state: str = "FINISHED", error: str = "", kind: str = "") -> None:
         """A task's end, in the words of Spark's side."""
-        message = {
-            "attempt": attempt.to_wire(),
-            "state": state,
-            "metrics": {"rows_out": 3},
-            "sizes": [],
-            "fingerprints": [],
-            "error": error,
-            "error_type": kind,
-            "lost": None,
-        }
-        self.call(control.TASK_FINISHED, message)
+        self.ask(TaskFinished(attempt, state, {"rows_out": 3.0}, error=error, error_type=kind))
 
-    def wait_for(self, op: str, count: int = 1) -> list[control.Message]:
-        """The instructions with this op, once there are as many."""
+    def wait_for(self, kind: type[C], count: int = 1) -> list[C]:
+        """The commands of this kind, once there are as many."""
         with self.changed:
-            ready = self.changed.wait_for(lambda: len(self._of(op)) >= count, DEADLINE)
-            assert ready, f"{count} x {op} expected, got {self.instructions}"
-            return self._of(op)
+            ready = self.changed.wait_for(lambda: len(self._of(kind)) >= count, DEADLINE)
+            assert ready, f"{count} x {kind.__name__} expected, got {self.commands}"
+            return self._of(kind)
 
     def close(self) -> None:
         """Hang up."""
         self.client.close()
         self._thread.join(DEADLINE)
 
-    def _of(self, op: str) -> list[control.Message]:
-        return [item for item in self.instructions if item["op"] == op]
+    def _of(self, kind: type[C]) -> list[C]:
+        return [command for command in self.commands if isinstance(command, kind)]
 
     def _listen(self) -> None:
         try:
-            for instruction in self.client.instructions({"environment": self.name}):
+            for command in self.client.commands():
                 with self.changed:
-                    self.instructions.append(instruction)
+                    self.commands.append(command)
                     self.changed.notify_all()
         except ControlError:
             pass
@@ -166,7 +159,7 @@ Task = Callable[[FakeEnvironment, TaskDeployment], None]
 
 
 class ThreadLauncher:
-    """Runs every worker, and every task of a DataFrame, as a thread; a part returns when its threads have ended."""
+    """Runs workers and tasks of DataFrames as threads; a Spark job returns when its threads have ended."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -181,36 +174,37 @@ class ThreadLauncher:
     def launch(self, request: LaunchRequest) -> None:
         """Start the threads."""
         self.launched.append(request.submission.job)
-        for part in request.parts:
-            threading.Thread(target=self._run_part, args=(request, part), daemon=True).start()
+        for launched in request.spark_jobs:
+            threading.Thread(target=self._run_spark_job, args=(request, launched), daemon=True).start()
 
-    def cancel(self, job: str, part: int | None = None) -> None:
+    def cancel(self, job: str, spark_job: SparkJobId | None = None) -> None:
         """Note it; threads can't be cancelled."""
-        self.cancelled.append(job if part is None else f"{job} {part}")
+        self.cancelled.append(job if spark_job is None else f"{job} {spark_job}")
 
     def close(self) -> None:
         """Nothing to close."""
 
-    def _run_part(self, request: LaunchRequest, part: LaunchPart) -> None:
-        job = request.submission.job
-        places = [(WORKER, number) for number in part.workers if number not in self.absent]
-        if part.vertex is not None:
-            places = [(part.vertex, subtask) for subtask in range(request.graph.vertex(part.vertex).parallelism)]
-        identities = [AttemptId(job, vertex, subtask, next(self._numbers)) for vertex, subtask in places]
-        threads = [threading.Thread(target=self._run_task, args=(i, part.part), daemon=True) for i in identities]
+    def _run_spark_job(self, request: LaunchRequest, launched: SparkJob) -> None:
+        job, vertex = request.submission.job, launched.vertex
+        present = [number for number in launched.workers if number not in self.absent]
+        tasks: list[TaskId] = [WorkerId(job, number, next(self._numbers)) for number in present]
+        if vertex is not None:
+            width = request.graph.vertex(vertex).parallelism
+            tasks = [AttemptId(job, vertex, subtask, next(self._numbers)) for subtask in range(width)]
+        threads = [threading.Thread(target=self._run_task, args=(t, launched.id), daemon=True) for t in tasks]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        request.returned(part.part, None, False)
+        request.returned(launched.id, None, False)
 
-    def _run_task(self, identity: AttemptId, part: int) -> None:
+    def _run_task(self, task: TaskId, spark_job: SparkJobId) -> None:
         assert self.environment is not None
         environment = self.environment
         try:
-            while (deployment := environment.register(identity, part)) is not None:
+            while (deployment := environment.register(task, spark_job)) is not None:
                 self._task(environment, deployment)
-                if identity.vertex != WORKER:
+                if not isinstance(task, WorkerId):
                     return
         except (PenstockError, ValueError) as error:  # a closed channel raises ValueError
             self.errors.append(error)

@@ -19,9 +19,9 @@ from cluster import Cluster, SparkTask
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import RESULT_EDGE, JobGraph
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.parts import LaunchPart
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 
 ROWS = 4
@@ -43,7 +43,7 @@ class Running:
     """An attempt at work."""
 
     attempt: AttemptId
-    part: int
+    spark_job: SparkJobId
     deployment: TaskDeployment
     channels: list[list[tuple[ShuffleDescriptor, int, int]]]
     written: bool = False
@@ -65,7 +65,7 @@ class RowCluster(Cluster):
         self.graphs: dict[str, JobGraph] = {}
         self.store: dict[PartitionId, Written] = {}
         self.running: dict[AttemptId, Running] = {}
-        self.widths: dict[tuple[str, int], int] = {}
+        self.widths: dict[tuple[str, SparkJobId], int] = {}
         self.counted: dict[str, Counter[Row]] = {}
         """The rows of each job that ended well, counted at that moment."""
 
@@ -73,11 +73,11 @@ class RowCluster(Cluster):
         """A job is going to be submitted."""
         self.graphs[job] = graph
 
-    def frame_width(self, job: str, graph: JobGraph, part: LaunchPart) -> int:
+    def frame_width(self, job: str, graph: JobGraph, launched: SparkJob) -> int:
         """Spark may find fewer partitions than it was asked for, each time other ones."""
-        assert part.vertex is not None
-        width = self.dice.randint(1, graph.vertex(part.vertex).parallelism)
-        self.widths[job, part.part] = width
+        assert launched.vertex is not None
+        width = self.dice.randint(1, graph.vertex(launched.vertex).parallelism)
+        self.widths[job, launched.id] = width
         return width
 
     # --- what tasks do
@@ -159,7 +159,7 @@ class RowCluster(Cluster):
         found = [task for task in self.tasks if task.attempt == attempt]
         if found:
             channels = [list(gate.channels) for gate in deployment.inputs]
-            self.running[attempt] = Running(attempt, found[0].part, deployment, channels)
+            self.running[attempt] = Running(attempt, found[0].spark_job, deployment, channels)
 
     def _update(self, consumer: AttemptId, gate: int, descriptor: ShuffleDescriptor) -> None:
         running = self.running.get(consumer)
@@ -241,8 +241,12 @@ class RowCluster(Cluster):
         if not vertex.reads_dataframe:
             first = attempt.subtask * ROWS
             return [(vertex.id, first + number) for number in range(ROWS)]
-        width, total = self.widths[attempt.job, running.part], ROWS * vertex.parallelism
-        return [(vertex.id, number) for number in range(total) if (number + running.part) % width == attempt.subtask]
+        width, total = self.widths[attempt.job, running.spark_job], ROWS * vertex.parallelism
+        return [
+            (vertex.id, number)
+            for number in range(total)
+            if (number + running.spark_job.number) % width == attempt.subtask
+        ]
 
     def _die(self, running: Running) -> None:
         """Its process is gone or it failed: what it has not completed never will be."""

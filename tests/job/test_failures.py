@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
 
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.states import JobState
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.ids import SparkJobKind
+from penstock.job.core.states import JobState
 from penstock.shuffle import AttemptId, PartitionKind
 from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
 from penstock.shuffle.settings import RestartSettings
@@ -55,7 +57,7 @@ def test_a_delay_keeps_everything_until_its_deadline() -> None:
     cluster.submit(chain(3), restart=RestartSettings("fixed", 3, delay=10.0))
     cluster.lose_task(0, 0)
     assert cluster.working() == [(0, 1), (0, 2)]
-    cluster.deadline(do.RESTART)
+    cluster.deadline(DeadlineKind.RESTART)
     assert cluster.now >= 10.0
     assert cluster.working() == [(0, 0), (0, 1), (0, 2)]
 
@@ -68,11 +70,11 @@ def test_exponential_delays_grow_and_the_last_one_counts() -> None:
     cluster.submit(chain(3), restart=restart)
     cluster.lose_task(0, 0)
     cluster.lose_task(0, 1)
-    waits = [item.seconds for item in cluster.of(do.StartDeadline) if item.what.startswith(do.RESTART)]
+    waits = [item.seconds for item in cluster.of(do.StartDeadline) if item.deadline.kind is DeadlineKind.RESTART]
     assert waits == [100.0, 200.0]
-    cluster.deadline(do.RESTART)
+    cluster.late_deadline(DeadlineKind.RESTART)
     assert cluster.working() == [(0, 2)]
-    cluster.deadline(do.RESTART)
+    cluster.deadline(DeadlineKind.RESTART)
     assert cluster.working() == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -134,7 +136,7 @@ def test_a_spark_job_that_dies_with_one_task_counts_once() -> None:
     cluster = Cluster(4)
     cluster.submit(chain(4), restart=RestartSettings("fixed", 1))
     cluster.lose(cluster.task(0, 2), retried=False)
-    cluster.kill_part("j1", -1, "a Python worker exited unexpectedly", cancelled=False)
+    cluster.kill_spark_job("j1", workers_job(0), "a Python worker exited unexpectedly", cancelled=False)
     cluster.run()
     assert cluster.working() == [(0, subtask) for subtask in range(4)]
     cluster.finish_job()
@@ -147,7 +149,7 @@ def test_tasks_that_outlive_their_spark_job_are_told_to_stop() -> None:
     cluster = Cluster(4)
     cluster.submit(chain(2))
     attempts = {cluster.attempt(0, subtask) for subtask in range(2)}
-    cluster.send(events.SparkJobReturned("j1", -1, "a Python worker exited unexpectedly"))
+    cluster.send(events.SparkJobReturned("j1", workers_job(0), "a Python worker exited unexpectedly"))
     assert {item.attempt for item in cluster.of(do.CancelTask)} == attempts
 
 
@@ -173,7 +175,7 @@ def test_a_cancel_of_spark_is_told_from_a_failure() -> None:
     for subtask in range(2):
         cluster.report(cluster.task(0, subtask), state="CANCELED", error="the worker is being stopped")
     assert cluster.restarted() == []
-    cluster.kill_part("j1", -1, "cancelled by the user")
+    cluster.kill_spark_job("j1", workers_job(0), "cancelled by the user")
     cluster.run()
     assert isinstance(cluster.ended["j1"].error, JobCancelledError)
     assert cluster.restarted() == []
@@ -184,7 +186,7 @@ def test_tasks_stopped_by_a_failing_spark_job_run_again() -> None:
     cluster = Cluster(4)
     cluster.submit(chain(3))
     cluster.report(cluster.task(0, 0), state="CANCELED", error="the worker is being stopped")
-    cluster.kill_part("j1", -1, "a Python worker exited unexpectedly", cancelled=False)
+    cluster.kill_spark_job("j1", workers_job(0), "a Python worker exited unexpectedly", cancelled=False)
     cluster.run()
     assert cluster.restarted() == [(0, 0), (0, 1), (0, 2)]
     cluster.finish_job()
@@ -196,7 +198,7 @@ def test_tasks_that_spark_stopped_without_a_word_run_again() -> None:
     cluster = Cluster(4)
     cluster.submit(chain(2))
     cluster.finish(0, 0, state="CANCELED", error="the worker is being stopped")
-    cluster.deadline(do.UNEXPLAINED)
+    cluster.deadline(DeadlineKind.UNEXPLAINED)
     assert cluster.restarted() == [(0, 0)]
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
@@ -209,7 +211,7 @@ def test_what_runs_again_already_is_explained() -> None:
     cluster.finish(1, 0, state="CANCELED", error="the worker is being stopped")
     cluster.lose_task(0, 0)
     assert cluster.restarted() == [(0, 0), (1, 0)]
-    cluster.deadline(do.UNEXPLAINED)
+    cluster.late_deadline(DeadlineKind.UNEXPLAINED)
     assert cluster.restarted() == []
 
 
@@ -224,15 +226,15 @@ def test_a_dataframe_runs_again_as_a_whole(kind: PartitionKind) -> None:
     old = cluster.task(0, 1)
     cluster.lose(cluster.task(0, 2))
     late = AttemptId("j1", 0, 2, 77)
-    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), late, "a", "tcp://x:1", 0))[:1]
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), late, "a", "tcp://x:1", frame_job(0)))[:1]
     assert isinstance(answer, do.AnswerRegistration)
     assert isinstance(answer.answer, StaleError)
-    assert do.CancelSparkJobs("j1", 0) in cluster.of(do.CancelSparkJobs)
+    assert do.CancelSparkJobs("j1", frame_job(0)) in cluster.of(do.CancelSparkJobs)
     cluster.run()
     maps = [(0, 0), (0, 1), (0, 2)]
     assert cluster.restarted() == (maps if kind is not PIPELINED else [*maps, (1, 0)])
     assert old.is_over
-    assert {task.part for task in cluster.tasks if task.identity.vertex == 0} == {2}
+    assert {task.spark_job for task in cluster.tasks if task.spark_job.kind is SparkJobKind.FRAME} == {frame_job(2)}
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
     assert cluster.ended["j1"].result.state is JobState.FINISHED
@@ -246,11 +248,11 @@ def test_a_job_waits_for_the_spark_job_it_gave_up() -> None:
     cluster.submit(chain(2, 1, kinds=(BLOCKING,), frame=True))
     cluster.lose(cluster.task(0, 0), retried=False)
     cluster.todo = [step for step in cluster.todo if step.name != "kill"]
-    cluster.open["j1", 0] = 99
+    cluster.open["j1", frame_job(0)] = 99
     cluster.run()
     cluster.finish_job()
     assert not cluster.ended
-    cluster.send(events.SparkJobReturned("j1", 0, "cancelled", cancelled=True))
+    cluster.send(events.SparkJobReturned("j1", frame_job(0), "cancelled", cancelled=True))
     assert cluster.ended["j1"].error is None
 
 
@@ -258,12 +260,12 @@ def test_a_dataframe_that_spark_gives_up_fails_the_job() -> None:
     """Spark has tried its tasks as often as it was told to; its words are in the error."""
     cluster = Cluster(8)
     cluster.submit(chain(2, 1, frame=True))
-    cluster.kill_part("j1", 0, "Job aborted: the disk is full", cancelled=False)
+    cluster.kill_spark_job("j1", frame_job(0), "Job aborted: the disk is full", cancelled=False)
     step = next(step for step in cluster.todo if step.name == "return")
     cluster.todo.remove(step)
     step.act()
     cluster.run()
-    assert "Job aborted: the disk is full" in str(cluster.ended["j1"].error)
+    assert "the Spark job of stage0 failed: Job aborted: the disk is full" in str(cluster.ended["j1"].error)
 
 
 def test_a_dataframe_whose_rows_broke_off_fails_with_the_words_of_spark() -> None:
@@ -272,7 +274,7 @@ def test_a_dataframe_whose_rows_broke_off_fails_with_the_words_of_spark() -> Non
     cluster.submit(chain(2, 1, frame=True))
     task = cluster.task(0, 0)
     cluster.report(task, state="FAILED", error="rows broke off", error_type="DataFrameInputError")
-    cluster.kill_part("j1", 0, "ArithmeticException: division by zero", cancelled=False)
+    cluster.kill_spark_job("j1", frame_job(0), "ArithmeticException: division by zero", cancelled=False)
     cluster.run()
     assert "division by zero" in str(cluster.ended["j1"].error)
 
@@ -298,7 +300,7 @@ def test_empty_partitions_of_a_dataframe_come_back() -> None:
     cluster = Cluster(8)
     cluster.send(events.JobSubmitted("j1", chain(2, 2, kinds=(BLOCKING,), frame=True), 8, 60))
     cluster.queue.pop()
-    cluster.open["j1", 0] = 1
+    cluster.open["j1", frame_job(0)] = 1
     cluster.run()
     cluster.finish(0, 0)
     assert cluster.working() == [R0, R1]
@@ -329,5 +331,5 @@ def test_a_task_that_does_not_stop_does_not_keep_the_job() -> None:
     cluster.run()
     cluster.finish_job()
     assert cluster.core.progress("j1", lambda _: {}).state is JobState.CONFIRMING  # type: ignore[union-attr]
-    cluster.deadline(do.DRAIN)
+    cluster.deadline(DeadlineKind.DRAIN)
     assert cluster.ended["j1"].error is None

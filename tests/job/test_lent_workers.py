@@ -12,9 +12,10 @@ from job_graphs import BLOCKING, chain, open_sink, pipeline
 
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.reruns import for_any_slots
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.events import LENT, WORKER
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.ids import LENT, WorkerId, WorkerNumber
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError, SlotsError
 from penstock.shuffle.settings import RestartSettings
@@ -27,13 +28,13 @@ class Lenders(Cluster):
         super().__init__(slots)
         self.refused: list[PenstockError] = []
         for number in range(readers):
-            task = SparkTask(AttemptId("j1", WORKER, -1 - number, number), LENT, "a")
+            task = SparkTask(WorkerId("j1", WorkerNumber(-1 - number), number), LENT, "a")
             self.tasks.append(task)
 
     @property
     def readers(self) -> list[SparkTask]:
         """Those that still hold a core."""
-        return [task for task in self.tasks if task.part == LENT]
+        return [task for task in self.tasks if task.spark_job == LENT]
 
     def lend(self, *readers: SparkTask) -> None:
         """They ask for work, and all that follows happens."""
@@ -147,9 +148,9 @@ def test_a_dataframe_needs_a_slot_that_is_not_lent() -> None:
     cluster = Lenders(slots=2, readers=2)
     cluster.rerun(pipeline(2, 2, dataframe=True, result=True))
     cluster.lend(*cluster.readers)
-    cluster.deadline(f"{do.LENT} 1")
+    cluster.late_deadline(DeadlineKind.LENT)
     assert cluster.refused == []  # one came later than this deadline was asked for
-    cluster.deadline(f"{do.LENT} 2")
+    cluster.deadline(DeadlineKind.LENT)
     assert [type(error) for error in cluster.refused] == [SlotsError, SlotsError]
     assert "all 2 slots are held by tasks that wait" in str(cluster.refused[0])
     assert "persist()" in str(cluster.refused[0])
@@ -164,7 +165,7 @@ def test_with_a_slot_left_the_dataframe_is_read() -> None:
     cluster = Lenders(slots=3, readers=2)
     cluster.rerun(pipeline(2, 2, dataframe=True, result=True))
     cluster.lend(*cluster.readers)
-    cluster.deadline(f"{do.LENT} 2")
+    cluster.deadline(DeadlineKind.LENT)
     assert cluster.refused == []
     assert cluster.working() == [(0, 0)]
     cluster.finish_job()
@@ -176,11 +177,11 @@ def test_two_jobs_may_starve_each_other() -> None:
     """Half of the slots is lent to each of two jobs with a DataFrame: both are refused."""
     cluster = Lenders(slots=2, readers=2)
     one, other = cluster.readers
-    other.identity = AttemptId("j2", WORKER, other.identity.subtask, other.identity.attempt)
+    other.identity = WorkerId("j2", other.identity.number, other.identity.spark_attempt)
     cluster.rerun(pipeline(1, 1, dataframe=True, result=True))
     cluster.rerun(pipeline(1, 1, dataframe=True, result=True), job="j2")
     cluster.lend(one, other)
-    cluster.deadline(f"{do.LENT} 1", "j2")
+    cluster.deadline(DeadlineKind.LENT, "j2")
     assert len(cluster.refused) == 2
 
 
@@ -250,8 +251,8 @@ def test_a_lender_may_not_be_taken_for_a_launched_worker() -> None:
     cluster = Lenders(slots=2, readers=1)
     cluster.rerun(chain(4))
     cluster.lend(*cluster.readers)
-    numbers = {task.identity.subtask for task in cluster.tasks}
+    numbers = {task.identity.number for task in cluster.tasks}
     assert len(numbers) == len(cluster.tasks)
-    assert all(part.part != LENT for launched in cluster.of(do.LaunchSparkJobs) for part in launched.parts)
+    assert all(item.id != LENT for launched in cluster.of(do.LaunchSparkJobs) for item in launched.spark_jobs)
     cluster.finish_job()
     assert cluster.ended["j1"].error is None

@@ -12,13 +12,35 @@ from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_ser
 from job_graphs import SERVICE, pipeline
 
 from penstock.graph.deployment import TaskDeployment
-from penstock.job.client import MasterClient
+from penstock.job.core import instructions as do
+from penstock.job.core.result import JobResult
+from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
-from penstock.job.master import JobMaster, MasterIdentity
-from penstock.job.result import JobResult
-from penstock.job.sessions import PLANNER
-from penstock.job.states import JobState
-from penstock.shuffle import Settings, ShuffleDescriptor, control
+from penstock.job.shell.client import MasterClient
+from penstock.job.shell.master import JobMaster, MasterIdentity
+from penstock.link import control
+from penstock.link.commands import (
+    CancelTask,
+    ExpirePartitions,
+    ReleaseJob,
+    ReleasePartitions,
+    Shutdown,
+    UpdatePartitionInfo,
+)
+from penstock.link.master import (
+    PLANNER,
+    Authenticate,
+    AwaitProducers,
+    Challenge,
+    Heartbeat,
+    OpenResult,
+    PartitionConsumable,
+    RegisterTask,
+    TaskFinished,
+    TaskLost,
+)
+from penstock.link.wire import Request
+from penstock.shuffle import AttemptId, PartitionId, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
@@ -81,7 +103,7 @@ def run_well(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
     """A task that does nothing, well."""
     for gate in deployment.inputs:
         if gate.await_confirmation:
-            environment.call(control.AWAIT_PRODUCERS, {"attempt": deployment.attempt.to_wire()})
+            environment.ask(AwaitProducers(deployment.attempt))
     environment.finished(deployment.attempt)
 
 
@@ -102,17 +124,17 @@ def test_job_over_grpc(rig: Rig) -> None:
     assert result.metrics == {0: {"rows_out": 6.0}, 1: {"rows_out": 6.0}}
     first = {name: seconds for seconds, name, _ in reversed(result.trace)}
     assert first["task_deployed"] <= first["partition_consumable"] <= first["partition_info_updated"]
-    updates = rig.environment.wait_for("update_partition_info", 4)
-    assert {ShuffleDescriptor.from_wire(tuple(item["descriptor"])).partition.index for item in updates} == {0, 1}
-    assert rig.environment.wait_for("release_partitions")
-    assert rig.environment.wait_for("release_job")
+    updates = rig.environment.wait_for(UpdatePartitionInfo, 4)
+    assert {update.descriptor.partition.index for update in updates} == {0, 1}
+    assert rig.environment.wait_for(ReleasePartitions)
+    assert rig.environment.wait_for(ReleaseJob)
 
 
 def _tell_first_buffer(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
     for output in deployment.outputs:
-        environment.call(control.PARTITION_CONSUMABLE, {"partition": output.descriptor.partition.to_wire()})
+        environment.ask(PartitionConsumable(output.descriptor.partition))
     if deployment.attempt.vertex == 1:
-        environment.wait_for("update_partition_info", 4)
+        environment.wait_for(UpdatePartitionInfo, 4)
     environment.finished(deployment.attempt)
 
 
@@ -143,7 +165,7 @@ def test_user_error_reaches_the_caller(rig: Rig) -> None:
         if (deployment.attempt.vertex, deployment.attempt.subtask) == (0, 0):
             environment.finished(deployment.attempt, "FAILED", 'File "user.py", line 3: boom', "ValueError")
             return
-        environment.wait_for("cancel_task", 3)
+        environment.wait_for(CancelTask, 3)
         environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
@@ -158,7 +180,7 @@ def test_cancel_from_outside(rig: Rig) -> None:
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         running.wait(DEADLINE)
-        environment.wait_for("cancel_task", 4)
+        environment.wait_for(CancelTask, 4)
         environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
@@ -178,7 +200,7 @@ def test_progress_comes_from_heartbeats(rig: Rig) -> None:
     running, go = threading.Barrier(5), threading.Event()
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-        environment.call(control.HEARTBEAT, {"tasks": [[deployment.attempt.to_wire(), {"rows_out": 7}]]})
+        environment.ask(Heartbeat(environment.name, {}, ((deployment.attempt, {"rows_out": 7.0}),)))
         running.wait(DEADLINE)
         go.wait(DEADLINE)
         environment.finished(deployment.attempt)
@@ -218,9 +240,9 @@ def test_result_runs_when_opened_and_once(rig: Rig) -> None:
     rig.master.add_result("r1", lambda: rig.submission(graph))
     assert rig.launcher.launched == []
     with rig.planner() as planner:
-        first = planner.call(control.OPEN_RESULT, {"result": "r1"})
-        assert planner.call(control.OPEN_RESULT, {"result": "r1"}) == first
-    partitions = [ShuffleDescriptor.from_wire(tuple(wire)) for wire in first["partitions"]]
+        first = planner.ask(OpenResult("r1"))
+        assert planner.ask(OpenResult("r1")) == first
+    partitions = first.partitions
     assert [(item.partition.dataset, item.partition.index) for item in partitions] == [
         ("j1-result1", 0),
         ("j1-result1", 1),
@@ -235,9 +257,9 @@ def test_failed_result_runs_again(rig: Rig) -> None:
     rig.task = _fail
     with rig.planner() as planner:
         with pytest.raises(JobError, match="boom"):
-            planner.call(control.OPEN_RESULT, {"result": "r1"})
+            planner.ask(OpenResult("r1"))
         rig.task = run_well
-        assert len(planner.call(control.OPEN_RESULT, {"result": "r1"})["partitions"]) == 2
+        assert len(planner.ask(OpenResult("r1")).partitions) == 2
     assert rig.launcher.launched == ["j1", "j2"]
 
 
@@ -254,9 +276,9 @@ def test_plan_error_reaches_the_planner(rig: Rig) -> None:
     rig.master.add_result("r1", build)
     with rig.planner() as planner:
         with pytest.raises(SlotsError, match="no executor"):
-            planner.call(control.OPEN_RESULT, {"result": "r1"})
+            planner.ask(OpenResult("r1"))
         with pytest.raises(PartitionExpiredError, match="r9"):
-            planner.call(control.OPEN_RESULT, {"result": "r9"})
+            planner.ask(OpenResult("r9"))
 
 
 def test_unopened_result_expires() -> None:
@@ -281,15 +303,15 @@ def test_unopened_result_expires() -> None:
         planner.close()
         opening.join(DEADLINE)
         go.set()
-        (expired,) = rig.environment.wait_for("expire_partitions")
-        assert "j1-result1" in str(expired["partitions"])
+        (expired,) = rig.environment.wait_for(ExpirePartitions)
+        assert "j1-result1" in str(expired.partitions)
     finally:
         rig.close()
 
 
 def _open_quietly(planner: MasterClient) -> None:
     with pytest.raises((ControlError, ValueError)):
-        planner.call(control.OPEN_RESULT, {"result": "r1"}, None)
+        planner.ask(OpenResult("r1"), None)
 
 
 def test_lost_environment_fails_the_job_and_makes_its_results_run_again() -> None:
@@ -299,13 +321,13 @@ def test_lost_environment_fails_the_job_and_makes_its_results_run_again() -> Non
     graph = pipeline(result=True)
     rig.master.add_result("r1", lambda: rig.submission(graph))
     with rig.planner() as planner:
-        planner.call(control.OPEN_RESULT, {"result": "r1"})
+        planner.ask(OpenResult("r1"))
         rig.task = rig.hang_up
         with pytest.raises(JobError, match="environment env-1 is lost"):
             rig.run()
         again = FakeEnvironment(rig.address, SECRET, "env-2")
         rig.launcher.environment, rig.task = again, run_well
-        planner.call(control.OPEN_RESULT, {"result": "r1"})
+        planner.ask(OpenResult("r1"))
         again.close()
     rig.close()
     assert rig.launcher.launched == ["j1", "j2", "j3"]
@@ -351,7 +373,7 @@ def test_silent_environment_is_lost() -> None:
         with pytest.raises(JobError, match=r"no heartbeat for 0.2 s"):
             rig.run()
         with pytest.raises(StaleError):
-            rig.environment.call(control.HEARTBEAT, {})
+            rig.environment.ask(Heartbeat("env-1"))
     finally:
         rig.close()
 
@@ -361,29 +383,31 @@ def _fall_silent(environment: FakeEnvironment, deployment: TaskDeployment) -> No
 
 
 @pytest.mark.parametrize(
-    ("secret", "role", "method", "error"),
+    ("secret", "role", "request_", "error"),
     [
-        (b"x" * 32, PLANNER, control.OPEN_RESULT, AuthenticationError),
-        (SECRET, "stranger", control.OPEN_RESULT, ProtocolError),
-        (SECRET, PLANNER, control.REGISTER_TASK, AuthenticationError),
-        (SECRET, "environment", control.OPEN_RESULT, AuthenticationError),
+        (b"x" * 32, PLANNER, OpenResult("r1"), AuthenticationError),
+        (SECRET, "stranger", OpenResult("r1"), ProtocolError),
+        (SECRET, PLANNER, RegisterTask(AttemptId("j1", 0, 0, 1)), AuthenticationError),
+        (SECRET, "environment", OpenResult("r1"), AuthenticationError),
     ],
 )
-def test_who_may_not_call(rig: Rig, secret: bytes, role: str, method: str, error: type[Exception]) -> None:
+def test_who_may_not_call(
+    rig: Rig, secret: bytes, role: str, request_: Request[object], error: type[Exception]
+) -> None:
     """A wrong secret, an unknown role and a method of another role are refused with typed errors."""
     with MasterClient(rig.address, secret, role, "me") as client, pytest.raises(error):
-        client.call(method, {"attempt": ("j1", 0, 0, 1), "result": "r1"})
+        client.ask(request_)
 
 
 def test_call_without_session_is_refused(rig: Rig) -> None:
     """Also an invented one, and a replayed proof."""
     channel = grpc.insecure_channel(rig.address)
-    call = channel.unary_unary(f"/{control.SERVICE}/{control.OPEN_RESULT}")
+    call = channel.unary_unary(f"/{control.SERVICE}/{OpenResult.METHOD}")
     for metadata in ((), ((control.SESSION_HEADER, "f" * 64),)):
         with pytest.raises(AuthenticationError):
             control.raise_for_error(control.unpack(call(control.pack({}), metadata=metadata, timeout=DEADLINE)))
-    challenge = channel.unary_unary(f"/{control.SERVICE}/{control.CHALLENGE}")
-    authenticate = channel.unary_unary(f"/{control.SERVICE}/{control.AUTHENTICATE}")
+    challenge = channel.unary_unary(f"/{control.SERVICE}/{Challenge.METHOD}")
+    authenticate = channel.unary_unary(f"/{control.SERVICE}/{Authenticate.METHOD}")
     nonce = control.unpack(challenge(control.pack({})))["nonce"]
     mine = control.nonce()
     proof = control.proof(SECRET, PLANNER, nonce, mine, "me")
@@ -396,16 +420,19 @@ def test_call_without_session_is_refused(rig: Rig) -> None:
 
 def test_garbage_is_answered(rig: Rig) -> None:
     """A message of another shape gets a ProtocolError, and the JobMaster lives on."""
-    for message in ({}, {"attempt": "x"}, {"attempt": (1, 2)}, {"attempt": ("j", 0, 0, 1), "state": "NONSENSE"}):
-        with pytest.raises(ProtocolError):
-            rig.environment.call(control.TASK_FINISHED, message)
+    session = rig.environment.client._metadata()
+    with grpc.insecure_channel(rig.address) as channel:
+        call = channel.unary_unary(f"/{control.SERVICE}/{TaskFinished.METHOD}")
+        for message in ({}, {"attempt": "x"}, {"attempt": (1, 2)}, {"attempt": ("j", 0, 0, 1), "state": "NONSENSE"}):
+            with pytest.raises(ProtocolError):
+                control.raise_for_error(control.unpack(call(control.pack(message), metadata=session)))
     assert rig.run().state is JobState.FINISHED
 
 
 def test_environment_speaks_only_for_itself(rig: Rig) -> None:
     """A session can't call in another environment's name."""
     with pytest.raises(AuthenticationError, match="spoke for"):
-        rig.environment.call(control.HEARTBEAT, {"environment": "env-2"})
+        rig.environment.ask(Heartbeat("env-2"))
 
 
 def test_close_leaves_nothing(rig: Rig) -> None:
@@ -414,7 +441,7 @@ def test_close_leaves_nothing(rig: Rig) -> None:
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         registered.set()
-        environment.wait_for("cancel_task", 4)
+        environment.wait_for(CancelTask, 4)
         environment.finished(deployment.attempt, "CANCELED")
 
     rig.task = task
@@ -424,7 +451,7 @@ def test_close_leaves_nothing(rig: Rig) -> None:
     rig.master.close()
     with pytest.raises(JobCancelledError, match="the application is stopping"):
         handle.wait(DEADLINE)
-    assert rig.environment.wait_for("shutdown")
+    assert rig.environment.wait_for(Shutdown)
     assert rig.environment.ended.wait(DEADLINE)
     with pytest.raises(ControlError, match="closed"):
         rig.master.submit(rig.submission())
@@ -437,7 +464,7 @@ def test_unreachable_master_is_a_control_error() -> None:
         MasterClient("127.0.0.1:1", SECRET, PLANNER, "me") as client,
         pytest.raises(ControlError, match=r"127\.0\.0\.1:1"),
     ):
-        client.call(control.OPEN_RESULT, {"result": "r1"}, 2)
+        client.ask(OpenResult("r1"), 2)
 
 
 def test_wrong_server_is_found_out() -> None:
@@ -447,7 +474,7 @@ def test_wrong_server_is_found_out() -> None:
     address = impostor.start()
     try:
         with MasterClient(address, SECRET, PLANNER, "me") as client, pytest.raises(AuthenticationError):
-            client.call(control.OPEN_RESULT, {"result": "r1"})
+            client.ask(OpenResult("r1"))
     finally:
         impostor.close()
 
@@ -455,4 +482,93 @@ def test_wrong_server_is_found_out() -> None:
 def test_cancelled_task_error_is_what_a_relayed_call_raises(rig: Rig) -> None:
     """AwaitProducers of a job that is over is answered with a typed error, not with silence."""
     with pytest.raises((StaleError, TaskCancelledError)):
-        rig.environment.call(control.AWAIT_PRODUCERS, {"attempt": ("j9", 0, 0, 1)})
+        rig.environment.ask(AwaitProducers(AttemptId("j9", 0, 0, 1)))
+
+
+def test_an_instruction_that_fails_fails_its_job_and_keeps_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer can't be told of its producer: the job ends with that error, and its tasks are told to stop."""
+    driver = rig.master._driver
+
+    def refuse(_: object) -> None:
+        raise OSError("no such line")
+
+    monkeypatch.setitem(driver._actions, do.UpdatePartitionInfo, refuse)
+    stopped = threading.Event()
+
+    def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        for output in deployment.outputs:
+            environment.ask(PartitionConsumable(output.descriptor.partition))
+        environment.wait_for(CancelTask)
+        stopped.set()
+        environment.finished(deployment.attempt, "CANCELED", "told to stop", "TaskCancelledError")
+
+    rig.task = run
+    with pytest.raises(JobError, match="UpdatePartitionInfo could not be carried out: OSError: no such line"):
+        rig.run()
+    assert stopped.is_set()
+    monkeypatch.undo()
+    rig.task = run_well
+    assert rig.run(pipeline(1, 1)).state is JobState.FINISHED, "the JobMaster goes on"
+
+
+def test_a_watch_that_fails_ends_the_jobmaster_and_somebody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are watched no more: whoever waits for a job gets an error, and so does whoever comes later."""
+    rig = Rig({"spark.penstock.environment.leaseTimeout": "2s"})
+    begun = threading.Event()
+    broken = threading.Event()
+
+    def silent(_: float) -> list[object]:
+        if begun.is_set():
+            broken.set()
+            raise OSError("no clock")
+        return []
+
+    def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        begun.set()
+        environment.wait_for(CancelTask)
+        environment.finished(deployment.attempt, "CANCELED", "told to stop", "TaskCancelledError")
+
+    rig.task = run
+    monkeypatch.setattr(rig.master._driver.environments, "silent_since", silent)
+    try:
+        with pytest.raises((JobCancelledError, ControlError), match="no clock"):
+            rig.run()
+        assert broken.is_set()
+        thread = rig.master._thread
+        assert thread is not None
+        thread.join(DEADLINE)
+        with pytest.raises(ControlError, match="no clock"):
+            rig.master.submit(rig.submission())
+    finally:
+        rig.close()
+
+
+def test_the_timers_of_a_job_are_those_it_waits_for(rig: Rig) -> None:
+    """A deadline that nobody waits for any more has no timer: a long job does not gather them."""
+    counts: list[list[str]] = []
+
+    def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        timers = rig.master._driver._jobs[deployment.attempt.job].timers
+        counts.append([deadline.kind for deadline in timers])
+        run_well(environment, deployment)
+
+    rig.task = run
+    rig.run()
+    assert counts == [[]] * 4, "slots were granted and all tasks came, so nothing is waited for"
+
+
+def test_a_report_counts_once(rig: Rig) -> None:
+    """Under a number that the JobMaster has had nothing is reported: the answer was lost."""
+    lost: list[AttemptId] = []
+
+    def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+        environment.ask(TaskLost(deployment.attempt, "it was had before", 7))
+        lost.append(deployment.attempt)
+        environment.finished(deployment.attempt)
+
+    rig.environment.ask(PartitionConsumable(PartitionId("j0-e0", 0, 1), 7))
+    rig.task = task
+    assert rig.run().state is JobState.FINISHED
+    assert len(set(lost)) == 4

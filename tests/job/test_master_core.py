@@ -7,17 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline, side_by_side
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.events import WORKER
-from penstock.job.master_core import MasterCore
-from penstock.job.states import JOB_TABLE, TERMINAL, JobState, as_text
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import Deadline, DeadlineKind
+from penstock.job.core.ids import WorkerId
+from penstock.job.core.master_core import MasterCore
+from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
+from penstock.shuffle.lifecycle import as_markdown
 from penstock.shuffle.settings import RestartSettings
 
 NEVER = RestartSettings("none")
@@ -81,13 +83,13 @@ def test_dataframe_task_may_come_later() -> None:
     """Workers start without it; it is answered at once when it comes, and no deadline applies to it."""
     cluster = Cluster()
     cluster.submit(pipeline(dataframe=True))
-    assert [part.vertex for part in cluster.of(do.LaunchSparkJobs)[0].parts] == [None, 0]
+    assert [item.vertex for item in cluster.of(do.LaunchSparkJobs)[0].spark_jobs] == [None, 0]
     late = Cluster()
     late.send(events.JobSubmitted("j1", pipeline(dataframe=True), 8, 60))
     frames = [late.queue.pop(), late.queue.pop()]
     late.run()
     assert late.working() == [(1, 0), (1, 1)]
-    late.deadline(do.DEPLOY)
+    late.late_deadline(DeadlineKind.DEPLOY)
     late.queue.extend(frames)
     late.run()
     assert late.working() == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -147,8 +149,8 @@ def test_false_end_of_a_cancelled_dataframe_is_never_committed() -> None:
     cluster.report(cluster.task(0, 1))
     consumers = {cluster.attempt(1, subtask) for subtask in range(2)}
     cluster.send(events.ProducersAwaited(cluster.call(), cluster.attempt(1, 0)))
-    cluster.kill_part("j1", 0, "cancelled by the user")
-    cluster.kill_part("j1", -1, "cancelled by the user")
+    cluster.kill_spark_job("j1", frame_job(0), "cancelled by the user")
+    cluster.kill_spark_job("j1", workers_job(0), "cancelled by the user")
     cluster.run()
     assert isinstance(cluster.of(do.AnswerProducers)[0].error, JobCancelledError)
     assert {item.attempt for item in cluster.of(do.CancelTask)} <= consumers
@@ -162,7 +164,7 @@ def test_dataframe_with_fewer_partitions_leaves_empty_subtasks() -> None:
     cluster = Cluster()
     cluster.send(events.JobSubmitted("j1", pipeline(dataframe=True), 8, 60))
     cluster.queue.pop()
-    cluster.open["j1", 0] = 1
+    cluster.open["j1", frame_job(0)] = 1
     cluster.run()
     cluster.finish(0, 0)
     empty = [item for item in cluster.of(do.UpdatePartitionInfo) if item.descriptor.empty]
@@ -177,7 +179,7 @@ def test_empty_result_of_a_dataframe_vertex() -> None:
     cluster = Cluster()
     cluster.send(events.JobSubmitted("j1", JobGraph("frame", graph.vertices[:1], (), (0,)), 8, 60))
     cluster.queue.popleft()
-    cluster.open["j1", 0] = 1
+    cluster.open["j1", frame_job(0)] = 1
     cluster.run()
     cluster.finish(0, 1)
     assert [item.empty for item in cluster.ended["j1"].partitions] == [True, False]
@@ -200,7 +202,7 @@ def test_missing_tasks_end_the_job_at_the_deadline() -> None:
     cluster.send(events.JobSubmitted("j1", pipeline(), 8, 60))
     cluster.queue.pop()
     cluster.run()
-    cluster.deadline(do.DEPLOY)
+    cluster.deadline(DeadlineKind.DEPLOY)
     error = cluster.ended["j1"].error
     assert isinstance(error, SlotsError)
     assert "3 of 4 slots obtained" in str(error)
@@ -212,7 +214,7 @@ def test_second_attempt_of_a_dataframe_task_is_stale() -> None:
     cluster = Cluster()
     cluster.submit(pipeline(dataframe=True))
     second = AttemptId("j1", 0, 0, 999)
-    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), second, "a", "tcp://x:1", 0))
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), second, "a", "tcp://x:1", frame_job(0)))
     assert isinstance(answer, do.AnswerRegistration)
     assert isinstance(answer.answer, StaleError)
     assert not cluster.ended
@@ -223,12 +225,12 @@ def test_attempt_after_the_end_is_refused() -> None:
     cluster = Cluster()
     cluster.submit(pipeline(), restart=NEVER)
     cluster.lose(cluster.task(0, 0))
-    worker = AttemptId("j1", WORKER, 0, 999)
-    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), worker, "a", "tcp://x:1", -1))
+    worker = WorkerId("j1", 0, 999)
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), worker, "a", "tcp://x:1", workers_job(0)))
     assert isinstance(answer, do.AnswerRegistration)
     assert isinstance(answer.answer, JobCancelledError)
-    stranger = AttemptId("j9", WORKER, 0, 1)
-    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), stranger, "a", "tcp://x:1", -1))
+    stranger = WorkerId("j9", 0, 1)
+    (answer,) = cluster.send(events.TaskRegistered(cluster.call(), stranger, "a", "tcp://x:1", workers_job(0)))
     assert isinstance(answer, do.AnswerRegistration)
     assert isinstance(answer.answer, StaleError)
 
@@ -261,7 +263,7 @@ def test_failure_stops_the_others_through_their_environments() -> None:
     assert {item.attempt for item in cluster.of(do.CancelTask)} == others
     assert not cluster.of(do.CancelSparkJobs)
     cluster.todo = [step for step in cluster.todo if step.name != "stop"]
-    cluster.deadline(do.SETTLE)
+    cluster.deadline(DeadlineKind.SETTLE)
     assert cluster.of(do.CancelSparkJobs)
     assert cluster.ended["j1"].error is not None
 
@@ -272,9 +274,9 @@ def test_job_ends_although_nobody_reports() -> None:
     cluster.submit(pipeline())
     cluster.send(events.CancelRequested("j1", "no longer wanted"))
     cluster.todo.clear()
-    cluster.send(events.DeadlinePassed("j1", do.SETTLE))
+    cluster.send(events.DeadlinePassed("j1", Deadline(DeadlineKind.SETTLE)))
     cluster.todo.clear()
-    cluster.send(events.DeadlinePassed("j1", do.ABANDON))
+    cluster.send(events.DeadlinePassed("j1", Deadline(DeadlineKind.ABANDON)))
     error = cluster.ended["j1"].error
     assert isinstance(error, JobCancelledError)
     assert "no longer wanted" in str(error)
@@ -284,14 +286,14 @@ def test_nobody_waits_for_tasks_that_spark_gave_up() -> None:
     """After the user's cancel all Spark jobs have returned; tasks that do not stop in the grace are left to Spark."""
     cluster = Cluster()
     cluster.submit(pipeline(dataframe=True))
-    cluster.kill_part("j1", -1, "cancelled")
+    cluster.kill_spark_job("j1", workers_job(0), "cancelled")
     cluster.todo = [step for step in cluster.todo if step.name == "return"]
     cluster.step()
     cluster.todo.clear()
-    cluster.send(events.SparkJobReturned("j1", 0, "cancelled", cancelled=True))
-    assert cluster.of(do.StartDeadline)[-1].what == do.GRACE
+    cluster.send(events.SparkJobReturned("j1", frame_job(0), "cancelled", cancelled=True))
+    assert cluster.of(do.StartDeadline)[-1].deadline.kind is DeadlineKind.GRACE
     assert not cluster.ended
-    cluster.deadline(do.GRACE)
+    cluster.deadline(DeadlineKind.GRACE)
     assert cluster.ended["j1"].result.state is JobState.CANCELED
 
 
@@ -334,13 +336,13 @@ def test_table_leaves_no_state_without_an_end() -> None:
     """Every state of the job table that is not terminal has a way out, and the table can be printed."""
     for state in JobState:
         assert (state in TERMINAL) == (not any(source is state for source, _ in JOB_TABLE))
-    assert len(as_text().splitlines()) == len(JOB_TABLE)
+    assert len(as_markdown(JOB_TABLE).splitlines()) == 2 + len(JobState)
 
 
 def test_the_page_has_the_table() -> None:
     """The documentation shows the states of a job as they are."""
     page = Path(__file__).resolve().parents[2] / "docs" / "control-plane.md"
-    assert "\n".join(line.rstrip() for line in as_text().splitlines()) in page.read_text()
+    assert as_markdown(JOB_TABLE) in page.read_text()
 
 
 def test_free_regions_answer_every_task() -> None:

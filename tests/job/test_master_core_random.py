@@ -7,6 +7,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from cluster import again_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_graphs import (
@@ -26,15 +27,16 @@ from job_graphs import (
 from row_model import RowCluster, Running
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.events import WORKER
-from penstock.shuffle import AttemptId
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.ids import SparkJobKind, TaskId
 from penstock.shuffle.errors import JobCancelledError
 from penstock.shuffle.settings import RestartSettings
 
 EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)
-HARMLESS = (do.RESTART, do.UNEXPLAINED, do.DRAIN, do.SETTLE, do.GRACE, do.ABANDON)
+STARVED = (DeadlineKind.SLOTS, DeadlineKind.DEPLOY, DeadlineKind.LENT)
+HARMLESS = tuple(kind for kind in DeadlineKind if kind not in STARVED)
 """The deadlines of the JobMaster's own patience; those of slots mean that somebody starved."""
 
 SMALL = {
@@ -104,7 +106,7 @@ class World(RowCluster):
                 continue
             if not self.core.jobs:
                 return
-            patient = sorted(entry for entry in self.deadlines if entry[2].startswith(HARMLESS))
+            patient = sorted(entry for entry in self.deadlines if entry[2].kind in HARMLESS)
             assert patient, f"nothing moves: {self.describe()}"
             self.deadlines.remove(patient[0])
             self.now = max(self.now, patient[0][0])
@@ -159,9 +161,9 @@ class World(RowCluster):
 
     def crash(self) -> None:
         """A Spark job of workers fails with all its tasks."""
-        parts = sorted(key for key in self.open if key[1] < 0)
-        if parts and self.dice.random() < 0.3:
-            self.kill_part(*self.dice.choice(parts), "a Python worker exited unexpectedly", cancelled=False)
+        launched = sorted(key for key in self.open if key[1].kind is SparkJobKind.WORKERS)
+        if launched and self.dice.random() < 0.3:
+            self.kill_spark_job(*self.dice.choice(launched), "a Python worker exited unexpectedly", cancelled=False)
 
     def pick(self) -> Running | None:
         """Somebody at work."""
@@ -183,7 +185,7 @@ class World(RowCluster):
             case 2 if self.open:
                 key = self.dice.choice(sorted(self.open))
                 cancelled = self.dice.random() < 0.5
-                self.kill_part(*key, "cancelled" if cancelled else "no space left", cancelled=cancelled)
+                self.kill_spark_job(*key, "cancelled" if cancelled else "no space left", cancelled=cancelled)
             case 3 if self.tasks:
                 self.duplicate()
             case 4 if self.todo and any(step.name == "register" for step in self.todo):
@@ -203,13 +205,13 @@ class World(RowCluster):
         task = self.dice.choice(self.tasks)
         call = self.call()
         self._attempts += 1
-        identity = AttemptId(task.identity.job, task.identity.vertex, task.identity.subtask, self._attempts)
+        identity = again_as(task.identity, self._attempts)
         self.hung_up.add(call)
         environment = self.dice.choice(self.environments)
-        self.send(events.TaskRegistered(call, identity, environment, "tcp://x:1", task.part))
+        self.send(events.TaskRegistered(call, identity, environment, "tcp://x:1", task.spark_job))
         self._plan("lost", lambda: self._duplicate_dies(identity))
 
-    def _duplicate_dies(self, identity: AttemptId) -> None:
+    def _duplicate_dies(self, identity: TaskId) -> None:
         # It may have got the place of the first attempt and an attempt to work on, of which nobody else knows.
         self.send(events.TaskLost(identity, "killed"))
 
@@ -316,6 +318,6 @@ def test_an_undisturbed_job_runs_every_subtask_once(seed: int, graph: JobGraph) 
     world.finish_undisturbed()
     assert world.ended["j1"].error is None
     assert world.trace("restart") == []
-    workers = [attempt for attempt in world.deployments if attempt.vertex != WORKER]
-    assert len(workers) == len({(attempt.vertex, attempt.subtask) for attempt in workers})
+    deployed = list(world.deployments)
+    assert len(deployed) == len({(attempt.vertex, attempt.subtask) for attempt in deployed})
     world.check(["j1"])

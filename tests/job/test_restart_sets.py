@@ -21,9 +21,9 @@ from job_graphs import (
 )
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.states import JobState
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.states import JobState
 from penstock.shuffle import AttemptId, PartitionId, PartitionKind
 from penstock.shuffle.settings import RestartSettings
 

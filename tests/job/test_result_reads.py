@@ -1,33 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of who has read which run of a result, and how a read task's question travels."""
+"""What is kept of who has read which run of a result."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.job.result_reads import ReadAnswer, ReadRequest, StageReads
-from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.control import pack, unpack
+from penstock.job.results.reads import StageReads
+from penstock.link.master import ReadResult
+from penstock.shuffle import PartitionId
 
 
-def request(job: str, index: int, stage: int = 1) -> ReadRequest:
+def request(job: str, index: int, stage: int = 1) -> ReadResult:
     """A question about a partition of that job."""
-    return ReadRequest("r1", index, PartitionId(f"{job}-result0", index, 1), stage, "gone", "j9")
-
-
-def test_question_and_answer_travel() -> None:
-    """Over the control plane, with bytes and without a partition."""
-    asked = request("j1", 3)
-    assert ReadRequest.from_wire(unpack(pack(asked.to_wire()))) == asked
-    partition = ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT, "a")
-    for answer in (
-        ReadAnswer(),
-        ReadAnswer(partition),
-        ReadAnswer(job="j2", plan=b"\x00\xff"),
-        ReadAnswer(ask_again=True),
-    ):
-        assert ReadAnswer.from_wire(unpack(pack(answer.to_wire()))) == answer
+    return ReadResult("r1", index, PartitionId(f"{job}-result0", index, 1), stage, "gone", "j9")
 
 
 STEPS = st.tuples(st.sampled_from(["note", "undo", "ask"]), st.sampled_from(["j1", "j2", "j3"]), st.integers(0, 5))

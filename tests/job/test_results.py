@@ -13,12 +13,11 @@ import pytest
 from job_graphs import chain
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.driver import FinishedJob
+from penstock.job.core.result import FinishedJob, JobResult
+from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission
-from penstock.job.result import JobResult
-from penstock.job.result_reads import ReadAnswer, ReadRequest
-from penstock.job.results import MadeResult, ResultCalls, Results
-from penstock.job.states import JobState
+from penstock.job.results.results import MadeResult, ResultCalls, Results
+from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId, PartitionKind, Settings, ShuffleDescriptor
 from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError
 
@@ -60,13 +59,13 @@ class Rig:
         assert all(not edge.kind.runs_together for edge in graph.edges)
         return Rerun(self.submission(again=True), self.plan)
 
-    async def opened(self, index: int = 0, stage: int = 1) -> ReadRequest:
+    async def opened(self, index: int = 0, stage: int = 1) -> ReadResult:
         """A result of which a partition is to be read."""
         self.results.add("r1", lambda: self.submission(again=True))
         partitions = await self.results.open("r1")
-        return ReadRequest("r1", index, partitions[index].partition, stage)
+        return ReadResult("r1", index, partitions[index].partition, stage)
 
-    async def read(self, request: ReadRequest) -> ReadAnswer:
+    async def read(self, request: ReadResult) -> ReadAnswer:
         """As a read task: asked again where that is the answer."""
         while (answer := await self.results.read(request)).ask_again:
             pass
@@ -89,6 +88,48 @@ def partition_of(job: str, index: int) -> ShuffleDescriptor:
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, in time."""
     asyncio.run(asyncio.wait_for(work, SECONDS))
+
+
+def test_actions_that_find_planning_failed() -> None:
+    """The one that was planned is told why, however often it asks; the next runs the job, fit for any slots."""
+
+    async def act() -> None:
+        rig = Rig(2)
+        rig.results.add("r1", lambda: rig.submission(again=True))
+        rig.error = JobError("boom")
+        with pytest.raises(JobError, match="boom"):
+            await rig.results.open("r1")
+        for _ in range(2):
+            with pytest.raises(JobError, match="boom"):
+                await rig.results.open("r1", "action 1")
+        assert rig.ran == ["j1"]
+        rig.error = JobError("bang")
+        for _ in range(2):
+            with pytest.raises(JobError, match="bang"):
+                await rig.results.open("r1", "action 2")
+        assert len(rig.ran) == 2
+        rig.error = None
+        assert len(await rig.results.open("r1", "action 3")) == 2
+        assert len(await rig.results.open("r1", "action 1")) == 2
+        assert len(rig.ran) == 3
+
+    run(act())
+
+
+def test_a_job_that_would_be_refused_is_not_changed() -> None:
+    """What asks for more slots than there are is refused in later actions too, not run in another way."""
+
+    async def act() -> None:
+        rig = Rig(2)
+        rig.graph = chain(3, 3)
+        rig.results.add("r1", lambda: rig.submission(again=True))
+        seen: list[Submission] = []
+        run_job = rig.results._calls.run
+        rig.results._calls = ResultCalls(lambda made: (seen.append(made), run_job(made))[1])
+        await rig.results.open("r1", "action 1")
+        assert [made.graph for made in seen] == [rig.graph]
+
+    run(act())
 
 
 def test_a_made_result_runs_no_job() -> None:
@@ -220,7 +261,7 @@ def test_who_reads_what_is_there_is_left_alone() -> None:
         rig.results.add("r2", rig.submission)
         await rig.results.open("r2")
         rig.results.lost("j2")
-        assert await rig.read(ReadRequest("r2", 0, partition_of("j2", 0).partition)) == ReadAnswer()
+        assert await rig.read(ReadResult("r2", 0, partition_of("j2", 0).partition)) == ReadAnswer()
         assert rig.ran == ["j1", "j2"]
 
     run(act())
@@ -309,7 +350,7 @@ def test_a_stage_reads_one_run_unless_they_are_alike(how: str) -> None:
         rig = Rig(2, how)
         request = await rig.opened(index=0)
         assert await rig.read(request) == ReadAnswer()
-        other = ReadRequest("r1", 1, partition_of("j1", 1).partition, request.stage, "no such file", "j2")
+        other = ReadResult("r1", 1, partition_of("j1", 1).partition, request.stage, "no such file", "j2")
         if how == "hash":
             assert await rig.read(other) == ReadAnswer(partition_of("j2", 1))
         else:

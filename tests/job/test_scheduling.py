@@ -23,9 +23,10 @@ from job_graphs import (
     word_count,
 )
 
-from penstock.job import events
-from penstock.job import instructions as do
-from penstock.job.events import WORKER
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.ids import WorkerId
 from penstock.shuffle import AttemptId, PartitionKind
 from penstock.shuffle.errors import JobError, SlotsError
 from penstock.shuffle.settings import RestartSettings
@@ -139,16 +140,18 @@ def test_a_wide_stage_runs_on_few_workers() -> None:
         done[place] += 1
         cluster.finish(*place)
     assert done == Counter({(0, subtask): 1 for subtask in range(1000)})
-    assert [len(item.parts[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [4]
+    assert [len(item.spark_jobs[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [4]
     assert cluster.ended["j1"].error is None
 
 
-SCHEDULERS = ("staffing.py", "stages.py", "demand.py", "fairness.py", "workers.py", "ending.py", "task_ends.py")
+SCHEDULERS = ("slots.py", "arrivals.py", "stages.py", "demand.py", "fairness.py", "workers.py", "ending.py")
+SCHEDULERS += ("attempts.py", "deployments.py", "subtasks.py", "recovery.py", "job_core.py", "master_core.py")
 
 
 def calls_per_event(subtasks: int) -> float:
     """The calls inside the scheduling modules for each event of a job with so many maps and reduces."""
     cluster = Cluster(100)
+    cluster.core.is_checked = False  # the checks look at all there is
     cluster.pace = 0.0
     calls = handled = 0
     handle = cluster.core.handle
@@ -200,7 +203,7 @@ def test_workers_come_back_for_a_wider_stage() -> None:
     cluster.submit(chain(1, 4, kinds=(BLOCKING,)))
     cluster.finish(0, 0)
     assert cluster.working() == [(1, subtask) for subtask in range(4)]
-    assert [len(item.parts[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [1, 3]
+    assert [len(item.spark_jobs[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [1, 3]
 
 
 def test_workers_that_spark_never_starts_do_not_keep_the_job() -> None:
@@ -225,8 +228,8 @@ def test_duplicate_attempts_of_a_worker_are_parked() -> None:
     cluster.submit(chain(3))
     worker = cluster.task(0, 0)
     call = cluster.call()
-    second = AttemptId("j1", WORKER, worker.identity.subtask, 7)
-    cluster.send(events.TaskRegistered(call, second, "a", "tcp://x:1", worker.part))
+    second = WorkerId("j1", worker.identity.number, 7)
+    cluster.send(events.TaskRegistered(call, second, "a", "tcp://x:1", worker.spark_job))
     assert cluster.answers[call] == 0
     cluster.lose(worker, retried=False)
     cluster.run()
@@ -241,9 +244,9 @@ def test_parked_attempts_are_released_with_their_worker() -> None:
     worker = cluster.task(0, 0)
     calls = [cluster.call() for _ in range(2)]
     for number, call in enumerate(calls):
-        attempt = AttemptId("j1", WORKER, worker.identity.subtask, 7 + number)
-        cluster.send(events.TaskRegistered(call, attempt, "a", "tcp://x:1", worker.part))
-    cluster.send(events.TaskLost(AttemptId("j1", WORKER, worker.identity.subtask, 8), "killed by Spark"))
+        attempt = WorkerId("j1", worker.identity.number, 7 + number)
+        cluster.send(events.TaskRegistered(call, attempt, "a", "tcp://x:1", worker.spark_job))
+    cluster.send(events.TaskLost(WorkerId("j1", worker.identity.number, 8), "killed by Spark"))
     cluster.finish_job()
     assert [cluster.answers[call] for call in calls] == [1, 0]
     assert cluster.ended["j1"].error is None
@@ -254,8 +257,8 @@ def test_parked_attempts_of_a_lost_environment_never_work() -> None:
     cluster = Cluster(4, ["a"])
     cluster.submit(chain(1))
     worker = cluster.task(0, 0)
-    parked = AttemptId("j1", WORKER, worker.identity.subtask, 7)
-    cluster.send(events.TaskRegistered(cluster.call(), parked, "b", "tcp://x:1", worker.part))
+    parked = WorkerId("j1", worker.identity.number, 7)
+    cluster.send(events.TaskRegistered(cluster.call(), parked, "b", "tcp://x:1", worker.spark_job))
     cluster.send(events.EnvironmentLost("b", "gone"))
     assert cluster.restarted() == []
     cluster.lose(worker, retried=False)
@@ -371,7 +374,7 @@ def test_jobs_that_want_all_slots_run_one_after_the_other() -> None:
     cluster.submit(pipeline(), "j2", timeout=7)
     cluster.submit(pipeline(1, 1), "j3")
     assert shares(cluster) == {"j1": 4}
-    cluster.deadline(do.SLOTS, "j2")
+    cluster.deadline(DeadlineKind.SLOTS, "j2")
     assert "0 of 4 slots obtained" in str(cluster.ended["j2"].error)
     cluster.finish_job("j1")
     assert shares(cluster) == {"j3": 2}
@@ -387,9 +390,9 @@ def test_waiting_behind_the_own_tasks_is_no_missing_slot() -> None:
     cluster = Cluster(4)
     cluster.submit(type(graph)("pairs", vertices, edges, (1, 11)))
     assert [place[0] for place in cluster.working()] == [0, 0, 1, 1]
-    for entry in [entry for entry in cluster.deadlines if entry[2].startswith(do.DEPLOY)]:
-        cluster.deadlines.remove(entry)
-        cluster.send(events.DeadlinePassed("j1", entry[2]))
+    assert DeadlineKind.DEPLOY not in {entry[2].kind for entry in cluster.deadlines}
+    for late in [late for late in cluster.withdrawn if late[1].kind is DeadlineKind.DEPLOY]:
+        cluster.send(events.DeadlinePassed(*late))
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
 
@@ -438,7 +441,7 @@ def test_spark_jobs_that_fail_at_once_end_the_job_with_their_error() -> None:
             break
         cluster.queue.clear()
         (key,) = cluster.open
-        cluster.kill_part(*key, "cannot start the environment: no space left", cancelled=False)
+        cluster.kill_spark_job(*key, "cannot start the environment: no space left", cancelled=False)
         cluster.step()
     error = cluster.ended["j1"].error
     assert isinstance(error, JobError)

@@ -16,7 +16,6 @@ from collections import Counter
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, MAGIC, SERVER_TYPES, encode, payload_checksum
 from penstock.network.messages import (
-    AckAllProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferHeader,
@@ -26,7 +25,6 @@ from penstock.network.messages import (
     ErrorCode,
     ErrorResponse,
     Message,
-    NewBufferSize,
     PartitionRequest,
     Ping,
     Pong,
@@ -58,8 +56,6 @@ def some_message(rng: random.Random) -> Message:
             CancelPartitionRequest(receiver),
             CloseRequest(),
             ErrorResponse(rng.choice((None, receiver)), rng.choice(list(ErrorCode)), "text " * rng.randint(0, 9)),
-            NewBufferSize(receiver, rng.randint(1, 99)),
-            AckAllProcessed(receiver, rng.getrandbits(32)),
             Ping(receiver),
             Pong(receiver),
         )

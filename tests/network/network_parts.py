@@ -13,9 +13,10 @@ from pathlib import Path
 import uvloop
 
 from penstock.buffer.data_types import DataType
+from penstock.buffer.view import BufferOrEvent
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import RemoteInputChannel
-from penstock.network.views import BufferOrEvent
+from penstock.network.views import Outgoing
 from penstock.shuffle.errors import PartitionNotProducedError
 from penstock.shuffle.ids import PartitionId
 
@@ -78,8 +79,6 @@ class QueueView:
         self.polled = self.recycled = self.resumed = 0
         self.granted = 0
         self.task_events: list[bytes] = []
-        self.sizes: list[int] = []
-        self.acknowledged: list[int] = []
 
     @property
     def backlog(self) -> int:
@@ -129,9 +128,9 @@ class QueueView:
         kind, payload = self.queue.popleft()
         self.is_blocked = kind == DataType.ALIGNED_BARRIER
         if kind != DataType.DATA:
-            return BufferOrEvent(kind, payload, None, self.subpartition)
+            return BufferOrEvent(kind, payload, self.subpartition)
         self.polled += 1
-        return BufferOrEvent(kind, memoryview(payload), self._recycle, self.subpartition)
+        return BufferOrEvent(kind, payload, self.subpartition, self._recycle)
 
     def _recycle(self) -> None:
         self.recycled += 1
@@ -150,14 +149,6 @@ class QueueView:
     def on_task_event(self, payload: bytes) -> None:
         """Note a task event."""
         self.task_events.append(payload)
-
-    def new_buffer_size(self, size: int) -> None:
-        """Note a buffer size."""
-        self.sizes.append(size)
-
-    def acknowledge(self, last_seq: int) -> None:
-        """Note an acknowledgement."""
-        self.acknowledged.append(last_seq)
 
     def release(self) -> None:
         """Released, once."""
@@ -194,6 +185,12 @@ class Provider:
             raise PartitionNotProducedError(f"{partition} is not here yet")
         view.listener = listener
         return view
+
+    def outgoing(self, item: BufferOrEvent) -> Outgoing:
+        """Data as memory."""
+        assert isinstance(item.payload, bytes)
+        payload = memoryview(item.payload) if item.is_buffer else item.payload
+        return Outgoing(payload, item.recycle)
 
 
 class RecordingSink:

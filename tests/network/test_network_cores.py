@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 
 from penstock.buffer.data_types import DataType
-from penstock.network import lifecycle
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode, payload_checksum
-from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelState, IllegalTransitionError, Lifecycle
+from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelEvent, ChannelLifecycle
 from penstock.network.messages import (
-    AckAllProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferHeader,
@@ -24,7 +23,6 @@ from penstock.network.messages import (
     ErrorCode,
     ErrorResponse,
     Message,
-    NewBufferSize,
     PartitionRequest,
     Ping,
     Pong,
@@ -35,6 +33,7 @@ from penstock.network.receiver import ChannelRequest, ConnectionCore, RemoteInpu
 from penstock.network.sender import PartitionRequestQueue
 from penstock.shuffle.errors import (
     EnvironmentLostError,
+    IllegalTransitionError,
     IncompleteDataError,
     PartitionLostError,
     PartitionNotProducedError,
@@ -43,6 +42,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.shuffle.lifecycle import Table, as_markdown
 
 
 def messages_of(frames: list[OutgoingFrame]) -> list[Message]:
@@ -216,7 +216,7 @@ class TestSender:
         view = serving.open(1, credit=5).data(b"a", b"b")
         for message in (CancelPartitionRequest(1), CancelPartitionRequest(1), AddCredit(1, 1), ResumeConsumption(1)):
             serving.core.receive(message)
-        serving.core.receive(AckAllProcessed(1, 0))
+        serving.core.receive(TaskEventRequest(1, b"late"))
         assert view.is_released
         assert drain(serving.core) == []
         assert serving.core.readers == 0
@@ -226,7 +226,7 @@ class TestSender:
         serving = Serving()
         serving.core.receive(PartitionRequest(1, partition(), 0, 0, 1))
         serving.core.receive(AddCredit(1, 1))
-        serving.core.receive(NewBufferSize(1, 4096))
+        serving.core.receive(TaskEventRequest(1, b"early"))
         assert serving.core.is_waiting(1)
         serving.provider.register(partition(), QueueView().data(b"a", b"b", b"c"))
         assert not serving.core.is_waiting(1)
@@ -243,7 +243,7 @@ class TestSender:
         assert isinstance(answer, ErrorResponse)
         assert answer.code is ErrorCode.NOT_PRODUCED
         assert str(partition()) in answer.text
-        assert not listener.is_active  # type: ignore[attr-defined]
+        listener()
         view = serving.provider.register(partition(), QueueView().data(b"a"))
         assert not view.is_released
         assert drain(serving.core) == []
@@ -317,28 +317,13 @@ class TestSender:
         assert answer.code is ErrorCode.INTERNAL
         assert serving.core.readers == 0
 
-    def test_acknowledge_must_name_the_last_sequence_sent(self) -> None:
-        """The right number reaches the view; a wrong one ends the reader with a protocol error."""
-        serving = Serving()
-        view = serving.open(1, 5, index=1).data(b"a").event(b"end")
-        wrong = serving.open(2, 5, index=2).data(b"a")
-        drain(serving.core)
-        serving.core.receive(AckAllProcessed(1, 1))
-        serving.core.receive(AckAllProcessed(2, 1))
-        assert view.acknowledged == [1]
-        [answer] = drain(serving.core)
-        assert isinstance(answer, ErrorResponse)
-        assert (answer.receiver, answer.code) == (2, ErrorCode.PROTOCOL)
-        assert wrong.is_released
-
     def test_backward_messages_reach_the_view(self) -> None:
-        """Task events and buffer sizes are forwarded; for unknown receivers they are ignored."""
+        """Task events are forwarded; for unknown receivers they are ignored."""
         serving = Serving()
         view = serving.open(1, 1)
         for receiver in (1, 99):
             serving.core.receive(TaskEventRequest(receiver, b"event"))
-            serving.core.receive(NewBufferSize(receiver, 8192))
-        assert (view.task_events, view.sizes) == ([b"event"], [8192])
+        assert view.task_events == [b"event"]
 
     def test_pings_are_answered_once_with_the_newest_token(self) -> None:
         """A flood of pings costs one pong."""
@@ -400,15 +385,13 @@ class TestSender:
         assert payloads(drain(serving.core)) == [b"a"]
 
     def test_sequence_numbers_wrap(self) -> None:
-        """After 2**32 messages the sequence starts from 0, and acknowledging still compares right."""
+        """After 2**32 messages the sequence starts from 0."""
         serving = Serving()
         view = serving.open(1, 5)
         serving.core._readers[1].sequence = (1 << 32) - 1
         view.event(b"last").event(b"first")
         sent = drain(serving.core)
         assert [message.header.sequence for message in sent] == [(1 << 32) - 1, 0]  # type: ignore[union-attr]
-        serving.core.receive(AckAllProcessed(1, 0))
-        assert view.acknowledged == [0]
 
 
 class Receiving:
@@ -702,23 +685,13 @@ class TestReceiver:
         assert len(sink.errors) == 1
         assert sorted(receiving.gate.pool.exclusive_back) == [4, 5]
 
-    def test_backward_messages_and_acknowledgement(self) -> None:
-        """They go out in order; acknowledging names the last sequence; with nothing received it is a mistake."""
+    def test_backward_messages_and_pings(self) -> None:
+        """They go out in order; the answer to a ping is noted."""
         receiving = Receiving()
         channel, _ = receiving.open()
-        with pytest.raises(ValueError, match="nothing was received"):
-            channel.acknowledge()
-        receiving.feed(buffer(1, 0, b"end", DataType.EVENT))
         channel.send_task_event(b"event")
-        channel.announce_buffer_size(4096)
-        channel.acknowledge()
         receiving.core.ping(3)
-        assert drain(receiving.core) == [
-            TaskEventRequest(1, b"event"),
-            NewBufferSize(1, 4096),
-            AckAllProcessed(1, 0),
-            Ping(3),
-        ]
+        assert drain(receiving.core) == [TaskEventRequest(1, b"event"), Ping(3)]
         receiving.feed(encode(Pong(3)))
         assert receiving.core.last_pong == 3
 
@@ -742,15 +715,15 @@ class TestLifecycle:
 
     def test_an_illegal_event_raises_with_the_story(self) -> None:
         """The error names object, state, event and the last events."""
-        life = Lifecycle("channel 5", CHANNEL_TABLE, ChannelState.OPEN)
-        life.move("barrier received")
-        life.move("failed")
+        life = ChannelLifecycle("channel 5")
+        life.move(ChannelEvent.BARRIER)
+        life.move(ChannelEvent.FAIL)
         with pytest.raises(IllegalTransitionError, match=r"channel 5: 'resumed' in state FAILED.*received, failed"):
-            life.move("resumed")
+            life.move(ChannelEvent.RESUME)
         assert str(life) == "channel 5 FAILED (barrier received, failed)"
 
     @pytest.mark.parametrize("table", [CHANNEL_TABLE, READER_TABLE])
-    def test_every_state_can_end_and_nothing_leaves_released(self, table: lifecycle.Table) -> None:
+    def test_every_state_can_end_and_nothing_leaves_released(self, table: Table[Any, Any]) -> None:
         """From each state RELEASED can be reached, and it has no way out."""
         states = {state for state, _ in table} | set(table.values())
         for state in states:
@@ -760,4 +733,5 @@ class TestLifecycle:
                 grown, reachable = more != reachable, more
             assert "RELEASED" in {reached.name for reached in reachable}
         assert not [key for key in table if key[0].name == "RELEASED"]
-        assert len(lifecycle.table_text(table).splitlines()) == len(table)
+        steps = [cell for row in as_markdown(table).splitlines()[2:] for cell in row.split(" | ")[1:]]
+        assert len(table) == sum(cell.strip(" |") != "-" for cell in steps)

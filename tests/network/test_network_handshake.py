@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.network.handshake import MAX_IDENTITY, Handshake, Role
+from penstock.link.handshake import MAX_IDENTITY, Handshake, Role
 from penstock.shuffle.errors import AuthenticationError
 
 SECRET = b"0123456789abcdef"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport seam: the same promises over TCP, Unix sockets and memory."""
+"""The transport seam: the same promises over TCP and memory."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from memory_transport import MemoryTransport, memory_pair
 from network_parts import random_bytes, run, wait_until
 
-from penstock.network.memory import MemoryTransport, memory_pair
-from penstock.network.sockets import TcpTransport, UnixTransport
+from penstock.network.sockets import TcpTransport
 from penstock.network.transport import Endpoint, Listener, Transport, join_host, split_host
 from penstock.shuffle.errors import SettingError
 
-KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("unix", "asyncio"), ("unix", "uvloop"), ("memory", "asyncio")]
+KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio")]
 
 
 def open_transport(kind: str, folder: Path) -> tuple[Transport, str]:
     """The transport of a kind, and where to listen."""
     if kind == "tcp":
         return TcpTransport(), "tcp://127.0.0.1:0"
-    if kind == "unix":
-        return UnixTransport(), f"unix://{folder}/s"
     return MemoryTransport(capacity=5000), "memory://here"
 
 
@@ -146,7 +144,7 @@ def test_nobody_listening_is_an_error(kind: tuple[str, str], tmp_path: Path) -> 
     run(main, kind[1])
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix", "memory"])
+@pytest.mark.parametrize("kind", ["tcp", "memory"])
 def test_addresses_of_another_kind_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     """The error shows the address and what it should look like."""
 
@@ -188,22 +186,6 @@ def test_tcp_sockets_are_tuned() -> None:
         assert listener._socket.getsockname()[0] == "127.0.0.1"  # type: ignore[attr-defined]
         for end in (near, far, listener):
             end.close()
-
-    run(main)
-
-
-def test_unix_path_is_removed_and_never_taken_over(tmp_path: Path) -> None:
-    """A second listener on the path fails; closing removes the file; then it works again."""
-
-    async def main() -> None:
-        address = f"unix://{tmp_path}/s"
-        first = await UnixTransport().listen(address, lambda endpoint: endpoint.close())
-        with pytest.raises(OSError, match="in use"):
-            await UnixTransport().listen(address, lambda endpoint: endpoint.close())
-        first.close()
-        assert not (tmp_path / "s").exists()
-        second = await UnixTransport().listen(address, lambda endpoint: endpoint.close())
-        second.close()
 
     run(main)
 

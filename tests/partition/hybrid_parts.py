@@ -11,9 +11,8 @@ from collections import deque
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
 from penstock.partition.hybrid_cursor import HybridCursor, Next
 from penstock.partition.hybrid_items import BROADCAST, Extent, SpillOrder
-from penstock.partition.hybrid_partition import HybridEnvironment, HybridPartition, HybridRules
+from penstock.partition.hybrid_partition import HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionState
-from penstock.partition.spill_policy import SpillPolicy, StoreEverything, StoreWhatDoesNotFit
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.events import decode_event
 
@@ -21,15 +20,13 @@ ID = PartitionId("job-e1", 3, 17)
 SIZE = 64
 PIECE = 8
 """Bytes of the shortest slice; each is filled with a number of its own."""
-FULL = StoreEverything(begin=0.5)
-SELECTIVE = StoreWhatDoesNotFit(full=0.7)
 
 
-class World(HybridEnvironment):
+class World:
     """One partition, its memory, its storage, and its writer, who packs all subpartitions into one segment."""
 
     def __init__(
-        self, subpartitions: int = 2, segments: int = 8, policy: SpillPolicy = FULL, limit: int | None = None
+        self, subpartitions: int = 2, segments: int = 8, limit: int | None = None, *, keeps: bool = True
     ) -> None:
         self.network = NetworkBufferPool(segments)
         self.pool = self.network.create_local_pool(segments, segments)
@@ -43,13 +40,14 @@ class World(HybridEnvironment):
         self.written: list[list[int]] = [[] for _ in range(subpartitions)]
         self.open: tuple[int, int] | None = None
         self.number = 0
-        self.partition = HybridPartition(
-            ID, subpartitions, HybridRules(policy, policy.keeps_copies, SIZE), self, "host-a"
-        )
+        self.partition = HybridPartition(ID, subpartitions, HybridRules(keeps, SIZE), self, "host-a")
 
     def on_share(self, piece: BufferSlice) -> None:
         """One reference more."""
         self.references.add(piece.segment)
+
+    def on_returned(self) -> None:
+        """Nobody waits for that here."""
 
     def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less; a free segment is overwritten."""
@@ -79,10 +77,6 @@ class World(HybridEnvironment):
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
         """Note it."""
         self.log.append(f"event {subpartition} {payload!r}")
-
-    def share(self) -> int:
-        """All but the segment that is being written."""
-        return max(1, self.network.total - 1)
 
     def may_lend(self, lent: int) -> bool:
         """Up to the limit."""

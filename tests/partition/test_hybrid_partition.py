@@ -6,13 +6,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hybrid_parts import FULL, PIECE, SELECTIVE, SIZE, Reader, World
+from hybrid_parts import PIECE, SIZE, Reader, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.partition.hybrid_cursor import Next
 from penstock.partition.lifecycle import PartitionState
-from penstock.partition.spill_policy import Load, StoreEverything, StoreWhatDoesNotFit
 from penstock.shuffle import EndOfData, EndOfPartition
 from penstock.shuffle.errors import (
     PartitionError,
@@ -21,13 +20,13 @@ from penstock.shuffle.errors import (
     ProtocolError,
 )
 
-POLICIES = pytest.mark.parametrize("policy", [FULL, SELECTIVE], ids=["full", "selective"])
+KINDS = pytest.mark.parametrize("keeps", [True, False], ids=["full", "selective"])
 
 
-@POLICIES
-def test_a_reader_from_before_gets_everything_in_order(policy: StoreEverything | StoreWhatDoesNotFit) -> None:
+@KINDS
+def test_a_reader_from_before_gets_everything_in_order(keeps: bool) -> None:
     """A reader that comes first reads along; its end has what the producer counted."""
-    world = World(policy=policy)
+    world = World(keeps=keeps)
     reader = Reader(world)
     for number in range(40):
         while not world.write(number % 2, SIZE // 2):
@@ -42,11 +41,11 @@ def test_a_reader_from_before_gets_everything_in_order(policy: StoreEverything |
     assert reader.events == [EndOfData(), total]
 
 
-@POLICIES
-def test_the_producer_never_waits_for_a_reader(policy: StoreEverything | StoreWhatDoesNotFit) -> None:
+@KINDS
+def test_the_producer_never_waits_for_a_reader(keeps: bool) -> None:
     """With no reader, and with one that gives nothing back, storing alone makes room for any amount of data."""
     for idle in (False, True):
-        world = World(segments=4, policy=policy)
+        world = World(segments=4, keeps=keeps)
         reader = Reader(world) if idle else None
         for number in range(500):
             if reader is not None:
@@ -101,7 +100,7 @@ def test_what_is_stored_and_finished_holds_no_memory() -> None:
 
 def test_selective_frees_what_was_consumed_and_stores_only_what_does_not_fit() -> None:
     """A reader that keeps up needs no storage at all."""
-    world = World(subpartitions=1, policy=SELECTIVE)
+    world = World(subpartitions=1, keeps=False)
     reader = Reader(world)
     for _ in range(100):
         assert world.write(0)
@@ -118,17 +117,18 @@ def test_selective_frees_what_was_consumed_and_stores_only_what_does_not_fit() -
 
 def test_selective_stores_first_what_is_needed_last() -> None:
     """Of a subpartition that is read and one that nobody reads yet, the latter leaves memory."""
-    world = World(policy=SELECTIVE, segments=8)
+    world = World(keeps=False, segments=8)
     Reader(world, 0)
     for number in range(6):
         assert world.write(number % 2)
+    world.partition.relieve(3)
     (order,) = world.orders
     assert {item.subpartition for run in order.runs for item in run} == {1}
 
 
 def test_selective_refuses_a_second_reader_and_says_what_to_do() -> None:
     """One reader per subpartition, at the same time or later, ranges included."""
-    world = World(subpartitions=3, policy=SELECTIVE)
+    world = World(subpartitions=3, keeps=False)
     reader = Reader(world, 1)
     for first, count in ((1, 1), (0, 2), (1, 2), (0, 3)):
         with pytest.raises(PartitionError, match=r'job-e1.*read once.*mode="hybrid"'):
@@ -143,7 +143,7 @@ def test_selective_refuses_a_second_reader_and_says_what_to_do() -> None:
 
 def test_selective_is_released_when_all_have_left_and_the_producer_has_closed() -> None:
     """Like a pipelined one; what comes after the readers have left is dropped and never stored."""
-    world = World(policy=SELECTIVE)
+    world = World(keeps=False)
     readers = [Reader(world, 0), Reader(world, 1)]
     for reader in readers:
         reader.cursor.release()
@@ -157,10 +157,10 @@ def test_selective_is_released_when_all_have_left_and_the_producer_has_closed() 
     assert world.network.free == 8
 
 
-@POLICIES
-def test_broadcast_data_is_there_once(policy: StoreEverything | StoreWhatDoesNotFit) -> None:
+@KINDS
+def test_broadcast_data_is_there_once(keeps: bool) -> None:
     """In memory and in storage, however many subpartitions there are."""
-    world = World(subpartitions=20, policy=policy)
+    world = World(subpartitions=20, keeps=keeps)
     for _ in range(20):
         while not world.write(None):
             world.carry_out()
@@ -176,13 +176,14 @@ def test_broadcast_data_is_there_once(policy: StoreEverything | StoreWhatDoesNot
         reader.cursor.release()
 
 
-@POLICIES
-def test_a_failure_reaches_readers_and_gives_everything_back(policy: StoreEverything | StoreWhatDoesNotFit) -> None:
+@KINDS
+def test_a_failure_reaches_readers_and_gives_everything_back(keeps: bool) -> None:
     """In mid-data; what is being stored comes back when that is over, whatever became of it."""
-    world = World(policy=policy, segments=6)
+    world = World(keeps=keeps, segments=6)
     reader = Reader(world)
     for number in range(5):
         world.write(number % 2)
+    world.partition.relieve(2)
     order = world.orders.popleft()
     world.partition.fail("the disk is full")
     assert isinstance(reader.cursor.failure, ProducerFailedError)
@@ -207,8 +208,8 @@ def test_a_closed_writer_that_did_not_finish_has_failed() -> None:
 
 def test_empty_partitions_are_consumable_at_their_end_and_end_at_once() -> None:
     """No buffer at all: the readers get their two events."""
-    for policy in (FULL, SELECTIVE):
-        world = World(policy=policy)
+    for keeps in (True, False):
+        world = World(keeps=keeps)
         assert world.log == []
         world.finish()
         assert world.log[0] == "consumable"
@@ -236,28 +237,14 @@ def test_what_does_not_keep_to_the_protocol_is_refused() -> None:
         Reader(world)
 
 
-def test_policies_answer_in_time_and_in_proportion() -> None:
-    """Full stores all that is due, selective a part; the defaults leave it to the producer until it has settled."""
-    full, selective = StoreEverything(begin=0.5), StoreWhatDoesNotFit(full=0.7)
-    assert full.spill(Load(10, 5, 4, is_settled=False)) == 0
-    assert full.spill(Load(10, 5, 5, is_settled=False)) == 5
-    assert full.spill(Load(1000, 3, 3, is_settled=True)) == 3
-    assert selective.spill(Load(10, 6, 6, is_settled=True)) == 0
-    assert selective.spill(Load(10, 7, 7, is_settled=False)) == 4
-    assert selective.spill(Load(1, 1, 1, is_settled=False)) == 1
-    assert StoreEverything().spill(Load(10, 10, 10, is_settled=False)) == 0
-    assert StoreEverything().spill(Load(10, 10, 10, is_settled=True)) == 10
-    assert StoreWhatDoesNotFit().spill(Load(10, 10, 10, is_settled=True)) == 0
-
-
 def test_forgetting_what_lies_in_an_open_segment_does_not_count() -> None:
     """Everything is stored, the last in a segment that its writer fills on: who needs one gets another."""
-    world = World(subpartitions=1, policy=StoreEverything(begin=0.1))
+    world = World(subpartitions=1, limit=0)
     for _ in range(3):
         world.write(0)
     world.write(0, SIZE // 2)
-    while world.orders:
-        world.carry_out()
+    assert Reader(world).step() is Next.NOTHING, "it may not be lent anything, so all is stored for it"
+    world.settle()
     assert (world.partition.held, world.network.free) == (4, 4)
     world.partition.relieve(1)
     assert world.network.free == 5
@@ -433,13 +420,13 @@ class Interleaving:
     seed=st.integers(0, 2**32),
     subpartitions=st.integers(1, 4),
     segments=st.integers(3, 9),
-    policy=st.sampled_from([FULL, SELECTIVE]),
+    keeps=st.booleans(),
     limit=st.integers(0, 3),
 )
 @settings(max_examples=200, deadline=None)
 def test_any_interleaving_keeps_the_promises(
-    seed: int, subpartitions: int, segments: int, policy: StoreEverything, limit: int
+    seed: int, subpartitions: int, segments: int, keeps: bool, limit: int
 ) -> None:
     """Any order of writing, storing, reading, giving back, leaving, pressure and ends: every byte once, in order."""
-    world = World(subpartitions, segments, policy, min(limit, segments - 2))
+    world = World(subpartitions, segments, min(limit, segments - 2), keeps=keeps)
     Interleaving(seed, world).run(150)

@@ -9,22 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.partition import (
-    IllegalPartitionEventError,
-    PartitionEvent,
-    PartitionLifecycle,
-    PartitionState,
-    as_markdown,
-)
+from penstock.partition import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.lifecycle import ENDS, TABLE
-from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
+from penstock.shuffle.lifecycle import as_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "partition-lifecycle.md"
 
 
 def test_page_shows_the_table() -> None:
     """The documentation's table is the code's."""
-    assert as_markdown() in PAGE.read_text()
+    assert as_markdown(TABLE) in PAGE.read_text()
 
 
 def test_ends_stay() -> None:
@@ -56,7 +51,7 @@ def test_lives(events: str, state: PartitionState) -> None:
     """Typical lives end where they should."""
     life = PartitionLifecycle("p")
     for event in events.split():
-        life.apply(PartitionEvent(event))
+        life.move(PartitionEvent(event))
     assert life.state is state
 
 
@@ -64,9 +59,9 @@ def test_illegal_event_tells_the_story_and_changes_nothing() -> None:
     """The error names the partition, the state, the event and the last events; it survives pickling."""
     life = PartitionLifecycle("job-e0.1#5")
     for event in (PartitionEvent.WRITE, PartitionEvent.WRITE, PartitionEvent.FINISH):
-        life.apply(event)
-    with pytest.raises(IllegalPartitionEventError) as caught:
-        life.apply(PartitionEvent.WRITE)
+        life.move(event)
+    with pytest.raises(IllegalTransitionError) as caught:
+        life.move(PartitionEvent.WRITE)
     assert isinstance(caught.value, ProtocolError)
     text = str(pickle.loads(pickle.dumps(caught.value)))  # noqa: S301  (our own bytes)
     for part in ("job-e0.1#5", "'write'", "finished", "write, finish"):
@@ -79,7 +74,7 @@ def test_all_pairs_missing_from_the_table_are_refused() -> None:
     """No pair outside of the table does anything."""
     for state, event in set(product(PartitionState, PartitionEvent)) - set(TABLE):
         life = PartitionLifecycle("p")
-        life._state = state
-        with pytest.raises(IllegalPartitionEventError):
-            life.apply(event)
+        life.state = state
+        with pytest.raises(IllegalTransitionError):
+            life.move(event)
         assert life.state is state

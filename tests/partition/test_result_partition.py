@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentReferences
 from penstock.partition import (
-    IllegalPartitionEventError,
     PartitionCallbacks,
     PartitionState,
     PipelinedPartition,
     PipelinedView,
 )
 from penstock.shuffle.errors import (
+    IllegalTransitionError,
     PartitionError,
     PartitionExpiredError,
     PartitionLostError,
@@ -49,7 +49,6 @@ class Setting:
                 on_consumable=lambda: self.log.append("consumable"),
                 on_end=lambda state: self.log.append(state.value),
                 on_task_event=lambda index, payload: self.log.append(f"event {index} {payload!r}"),
-                on_acknowledged=lambda: self.log.append("acknowledged"),
             ),
             host="host-a",
         )
@@ -85,7 +84,7 @@ def test_consumable_at_first_buffer_once() -> None:
     """Readers may be deployed at the first buffer, and that is said once; events alone do not count."""
     setting = Setting()
     setting.partition.broadcast_event(b"e", DataType.EVENT)
-    assert not setting.partition.is_consumable
+    assert setting.log == []
     setting.partition.add(1, setting.piece())
     setting.partition.add(0, setting.piece())
     setting.partition.finish()
@@ -224,11 +223,11 @@ def test_writing_after_finish_is_refused_and_takes_nothing() -> None:
     setting.partition.add(0, setting.piece())
     setting.partition.finish()
     piece = setting.piece(readers=2)
-    with pytest.raises(IllegalPartitionEventError, match="write, finish"):
+    with pytest.raises(IllegalTransitionError, match="write, finish"):
         setting.partition.broadcast(piece)
-    with pytest.raises(IllegalPartitionEventError):
+    with pytest.raises(IllegalTransitionError):
         setting.partition.add_event(0, b"e", DataType.EVENT)
-    with pytest.raises(IllegalPartitionEventError):
+    with pytest.raises(IllegalTransitionError):
         setting.partition.finish()
     assert setting.references.count(piece.segment) == 2
 
@@ -250,31 +249,12 @@ def test_unknown_subpartitions_are_refused(index: int) -> None:
         Setting(subpartitions=0)
 
 
-def test_acknowledged_when_every_reader_has_processed_everything() -> None:
-    """It counts after the producer has finished and the last reader acknowledged its last thing, and is said once."""
-    setting = Setting()
-    views = setting.views()
-    setting.partition.add(0, setting.piece())
-    setting.partition.broadcast_event(b"end", DataType.EVENT)
-    for view in views:
-        setting.read(view)
-    views[0].acknowledge(1)
-    setting.partition.finish()
-    assert not setting.partition.is_fully_acknowledged
-    views[1].acknowledge(0)
-    views[1].acknowledge(0)
-    assert setting.partition.is_fully_acknowledged
-    assert setting.log == ["consumable", "acknowledged"]
-
-
-def test_backward_events_and_buffer_sizes() -> None:
-    """Both reach the producer's side per subpartition."""
+def test_backward_events() -> None:
+    """They reach the producer's side with their subpartition."""
     setting = Setting()
     view = setting.partition.create_view(1, lambda: None)
     view.on_task_event(b"hi")
-    view.new_buffer_size(1024)
     assert setting.log == ["event 1 b'hi'"]
-    assert (setting.partition.buffer_size(0), setting.partition.buffer_size(1)) == (None, 1024)
 
 
 def test_reader_that_leaves_from_inside_its_call() -> None:
@@ -297,17 +277,6 @@ def test_reader_that_leaves_from_inside_its_call() -> None:
     failing.partition.fail("x")
     assert failing.partition.state is PartitionState.FAILED
     assert failing.network.free == 8
-
-
-def test_statistics() -> None:
-    """The snapshot says who is still there."""
-    setting = Setting()
-    views = setting.views()
-    views[0].release()
-    setting.partition.add(1, setting.piece())
-    snapshot = setting.partition.statistics()
-    assert (snapshot.state, snapshot.readers_left, snapshot.producer_closed) == (PartitionState.WRITING, 1, False)
-    assert [sub.queued_buffers for sub in snapshot.subpartitions] == [0, 1]
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -391,15 +360,17 @@ class PartitionMachine(RuleBasedStateMachine):
     @invariant()
     def books(self) -> None:
         """References = queued + held; consumable and ends are said at most once; the state follows from the parts."""
-        snapshot = self.partition.statistics()
-        queued = sum(sub.queued_buffers for sub in snapshot.subpartitions)
+        queued = sum(target._queued_buffers for target in self.partition._subpartitions)
         counts = [self.setting.references.count(segment) for segment in range(6)]
         assert sum(counts) == queued + len(self.held)
         assert self.setting.network.free == counts.count(0)
         assert self.setting.log.count("consumable") <= 1
-        assert len([entry for entry in self.setting.log if entry in ("released", "failed")]) == snapshot.state.is_end
-        if snapshot.readers_left == 0 and snapshot.producer_closed:
-            assert snapshot.state.is_end
+        assert (
+            len([entry for entry in self.setting.log if entry in ("released", "failed")])
+            == self.partition.state.is_end
+        )
+        if self.partition._readers == 0 and self.partition._closed:
+            assert self.partition.state.is_end
         self.setting.references.check()
 
     def teardown(self) -> None:

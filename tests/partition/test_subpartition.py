@@ -30,7 +30,6 @@ class Parent:
     def __init__(self) -> None:
         self.consumed: list[list[BufferSlice]] = []
         self.events: list[tuple[int, bytes]] = []
-        self.acknowledged = 0
 
     def on_consumed(self, buffers: list[BufferSlice]) -> None:
         """A reader left."""
@@ -39,10 +38,6 @@ class Parent:
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
         """A backward event."""
         self.events.append((subpartition, payload))
-
-    def on_acknowledged(self) -> None:
-        """An acknowledgement."""
-        self.acknowledged += 1
 
 
 class Ears:
@@ -189,7 +184,7 @@ def test_aligned_barrier_blocks_until_resumed() -> None:
     subpartition.add(buffer(3))
     subpartition.add_event(b"p", DataType.PRIORITY_EVENT)
     assert ears.calls == 1
-    assert subpartition.statistics().is_blocked
+    assert view.backlog == 0
     view.resume()
     assert ears.calls == 2
     assert view.backlog == 2
@@ -336,53 +331,11 @@ def test_release_unblocks_a_blocked_reader() -> None:
     view.resume()
 
 
-def test_acknowledgements_name_what_was_sent() -> None:
-    """Sequence numbers count what was polled; more than that is the peer's fault, less than before is old news."""
-    subpartition, view, _, parent = make()
-    for number in range(3):
-        subpartition.add(buffer(number))
-    with pytest.raises(ProtocolError, match="0 is acknowledged"):
-        view.acknowledge(0)
-    poll(view)
-    poll(view)
-    view.acknowledge(1)
-    view.acknowledge(0)
-    assert parent.acknowledged == 1
-    assert subpartition.statistics().acknowledged == 1
-    subpartition.finish()
-    assert not subpartition.is_fully_acknowledged
-    poll(view)
-    assert not subpartition.is_fully_acknowledged
-    view.acknowledge(2)
-    assert subpartition.is_fully_acknowledged
-    view.release()
-    assert subpartition.is_fully_acknowledged
-
-
-def test_events_and_sizes_travel_backwards() -> None:
-    """A reader's event reaches the producer with its channel; a buffer size is kept, a senseless one refused."""
-    subpartition, view, _, parent = make()
+def test_events_travel_backwards() -> None:
+    """A reader's event reaches the producer with its channel."""
+    _, view, _, parent = make()
     view.on_task_event(b"hi")
     assert parent.events == [(2, b"hi")]
-    assert subpartition.buffer_size is None
-    view.new_buffer_size(4096)
-    assert subpartition.buffer_size == 4096
-    for wrong in (0, -1):
-        with pytest.raises(ProtocolError, match="buffers of"):
-            view.new_buffer_size(wrong)
-
-
-def test_statistics() -> None:
-    """Totals go on counting, queued figures follow the queue."""
-    subpartition, view, _, _ = make()
-    subpartition.add(buffer(1, 10))
-    subpartition.add(buffer(2, 20))
-    subpartition.add_event(b"e", DataType.EVENT)
-    poll(view)
-    snapshot = subpartition.statistics()
-    assert (snapshot.buffers, snapshot.bytes, snapshot.events, snapshot.polled) == (2, 30, 1, 1)
-    assert (snapshot.queued_buffers, snapshot.queued_bytes, snapshot.queued_events) == (1, 20, 1)
-    assert snapshot.has_view
 
 
 class SubpartitionMachine(RuleBasedStateMachine):
@@ -525,10 +478,9 @@ class SubpartitionMachine(RuleBasedStateMachine):
     def books(self) -> None:
         """Backlog is what can be polled, nothing is lost, and a reader never misses the turn to available."""
         data = sum(isinstance(item, int) for item in self.expected)
-        snapshot = self.subpartition.statistics()
-        assert snapshot.queued_buffers == data == len(self.outstanding)
-        assert snapshot.queued_events == len(self.expected) - data
-        assert snapshot.is_blocked == self.blocked
+        assert self.subpartition._queued_buffers == data == len(self.outstanding)
+        assert len(self.subpartition._queue) == len(self.expected)
+        assert self.subpartition._blocked == self.blocked
         if self.view is not None and not self.view.is_released:
             assert self.view.backlog == (0 if self.blocked else data)
             assert self.view.is_available == ((bool(self.expected) and not self.blocked) or not self.alive)

@@ -8,22 +8,31 @@ import os
 import secrets
 import select
 import signal
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 import pytest
 
-from penstock.network.rendezvous import sweep
+from penstock.link.calls import GetStatistics
+from penstock.link.commands import CancelTask, Shutdown
+from penstock.link.rendezvous import sweep
 from penstock.services.local import Attachment, EnvironmentLaunch, LocalShuffleService, attach
 from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, Settings, ShuffleMasterContext
 from penstock.shuffle import ShuffleEnvironmentContext as Context
 from penstock.testing.conformance import JOB
+from penstock.testing.waiting import wait_until
 
 CONF = {
     "spark.penstock.environment.leaseTimeout": "20s",
     "spark.penstock.network.memory": "64m",
     "spark.penstock.blocking.hashMaxSubpartitions": "0",  # so that every sort-merge partition is one
 }
+
+HELD = ("segments_in_use", "segments_guaranteed", "partitions", "read_bytes_held", "hybrid_segments")
+"""The figures of an environment that are zero when nobody uses it."""
+
+SHARED = ("a", "b")
+"""The hosts that tests share."""
 
 
 class Job:
@@ -80,7 +89,7 @@ class LocalHarness:
         for name in list(self._commanders):
             launch = EnvironmentLaunch(self.application, self.secret, "", self.conf, name)
             attachment = attach(launch)
-            attachment.call("local.cancel_task", {"attempt": attempt.to_wire(), "cause": "the suite cancels it"}, 10)
+            attachment.ask(CancelTask(attempt, "the suite cancels it"), 10)
             attachment.close()
 
     def lose_environment(self, name: str) -> None:
@@ -91,16 +100,50 @@ class LocalHarness:
         self._commanders.pop(name).close()
         sweep()  # what the next environment of this host would do
 
-    def close(self) -> None:
-        """End the environments and wait for their processes."""
+    def end_environments(self, kept: Container[str] = ()) -> None:
+        """End the environments, less those of the hosts to keep, and wait for their processes."""
         ended = []
-        for name, commander in self._commanders.items():
+        for name in [name for name in self._commanders if name not in kept]:
             ended.append(os.pidfd_open(self.pid(name)))
-            commander.call("local.shut_down", {}, timeout=10)
+            commander = self._commanders.pop(name)
+            commander.ask(Shutdown(), 10)
             commander.close()
         for descriptor in ended:
             wait_for_end(descriptor)
+
+    def wait_idle(self, name: str) -> None:
+        """Wait until a host holds nothing, and has no task but the harness itself."""
+        figures: dict[str, float] = {}
+
+        def idle() -> bool:
+            figures.update(self.commander(name).ask(GetStatistics(), 10).figures)
+            return figures["tasks"] == 1 and not any(figures[held] for held in HELD)
+
+        try:
+            wait_until(idle, f"host {name} to hold nothing")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {figures}") from None
+
+    def close(self) -> None:
+        """End the environments and wait for their processes."""
+        self.end_environments()
         asyncio.run(self.master.close())
+
+
+def started(harness: LocalHarness) -> Iterator[LocalHarness]:
+    """A harness with the environments of the shared hosts, which end behind it."""
+    for name in SHARED:
+        harness.commander(name)
+    yield harness
+    harness.close()
+
+
+def idle_behind(harness: LocalHarness) -> Iterator[LocalHarness]:
+    """The harness for one test: then other hosts end, and the shared ones hold nothing."""
+    yield harness
+    harness.end_environments(kept=SHARED)
+    for name in SHARED:
+        harness.wait_idle(name)
 
 
 def wait_for_end(descriptor: int) -> None:

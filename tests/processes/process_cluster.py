@@ -19,11 +19,11 @@ from pyspark import cloudpickle
 from penstock.api.stream import Stream
 from penstock.bench.environment import environment_pids
 from penstock.graph.job_graph import JobGraph
-from penstock.job.driver import FinishedJob
+from penstock.job.core.ids import SparkJob
+from penstock.job.core.result import FinishedJob
 from penstock.job.launcher import Submission
-from penstock.job.master import JobHandle, JobMaster, MasterIdentity
-from penstock.job.parts import LaunchPart
-from penstock.network.rendezvous import sweep
+from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
+from penstock.link.rendezvous import sweep
 from penstock.services.local import EnvironmentLaunch, attach
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
@@ -62,8 +62,8 @@ class ProcessCluster:
         graph = stream.plan(self.settings, SLOTS).graph
         job = self.master.new_job()
 
-        def work(planned: JobGraph, part: LaunchPart) -> bytes:
-            plan = TaskPlan(self._launch, job, planned, part.part)
+        def work(planned: JobGraph, launched: SparkJob) -> bytes:
+            plan = TaskPlan(self._launch, job, planned, launched.id)
             return bytes(cloudpickle.dumps(functools.partial(run_worker, plan)))
 
         return self.master.submit(Submission(job, graph, self.settings, SLOTS, ProcessPayload(work)))

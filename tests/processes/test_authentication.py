@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from local_harness import LocalHarness
 
-from penstock.network.handshake import MAGIC, Handshake, Role
+from penstock.link.calls import GetStatistics
+from penstock.link.handshake import MAGIC, Handshake, Role
 from penstock.services.local import EnvironmentLaunch, attach
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
 
@@ -26,10 +27,10 @@ HOST = "one"
 PATIENCE = 10.0
 
 
-@pytest.fixture
-def harness(request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
-    """One environment process."""
-    harness = LocalHarness(request.node.name)
+@pytest.fixture(scope="module")
+def harness() -> Iterator[LocalHarness]:
+    """One environment process for all: each test shows that it works behind what was done to it."""
+    harness = LocalHarness("authentication")
     harness.commander(HOST)
     yield harness
     harness.close()
@@ -86,7 +87,7 @@ def shake(connection: socket.socket, secret: bytes) -> bool:
 
 def still_works(harness: LocalHarness) -> None:
     """The environment answers, holds no stranger's session, and its process is the same."""
-    figures = harness.commander(HOST).call("local.statistics", {}, PATIENCE)
+    figures = harness.commander(HOST).ask(GetStatistics(), PATIENCE).figures
     assert figures["segments_in_use"] == 0
     attach(EnvironmentLaunch(harness.application, harness.secret, "", harness.conf, HOST)).close()
     assert Path(f"/proc/{harness.pid(HOST)}").exists()

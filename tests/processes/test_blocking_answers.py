@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from local_harness import LocalHarness
+from local_harness import LocalHarness, idle_behind, started
 
+from penstock.link.calls import GetStatistics
+from penstock.link.commands import ExpirePartitions
 from penstock.shuffle import EndOfPartition, PartitionKind, Settings
 from penstock.shuffle.errors import (
     IncompleteDataError,
@@ -35,12 +37,16 @@ SEGMENT = Settings().network.segment_size
 SUBPARTITIONS = 4
 
 
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[LocalHarness]:
+    """Two environment processes for all tests."""
+    yield from started(LocalHarness("blocking-answers"))
+
+
 @pytest.fixture
-def harness(request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
-    """Two environment processes, as soon as they are asked for."""
-    harness = LocalHarness(request.node.name)
-    yield harness
-    harness.close()
+def harness(hosts: LocalHarness) -> Iterator[LocalHarness]:
+    """The two, idle behind the test."""
+    yield from idle_behind(hosts)
 
 
 @pytest.fixture
@@ -86,7 +92,7 @@ def test_each_end_is_an_answer_of_its_own(harness: LocalHarness, exchange: Excha
     failed.writer.fail(ValueError("row 17 is bad"))
     view = exchange.host("a")
     view.release_partitions_locally([released.descriptor.partition])
-    harness.commander("a").call("local.expire", {"partitions": [expired.descriptor.partition.to_wire()]}, 10)
+    harness.commander("a").ask(ExpirePartitions((expired.descriptor.partition,)), 10)
     for producer in (lost, gone):
         for path in folder_of(harness, producer).iterdir():
             path.unlink()
@@ -140,9 +146,9 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     kind = PartitionKind.BLOCKING_SORT_MERGE
     exchange.host("a")
     commander = harness.commander("a")
-    before = commander.call("local.statistics", {}, 10)["segments_guaranteed"]
+    before = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"]
     producer = exchange.produce(Written(kind, subpartitions=1000))
-    reserved = commander.call("local.statistics", {}, 10)["segments_guaranteed"] - before
+    reserved = commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] - before
     assert reserved == 7 * 128 // 8 // 8  # an eighth of what the whole of 128 segments leaves to sort buffers
     assert exchange.host("a").partitions_occupying_local_resources() == [producer.descriptor.partition]
     schema = pa.schema([("n", pa.int64())])
@@ -151,7 +157,7 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
         producer.writer.write(row, subpartition)
     producer.writer.broadcast(numbers(*range(500)))
     producer.writer.finish()
-    assert commander.call("local.statistics", {}, 10)["segments_guaranteed"] == before
+    assert commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] == before
     assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data", "index"]
     size = sum(path.stat().st_size for path in folder_of(harness, producer).iterdir())
     assert size < 1 << 20, "a broadcast batch is stored once"
@@ -170,19 +176,19 @@ def test_writers_share_the_memory_and_wait_where_there_is_none(harness: LocalHar
     writing: list[Producer] = []
 
     def left() -> float:
-        figures = commander.call("local.statistics", {}, 10)
+        figures = commander.ask(GetStatistics(), 10).figures
         return float(figures["segments_total"] * 7 // 8 - figures["segments_guaranteed"])
 
     while left() >= LEAST // SEGMENT:
         writing.append(exchange.produce(Written(kind, subpartitions=20, index=len(writing))))
     writing.append(exchange.prepare(Written(kind, subpartitions=20, index=len(writing))))
     setting_up = Running(writing[-1].writer.setup)
-    figures = commander.call("local.statistics", {}, 10)
+    figures = commander.ask(GetStatistics(), 10).figures
     assert figures["segments_guaranteed"] <= figures["segments_total"] * 7 / 8
     assert len(writing) > 20
     cancelled = exchange.prepare(Written(kind, subpartitions=20, index=len(writing)))
     waiting = Running(cancelled.writer.setup)
-    wait_until(lambda: commander.call("local.statistics", {}, 10)["partitions"] == len(writing) + 1, "both to wait")
+    wait_until(lambda: commander.ask(GetStatistics(), 10).figures["partitions"] == len(writing) + 1, "both to wait")
     exchange.cancel(cancelled.owner)
     assert isinstance(waiting.outcome(), TaskCancelledError)
     assert setting_up.is_alive

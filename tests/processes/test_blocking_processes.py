@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local_harness import LocalHarness, wait_for_end
+from local_harness import LocalHarness
+from task_process import TASK, kill, line
 
+from penstock.link.calls import GetStatistics
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import ProducerFailedError
 from penstock.testing.conformance_exchange import Exchange, Written
@@ -30,54 +31,6 @@ HOST = "one"
 DEADLINE = 20.0
 ROWS = 200_000
 SUBPARTITIONS = 50
-
-TASK = """
-import json, resource, sys
-import pyarrow as pa
-from penstock.services.local import LocalShuffleService
-from penstock.shuffle import (
-    AttemptId, ChannelDescriptor, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
-    PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,
-)
-role, application, secret, host, environment, address, label, subpartitions, limit, conf = sys.argv[1:]
-settings = Settings.from_conf(json.loads(conf))
-context = ShuffleEnvironmentContext(application, host, bytes.fromhex(secret), "", settings)
-local = LocalShuffleService().create_shuffle_environment(context)
-schema = pa.schema([("n", pa.int64())])
-kind, subpartitions = PartitionKind.from_label(label), int(subpartitions)
-shuffle = ShuffleDescriptor(PartitionId("job-e0", 0, 1), "local", kind, environment, address)
-if role == "reader":
-    owner = OwnerContext(AttemptId("job", 1, 0, 2), "reader", MetricGroup("r"))
-    channels = (ChannelDescriptor(shuffle, 0, subpartitions),)
-    (gate,) = local.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
-    gate.setup()
-    while (received := gate.next()) is not None:
-        if isinstance(received.event, EndOfPartition):
-            print("rows", received.event.rows, flush=True)
-    gate.close()
-else:
-    owner = OwnerContext(AttemptId("job", 0, 0, 1), "writer", MetricGroup("w"))
-    partition = PartitionDescriptor("job-e0", 0, kind, subpartitions)
-    (writer,) = local.create_result_partition_writers(owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
-    writer.setup()
-    if int(limit):
-        import signal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
-    batch = pa.RecordBatch.from_arrays([pa.array(range(1000), pa.int64())], schema=schema)
-    try:
-        for number in range(int(role)):
-            writer.write(batch, number % subpartitions)
-        if role == "2000":
-            print("begun", flush=True)
-            sys.stdin.read()
-        writer.finish()
-        print("finished", flush=True)
-    except Exception as error:
-        print("error", type(error).__name__, str(error), flush=True)
-    writer.close()
-local.close()
-"""
 
 KINDS = ("blocking_hash", "blocking_sort_merge")
 
@@ -114,12 +67,6 @@ def task(harness: LocalHarness) -> Iterator[Callable[..., subprocess.Popen[str]]
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate(timeout=DEADLINE)
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    """The next line a task prints."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def files(tmp_path: Path) -> list[Path]:
@@ -169,7 +116,7 @@ def test_a_killed_writers_files_go(
     with pytest.raises(ProducerFailedError, match=r"job-e0\.0#1"):
         exchange.consume([(descriptor(harness, kind), 0, SUBPARTITIONS)], host=HOST).next()
     exchange.close()
-    figures = harness.commander(HOST).call("local.statistics", {}, DEADLINE)
+    figures = harness.commander(HOST).ask(GetStatistics(), DEADLINE).figures
     assert (figures["segments_guaranteed"], figures["partitions"]) == (0, 0)
 
 
@@ -213,10 +160,3 @@ def test_after_a_kill_of_everything_the_next_environment_sweeps_all_directories(
         member.close()
     asyncio.run(doomed.master.close())
     assert line(task("reader", "blocking_sort_merge")) == f"rows {ROWS}"
-
-
-def kill(harness: LocalHarness, host: str) -> None:
-    """End an environment process with SIGKILL, and nothing else."""
-    ended = os.pidfd_open(harness.pid(host))
-    os.kill(harness.pid(host), signal.SIGKILL)
-    wait_for_end(ended)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from local_harness import LocalHarness
-from test_blocking_processes import TASK, kill, line
+from task_process import TASK, kill, line
 
+from penstock.link.calls import GetStatistics
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (
     IncompleteDataError,
@@ -85,7 +86,7 @@ def finished(exchange: Exchange, kind: PartitionKind, batches: int = 60) -> Prod
 
 def figures(harness: LocalHarness, host: str = HOST) -> dict[str, float]:
     """What an environment says of itself."""
-    return harness.commander(host).call("local.statistics", {}, DEADLINE)
+    return harness.commander(host).ask(GetStatistics(), DEADLINE).figures
 
 
 def files(tmp_path: Path) -> list[Path]:

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pytest
 from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
 
-from penstock.job.driver import FinishedJob
-from penstock.job.master import JobHandle
+from penstock.job.core.result import FinishedJob
+from penstock.job.shell.master import JobHandle
 from penstock.shuffle.errors import JobCancelledError
 from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery

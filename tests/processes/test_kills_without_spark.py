@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from local_harness import LocalHarness
 
-from penstock.network.rendezvous import base_folder, sweep
+from penstock.link.calls import GetStatistics
+from penstock.link.rendezvous import base_folder, sweep
 from penstock.services.local.private_folder import PrivateFolder
 
 pytestmark = pytest.mark.processes
@@ -118,7 +119,7 @@ def wait_idle(harness: LocalHarness) -> float:
     began = time.monotonic()
     pause = threading.Event()
     while True:
-        figures = harness.commander(HOST).call("local.statistics", {}, DEADLINE)
+        figures = harness.commander(HOST).ask(GetStatistics(), DEADLINE).figures
         # The harness itself is a task.
         if figures["segments_in_use"] == 0 and figures["tasks"] == 1:
             return time.monotonic() - began
@@ -150,7 +151,7 @@ def test_killed_reader(harness: LocalHarness, task: Callable[..., subprocess.Pop
     os.kill(reader.pid, signal.SIGKILL)
     pause = threading.Event()
     end = time.monotonic() + DEADLINE
-    while harness.commander(HOST).call("local.statistics", {}, DEADLINE)["tasks"] > 2:
+    while harness.commander(HOST).ask(GetStatistics(), DEADLINE).figures["tasks"] > 2:
         assert time.monotonic() < end, "the reader's session is still there"
         pause.wait(0.01)
     os.kill(writer.pid, signal.SIGKILL)
@@ -178,7 +179,7 @@ def test_stopped_task_holds_nobody_up(harness: LocalHarness, task: Callable[...,
     reader = task("reader")
     assert line(reader).startswith("ready")
     os.kill(reader.pid, signal.SIGSTOP)
-    figures = harness.commander(HOST).call("local.statistics", {}, DEADLINE)
+    figures = harness.commander(HOST).ask(GetStatistics(), DEADLINE).figures
     assert figures["segments_in_use"] < figures["segments_total"]
     os.kill(reader.pid, signal.SIGKILL)
     os.kill(writer.pid, signal.SIGKILL)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local service passes the conformance suite, with real environment processes, sockets and shared memory."""
+"""The local service passes the conformance suite, with real environment processes, sockets and shared memory.
+
+The tests of a class share one application and the environments of the hosts `a` and `b`. Behind each test both must
+hold nothing, and what other hosts there are ends with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from local_harness import LocalHarness
+from local_harness import LocalHarness, idle_behind, started
 
 from penstock.services.local import Attachment
 from penstock.shuffle import PartitionKind
@@ -14,6 +18,12 @@ from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_hybrid import HybridConformance
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[LocalHarness]:
+    """The application of the first class."""
+    yield from started(LocalHarness("conformance"))
 
 
 class TestLocalService(ShuffleServiceConformance):
@@ -30,11 +40,9 @@ class TestLocalService(ShuffleServiceConformance):
     request_timeout = 10.0
 
     @pytest.fixture
-    def service(self, request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
-        """One application per test, gone behind it."""
-        harness = LocalHarness(request.node.name)
-        yield harness
-        harness.close()
+    def service(self, hosts: LocalHarness) -> Iterator[LocalHarness]:
+        """The shared application, idle behind the test."""
+        yield from idle_behind(hosts)
 
 
 class LittleMemoryHarness(LocalHarness):
@@ -51,6 +59,12 @@ class LittleMemoryHarness(LocalHarness):
             self.conf = usual
 
 
+@pytest.fixture(scope="module")
+def little_hosts() -> Iterator[LocalHarness]:
+    """The application of the second class."""
+    yield from started(LittleMemoryHarness("conformance-little-memory"))
+
+
 class TestLocalServiceWithLittleMemory(HybridConformance):
     """Hybrid partitions in eight segments: nearly everything goes through the disk."""
 
@@ -61,8 +75,6 @@ class TestLocalServiceWithLittleMemory(HybridConformance):
     pytest_generate_tests = ShuffleServiceConformance.pytest_generate_tests
 
     @pytest.fixture
-    def service(self, request: pytest.FixtureRequest) -> Iterator[LocalHarness]:
-        """One application per test, gone behind it."""
-        harness = LittleMemoryHarness(request.node.name)
-        yield harness
-        harness.close()
+    def service(self, little_hosts: LocalHarness) -> Iterator[LocalHarness]:
+        """The shared application, idle behind the test."""
+        yield from idle_behind(little_hosts)

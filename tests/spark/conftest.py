@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import endless_jobs
 import pytest
 import session_probe
 
@@ -17,7 +18,7 @@ def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]
     """Workers can't import the tests' modules, so their functions go to them as code."""
     from pyspark import cloudpickle
 
-    modules = (request.module, session_probe)
+    modules = (request.module, session_probe, endless_jobs)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.link.calls import GetStatistics
 from penstock.services.local import Attachment, attach
 from penstock.shuffle import Settings
 from penstock.spark.runtime import SparkRuntime
@@ -50,7 +51,7 @@ class SessionProbe:
         """The environment's own figures, less this probe."""
         attachment = self.environment()
         try:
-            figures = attachment.call("local.statistics", {}, 10)
+            figures = attachment.ask(GetStatistics(), 10).figures
         finally:
             attachment.close()
         return {**figures, "tasks": figures["tasks"] - 1}

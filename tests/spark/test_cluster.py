@@ -61,16 +61,18 @@ import dataclasses, json, os, signal, socket, sys, threading, time
 from pathlib import Path
 import grpc, psutil
 import pyarrow as pa
-import session_probe, test_kills
+import session_probe, endless_jobs
 from session_probe import wait_until
-from test_kills import Action
+from endless_jobs import Action
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession, functions as f
-for module in (session_probe, test_kills, sys.modules["__main__"]):
+for module in (session_probe, endless_jobs, sys.modules["__main__"]):
     cloudpickle.register_pickle_by_value(module)
 import penstock
+from penstock.link.calls import GetStatistics
 from penstock.services.local import attach
-from penstock.shuffle import control
+from penstock.link import control
+from penstock.link.master import Challenge, Authenticate, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
 from penstock.spark.runtime import SparkRuntime
 
 folder = sys.argv[1]
@@ -110,7 +112,7 @@ def environments():
 def figures():
     found = {}
     for pid, attachment in environments().items():
-        found[pid] = attachment.call("local.statistics", {}, 10)
+        found[pid] = attachment.ask(GetStatistics(), 10).figures
         attachment.close()
     return found
 
@@ -174,7 +176,7 @@ def closed(connection):
         return False
 
 def intrude(connection):
-    from penstock.network.handshake import Handshake, Role
+    from penstock.link.handshake import Handshake, Role
     shake = Handshake(Role.CLIENT, wrong, "intruder", "test")
     connection.settimeout(10)
     try:
@@ -210,19 +212,19 @@ for attachment in links.values():
     attachment.close()
 answers = []
 with grpc.insecure_channel(launch.master) as channel:
-    for method in (control.REGISTER_TASK, control.OPEN_RESULT, control.HEARTBEAT, control.TASK_FINISHED):
+    for method in (RegisterTask.METHOD, OpenResult.METHOD, Heartbeat.METHOD, TaskFinished.METHOD):
         call = channel.unary_unary(f"/{control.SERVICE}/{method}")
         answers.append(control.unpack(call(control.pack({"result": "r1"}), timeout=10)))
         answers.append(control.unpack(call(control.pack({}), timeout=10,
                                            metadata=((control.SESSION_HEADER, "0" * 64),))))
-    call = channel.unary_unary(f"/{control.SERVICE}/{control.CHALLENGE}")
+    call = channel.unary_unary(f"/{control.SERVICE}/{Challenge.METHOD}")
     nonce = control.unpack(call(control.pack({}), timeout=10))["nonce"]
     mine = control.nonce()
-    call = channel.unary_unary(f"/{control.SERVICE}/{control.AUTHENTICATE}")
+    call = channel.unary_unary(f"/{control.SERVICE}/{Authenticate.METHOD}")
     answers.append(control.unpack(call(control.pack({
         "nonce": nonce, "client_nonce": mine, "role": "environment", "identity": "intruder",
         "proof": control.proof(wrong, "environment", nonce, mine, "intruder")}), timeout=10)))
-    stream = channel.unary_stream(f"/{control.SERVICE}/{control.INSTRUCTIONS}")
+    stream = channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
     answers.append(control.unpack(next(iter(stream(control.pack({}), timeout=10)))))
 out["refused"] = refused
 out["answers"] = [json.loads(json.dumps(item, default=str)) for item in answers]
@@ -232,10 +234,10 @@ out["unharmed"] = [count, *row]
 
 # 3. an executor's JVM is killed in mid-run
 go.unlink()
-stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(test_kills.endless(folder), "id long")
-stream = stream.keyBy("id", numPartitions=2).mapInArrow(test_kills.watching(folder), "id long")
+stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless_jobs.endless(folder), "id long")
+stream = stream.keyBy("id", numPartitions=2).mapInArrow(endless_jobs.watching(folder), "id long")
 action = Action(stream.toDF().count)
-wait_until("both ends run", lambda: test_kills.running(Path(folder)), 60)
+wait_until("both ends run", lambda: endless_jobs.running(Path(folder)), 60)
 began = time.monotonic()
 os.kill(executors()[0], signal.SIGKILL)
 error = action.wait(60)
@@ -283,11 +285,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import penstock
-import session_probe, test_kills
+import session_probe, endless_jobs
 from session_probe import wait_until
-from test_kills import Action
+from endless_jobs import Action
 from pyspark import cloudpickle
-for module in (session_probe, test_kills, sys.modules["__main__"]):
+for module in (session_probe, endless_jobs, sys.modules["__main__"]):
     cloudpickle.register_pickle_by_value(module)
 from penstock.spark.session import build_session
 

@@ -17,7 +17,7 @@ import penstock
 from penstock.shuffle.errors import JobError, SettingError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.sample]
 
 ROWS = 10_000
 

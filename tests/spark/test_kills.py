@@ -12,15 +12,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
+from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
 from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
@@ -28,13 +28,8 @@ from penstock.shuffle.errors import JobCancelledError
 
 pytestmark = pytest.mark.spark
 
-LIMIT_SECONDS = 15.0
 CUT_ROWS = 600_000
 """Several of Spark's batches of 65,536 rows for each of two partitions."""
-STAGE_SECONDS = 60.0
-"""After which a stage gives up, so that a test that fails leaves nothing for ever."""
-
-Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @pytest.fixture
@@ -44,96 +39,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "release").touch()
     children = marks(tmp_path / "children")
     wait_until("the forked children are gone", lambda: not any(map(lives, children)))
-
-
-def lives(pid: int) -> bool:
-    """Whether this process runs; one that nobody has reaped does not."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def forked_child(folder: str, forks: str) -> None:
-    """Leave a child behind that holds whatever it inherited, until `release` appears."""
-
-    def linger() -> None:
-        mark(f"{folder}/children")
-        end = time.monotonic() + STAGE_SECONDS
-        while not Path(folder, "release").exists() and time.monotonic() < end:
-            time.sleep(0.02)
-
-    if forks == "fork":
-        if os.fork() == 0:
-            linger()
-            os._exit(0)
-    elif forks == "multiprocessing":
-        import multiprocessing
-
-        multiprocessing.get_context("fork").Process(target=linger).start()
-
-
-def endless(folder: str, forks: str = "") -> Stage:
-    """A producer that repeats its input until it is stopped."""
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kept = list(batches)
-        forked_child(folder, forks)
-        end = time.monotonic() + STAGE_SECONDS
-        while time.monotonic() < end:
-            yield from kept
-            mark(f"{folder}/producers")
-            time.sleep(0.002)
-        raise TimeoutError("nobody stopped this stage")
-
-    return stage
-
-
-def watching(folder: str, forks: str = "") -> Stage:
-    """A consumer that leaves a mark at its first batch, and `ended` if its input ever ends."""
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        forked_child(folder, forks)
-        for batch in batches:
-            mark(f"{folder}/consumers")
-            yield batch
-        Path(folder, "ended").touch()
-
-    return stage
-
-
-class Action:
-    """An action on a thread of its own."""
-
-    def __init__(self, act: Callable[[], Any]) -> None:
-        self.outcome: Any = None
-        self.ended = 0.0
-        self._act = act
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def wait(self, seconds: float = 2 * LIMIT_SECONDS) -> Any:
-        """What came of it."""
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), "the action hangs"
-        return self.outcome
-
-    def _run(self) -> None:
-        try:
-            self.outcome = self._act()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            self.outcome = error
-        self.ended = time.monotonic()
-
-
-def running(folder: Path) -> bool:
-    """Whether both ends of the exchange have seen data."""
-    return len(marks(folder / "producers")) >= 2 and len(marks(folder / "consumers")) >= 2
-
-
-def all_slots_work(spark: Any) -> None:
-    """A job that needs every slot of the session."""
-    source = spark.range(0, 1000, 1, 2)
-    assert penstock.repartition(source, 6, "id").count() == 1000
 
 
 @pytest.fixture(autouse=True)
@@ -283,10 +188,11 @@ def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
 
 DRIVER = """
 import sys, threading
+from pathlib import Path
 import pyarrow as pa
-import session_probe, test_kills
+import session_probe, endless_jobs
 from pyspark import cloudpickle
-for module in (session_probe, test_kills):
+for module in (session_probe, endless_jobs):
     cloudpickle.register_pickle_by_value(module)
 import penstock
 from pyspark.sql import SparkSession
@@ -298,15 +204,15 @@ def main(folder, master):
         "spark.ui.showConsoleProgress", "false").config("spark.penstock.restart.strategy", "none").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     assert penstock.repartition(spark.range(100), 2, "id").count() == 100
-    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(test_kills.endless(folder), "id long")
-    stream = stream.keyBy("id", numPartitions=2).mapInArrow(test_kills.watching(folder), "id long")
-    action = test_kills.Action(stream.run)
-    session_probe.wait_until("both ends run", lambda: test_kills.running(test_kills.Path(folder)), 60)
+    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless_jobs.endless(folder), "id long")
+    stream = stream.keyBy("id", numPartitions=2).mapInArrow(endless_jobs.watching(folder), "id long")
+    action = endless_jobs.Action(stream.run)
+    session_probe.wait_until("both ends run", lambda: endless_jobs.running(Path(folder)), 60)
     print("ready", session_probe.SessionProbe(spark).environment_pid(), flush=True)
     sys.stdin.readline()
     error = action.wait()
     print("ended", repr(str(error)), flush=True)
-    test_kills.all_slots_work(spark) if master == "local[8,3]" else None
+    endless_jobs.all_slots_work(spark) if master == "local[8,3]" else None
     spark.stop()
     print("bye", flush=True)
 

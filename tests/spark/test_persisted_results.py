@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.job.driver import FinishedJob
-from penstock.job.result import JobResult
-from penstock.job.states import JobState
+from penstock.job.core.result import FinishedJob, JobResult
+from penstock.job.core.states import JobState
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import JobError
 from penstock.spark.datasets import PersistedResult, PersistedResults

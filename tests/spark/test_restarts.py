@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from endless_jobs import Action
 from session_probe import SessionProbe, wait_until
-from test_kills import Action
 
 import penstock
 from penstock.shuffle.errors import JobCancelledError

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the Spark room that need no Spark: refusals, Java, types, tickets, status texts."""
+"""The parts of the Spark room that need no Spark: refusals, Java, types, status texts."""
 
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
+from penstock.job.core.result import JobResult
+from penstock.job.core.states import JobState
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.shuffle.errors import ControlError, SchemaError, SettingError, TaskCancelledError
-from penstock.spark.checks import python_hint, refuse_conf, refuse_connect
+from penstock.shuffle import Settings
+from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
+from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
 from penstock.spark.java import find_java
-from penstock.spark.result_files import ResultFolder, ResultTicket, read_ticket
+from penstock.spark.result_scan import LazyResult, failure_text
+from penstock.spark.runtime import SparkRuntime
 from penstock.spark.task import error_text
-from penstock.spark.types import arrow_schema, conform_batch, spark_batches, spark_schema, struct_type
+from penstock.spark.types import arrow_schema, conform_batch, spark_batches, struct_type
+from penstock.spark.user_thread import UserThread
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,53 @@ def test_conf_that_would_break_is_refused(conf: dict[str, str], words: str) -> N
 def test_other_conf_is_fine() -> None:
     """Dynamic allocation only concerns the local service; false is false."""
     refuse_conf({"spark.dynamicAllocation.enabled": "true", "spark.speculation": "false"}, "external")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.io.encryption.enabled",
+        "spark.network.crypto.enabled",
+        "spark.authenticate.enableSaslEncryption",
+        "spark.ssl.enabled",
+        "spark.ssl.rpc.enabled",
+    ],
+)
+def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str) -> None:
+    """Each of Spark's switches is refused by its name and with the ways out, or accepted knowingly."""
+    conf = {key: "true", "spark.ssl.keyStore": "k", "spark.io.encryption.keySizeBits": "128"}
+    with pytest.raises(
+        SettingError, match=rf"{key}=true.*plain text.*spark\.penstock\.security\.acceptPlainText=true"
+    ):
+        refuse_plain_text(conf, Settings().security)
+    accepted = Settings.from_conf({"spark.penstock.security.acceptPlainText": "true"})
+    refuse_plain_text(conf, accepted.security)
+    refuse_plain_text({key: "false", "spark.ssl.ui.enabled": "true"}, Settings().security)
+
+
+def test_reasons_of_failed_planning_travel() -> None:
+    """What Spark raises while a job is planned becomes an error of ours with its text; ours stay what they are."""
+
+    def missing(_: object) -> Any:
+        raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] The table `t` cannot be found")
+
+    def refused(_: object) -> Any:
+        raise SettingError("no")
+
+    runtime = SparkRuntime.__new__(SparkRuntime)
+    with pytest.raises(JobError, match=r"could not be planned: AnalysisException: .*TABLE_OR_VIEW_NOT_FOUND.*`t`"):
+        runtime._build(missing, Settings(), UserThread(None, frozenset()))
+    with pytest.raises(SettingError, match=r"^no$"):
+        runtime._build(refused, Settings(), UserThread(None, frozenset()))
+
+
+def test_hint_where_a_worker_died() -> None:
+    """Only in local mode without a number of attempts, and only where a worker died."""
+    died = "Task 1 in stage 3.0 failed 1 times: Python worker exited unexpectedly (crashed)"
+    assert "local[8,4]" in worker_hint(died, "local[8]")
+    assert "never runs a task again" in worker_hint(died, "local[*]")
+    assert worker_hint(died, "local[8,4]") == worker_hint(died, "spark://host:7077") == ""
+    assert worker_hint("ValueError: boom", "local[8]") == ""
 
 
 def test_connect_is_refused() -> None:
@@ -113,7 +166,7 @@ def test_every_type_reaches_spark(name: str) -> None:
     """A column of any Arrow type has a Spark type, and its batches get the schema Spark's reader checks for."""
     column = COLUMNS[name]
     batch = pa.RecordBatch.from_arrays([column], names=["c"])
-    target = spark_schema(batch.schema)
+    target = arrow_schema(struct_type(batch.schema))
     (out,) = spark_batches(iter([batch]), target)
     assert out.schema.equals(arrow_schema(struct_type(batch.schema)))
     expected = column.to_pylist() if name != "nanos" else None
@@ -152,29 +205,19 @@ def test_schema_round_trip() -> None:
     assert struct_type(arrow_schema(schema)) == schema
 
 
-def test_ticket_is_private_and_goes_with_its_folder() -> None:
-    """Only this user can read it; it says everything; after close there is nothing."""
-    folder = ResultFolder()
-    ticket = ResultTicket("r1", EnvironmentLaunch("app", b"s", "h:1", {"k": "v"}), pa.schema([("a", pa.int64())]))
-    path = folder.write(ticket)
-    assert read_ticket(path) == ticket
-    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
-    assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
-    Path(path).chmod(0o644)
-    with pytest.raises(ControlError, match="not private"):
-        read_ticket(path)
-    folder.close()
-    folder.close()
-    assert not Path(path).parent.exists()
-    with pytest.raises(ControlError, match="was stopped"):
-        read_ticket(path)
-
-
 def test_secret_never_shows() -> None:
-    """Neither a launch nor a ticket prints it."""
+    """Neither a launch nor what stands behind a DataFrame prints it."""
     launch = EnvironmentLaunch("app", b"TOPSECRET", "h:1", {})
     assert "TOPSECRET" not in repr(launch)
-    assert "TOPSECRET" not in repr(ResultTicket("r1", launch, pa.schema([])))
+    assert "TOPSECRET" not in repr(LazyResult("r1", "rows", pa.schema([]), t.StructType(), launch, lambda _: []))
+
+
+def test_only_the_users_frames_are_raised() -> None:
+    """What stands before the first traceback is ours; an error without one keeps its kind and its words."""
+    trace = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nValueError: boom\nraised in f"
+    assert failure_text(JobError(f"job x failed: x (1/2) on host failed: {trace}\n")) == trace
+    assert failure_text(SlotsError("it needs 4 slots")) == "SlotsError: it needs 4 slots"
+    assert failure_text(KeyError()) == "KeyError: KeyError"
 
 
 def test_error_text_shows_the_users_frames() -> None:
@@ -189,3 +232,14 @@ def test_error_text_shows_the_users_frames() -> None:
     assert "user_function" in text
     assert text.endswith("ValueError: boom")
     assert error_text(TaskCancelledError("told to stop")) == "told to stop"
+
+
+def test_a_result_is_one_line_and_a_table() -> None:
+    """A job's result in a shell and in a notebook."""
+    metrics = {
+        0: {"rows_in": 10.0, "rows_out": 1000.0, "bytes_out": 2e6, "seconds": 2.0, "back_pressured_seconds": 1.0}
+    }
+    result = JobResult("j1", "keyBy <id>", JobState.FINISHED, 1.5, metrics, stages={0: "read <files>"})
+    assert repr(result) == "job j1 (keyBy <id>): finished in 1.50 s, 1,000 rows and 2.0 MB written"
+    table = result._repr_html_()
+    assert "<td>read &lt;files&gt;</td><td>10</td><td>1,000</td><td>2.0</td><td>2.00</td><td>50%</td>" in table

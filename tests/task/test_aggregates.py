@@ -114,12 +114,13 @@ def test_any_data_any_cut(rows: list[dict[str, Any]], cut: list[int], keys: list
         members = groups[tuple(row[key] for key in keys)]
         for item in wanted:
             expected = oracle([member[item.column] for member in members], item.function)
-            expected = float(expected) if expected is not None and item.function in ("mean", "variance") else expected
+            is_float = item.function in ("mean", "variance", "product")
+            expected = float(expected) if expected is not None and is_float else expected
             assert same(row[item.name], expected), (item, row, members)
 
 
 def test_result_types() -> None:
-    """Counts are int64, integer sums int64, float sums float64, decimal sums wider, min and max as they were."""
+    """Counts are int64, integer sums int64, float sums float64, decimal sums and means wider, min and max as was."""
     schema = pa.schema(
         [
             ("k", pa.string_view()),
@@ -137,7 +138,7 @@ def test_result_types() -> None:
         pa.int64(),
         pa.float64(),
         pa.decimal128(17, 2),
-        pa.float64(),
+        pa.decimal128(11, 6),
         pa.float32(),
         pa.date32(),
     ]
@@ -177,7 +178,7 @@ def test_decimal_sums_are_exact() -> None:
     schema = pa.schema([("d", pa.decimal128(7, 2))])
     batch = pa.record_batch([pa.array(values, pa.decimal128(7, 2))], schema=schema)
     found = run(schema, [], [Aggregation("s", "d", "sum"), Aggregation("m", "d", "mean")], [[batch], [batch]])
-    assert found == [{"s": Decimal("199999980.00"), "m": pytest.approx(99999.99)}]
+    assert found == [{"s": Decimal("199999980.00"), "m": Decimal("99999.990000")}]
 
 
 def test_variance_does_not_cancel() -> None:
@@ -220,7 +221,7 @@ def test_empty_input() -> None:
     assert run(SCHEMA, [], wanted, [[], []]) == [{"n": 0, "s": None, "v": None}]
 
 
-@pytest.mark.parametrize("function", ["first", "last", "median", "tdigest", "count_distinct", "list", "nonsense"])
+@pytest.mark.parametrize("function", ["tdigest", "list", "nonsense"])
 def test_functions_that_do_not_merge_are_refused(function: str) -> None:
     """Refused by name, with the supported ones and the way out."""
     with pytest.raises(PlanError, match=f"'{function}'.*supported are all, any, .*applyInArrow"):

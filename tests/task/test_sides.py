@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
-from test_runner import Control, Environment, all_values, batch, plan, run
+from runner_parts import Control, Environment, all_values, batch, plan, run
 
 from penstock.shuffle.errors import PartitionLostError
 from penstock.task import SubtaskPlan

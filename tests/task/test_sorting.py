@@ -226,7 +226,7 @@ def test_the_sample_is_uniform_and_bounded() -> None:
     assert np.all(np.histogram(values, 4, (0, 1_000_000))[0] > 90)
     few = KeySample(order, 500)
     few.add(pa.record_batch([pa.array([3, 1, 2])], schema=schema))
-    assert [batch.to_pydict() for batch in few.rows()] == [{"0": [3, 1, 2], "weight": [1.0] * 3}]
+    assert [batch.to_pydict() for batch in few.rows()] == [{"#k": [3, 1, 2], "weight": [1.0] * 3}]
     assert list(KeySample(order, 5).rows()) == []
 
 

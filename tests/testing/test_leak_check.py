@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leak check of `conftest.py` finds each kind of thing that a test may leave behind."""
+"""The leak check finds each kind of thing that a test may leave behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from holdings import RUN_FOLDER, Holdings
+
 
 @pytest.fixture
-def leaks(request: pytest.FixtureRequest) -> Callable[[], list[str]]:
+def leaks() -> Callable[[], list[str]]:
     """What has come since the test began, without any grace."""
-    conftest = next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "RUN_FOLDER"))
-    before = conftest.Holdings.now()
-    return lambda: conftest.Holdings.now().leaks_since(before)
+    before = Holdings.now()
+    return lambda: Holdings.now().leaks_since(before)
 
 
 def test_a_clean_test_has_no_leaks(leaks: Callable[[], list[str]]) -> None:
@@ -62,13 +63,10 @@ def test_it_finds_a_file_descriptor_and_a_memfd(leaks: Callable[[], list[str]], 
     os.close(fd)
 
 
-def test_it_finds_shared_memory_and_a_rendezvous_folder(
-    leaks: Callable[[], list[str]], request: pytest.FixtureRequest
-) -> None:
+def test_it_finds_shared_memory_and_a_rendezvous_folder(leaks: Callable[[], list[str]]) -> None:
     """A file in /dev/shm and a folder of an environment process are found."""
-    conftest = next(p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "RUN_FOLDER"))
     shared = Path("/dev/shm") / f"penstock-test-{os.getpid()}"
-    folder = conftest.RUN_FOLDER / f"penstock-{os.getuid()}" / "abandoned"
+    folder = RUN_FOLDER / f"penstock-{os.getuid()}" / "abandoned"
     shared.touch()
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir()

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_harness import MemoryHarness
 
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor, TaskEvent
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     IncompleteDataError,
+    PartitionReleasedError,
     PenstockError,
     SchemaError,
     SettingError,
@@ -24,15 +26,7 @@ from penstock.shuffle.errors import (
 )
 from penstock.testing.conformance import JOB, Exchange
 from penstock.testing.conformance_exchange import Written, numbers
-from penstock.testing.memory_partition import (
-    HOLDING_STATES,
-    TRANSITIONS,
-    MemoryPartition,
-    PartitionState,
-    Stored,
-    decode,
-    encode,
-)
+from penstock.testing.memory_partition import MemoryPartition, Stored, decode, encode
 from penstock.testing.memory_registry import attach, detach, live_applications
 from penstock.testing.memory_service import MemoryResultPartitionWriter
 from penstock.testing.waiting import Running, wait_until
@@ -241,16 +235,14 @@ def test_a_broadcast_batch_is_stored_and_budgeted_once() -> None:
     assert partition.has_room()
 
 
-def test_the_lifecycle_table_ends_in_tombstones() -> None:
-    """No event leads out of a tombstone, and every state that holds memory can be released and lost."""
-    for (state, _), after in TRANSITIONS.items():
-        assert state in HOLDING_STATES or after is state
-    for state in PartitionState:
-        for event in ("release", "lose"):
-            assert TRANSITIONS[state, event] not in HOLDING_STATES
+def test_a_tombstone_keeps_its_first_reason() -> None:
+    """A partition that was released cannot be finished, and what comes later changes nothing; it holds no memory."""
     partition = MemoryPartition(PartitionId("d", 0, 1), BLOCKING, "a", 1, 1)
-    partition.end("release")
-    with pytest.raises(PenstockError, match="released: it cannot finish"):
+    partition.end(PartitionEvent.RELEASE)
+    partition.end(PartitionEvent.LOSE, RuntimeError("later"))
+    assert partition.state is PartitionState.RELEASED
+    assert not partition.holds_resources
+    with pytest.raises(PartitionReleasedError, match="was released"):
         partition.finish()
 
 

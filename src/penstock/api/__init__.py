@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames."""
 
-from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, readParquet, repartition
+from penstock.api.functions import (
+    GroupedDataFrame,
+    fromDataFrame,
+    groupBy,
+    readCsv,
+    readJson,
+    readParquet,
+    readText,
+    repartition,
+)
 from penstock.api.persisted import datasets
 from penstock.api.stream import KeyedStream, Stream
 
@@ -12,6 +21,9 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "readCsv",
+    "readJson",
     "readParquet",
+    "readText",
     "repartition",
 ]

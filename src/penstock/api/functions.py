@@ -8,13 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.expressions import is_spark_column
+from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
+from penstock.api.line_formats import CsvLines, JsonLines, TextLines, csv_schema, json_schema
 from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
 from penstock.api.parquet import Filter, PathLike, parquet_source
-from penstock.api.schemas import check_mode, column_arguments, partitions_argument
+from penstock.api.partition_columns import PartitionTyping
+from penstock.api.schemas import check_mode, column_arguments, partitions_argument, schema_argument
 from penstock.api.stream import KeyedStream, Stream
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.exchanges import hash_exchange
+
+_SHOWN_COLUMNS = 4
 
 
 def fromDataFrame(df: Any) -> Stream:
@@ -24,7 +30,13 @@ def fromDataFrame(df: Any) -> Stream:
     if not (hasattr(df, "schema") and hasattr(df, "sparkSession")):
         raise TypeError(f"fromDataFrame takes a Spark DataFrame, not {type(df).__name__}")
     schema: pa.Schema = arrow_schema(df.schema)
-    return Stream((SourceStep("DataFrame", schema, dataframe=df),), df.sparkSession)
+    return Stream((SourceStep(_frame_name(schema), schema, dataframe=df),), df.sparkSession)
+
+
+def _frame_name(schema: pa.Schema) -> str:
+    """A DataFrame has no name of its own: its first columns tell it from others."""
+    more = ", ..." if len(schema.names) > _SHOWN_COLUMNS else ""
+    return f"DataFrame({', '.join(schema.names[:_SHOWN_COLUMNS])}{more})"
 
 
 def readParquet(
@@ -37,13 +49,76 @@ def readParquet(
 ) -> Stream:
     """A stream of Parquet files' rows, read by the tasks without the JVM.
 
-    `filter` is a `pyarrow.compute.Expression`, or a list of tuples as `pyarrow.parquet` takes. `numPartitions` tasks
-    read them; left out, as many as there are slots and row groups.
+    `filter` is what `Stream.filter` takes: a SQL string, a Column, or a `pyarrow.compute` expression; also a list of
+    tuples as `pyarrow.parquet` takes. Row groups that cannot match are not read, nor are columns that nothing needs.
+    `numPartitions` tasks read them; left out, as many as there are slots and row groups. What folder names hold, as
+    in `year=2026/`, are columns, typed as Spark infers them.
     """
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readParquet(spark, path, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
     partitions = partitions_argument(numPartitions, "readParquet")
-    source = parquet_source(path, columns, filter)
+    source = parquet_source(path, columns, filter, PartitionTyping.of(spark))
     limit = max(1, len(source.files.row_groups))
     return Stream((SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions),), spark)
+
+
+def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: int | None = None) -> Stream:
+    """A stream of text files' lines, in column `value`, read by the tasks without the JVM.
+
+    A large file is read by several tasks; see `penstock.api.line_files` for its limits.
+    """
+    filesystem, files = lines_source(path, "readText")
+    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
+
+
+def readCsv(
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    schema: Any = None,
+    *,
+    header: bool = False,
+    sep: str = ",",
+    nullValue: str = "",
+    inferSchema: bool = False,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of CSV files' rows, read by the tasks without the JVM.
+
+    As in Spark, columns are strings unless there is a `schema` (DDL, StructType or Arrow) or `inferSchema`, which
+    looks at about the first megabyte. With `header` the first line of each file has names. An unquoted `nullValue`
+    is null.
+    """
+    filesystem, files = lines_source(path, "readCsv")
+    if not (isinstance(sep, str) and len(sep) == 1):
+        raise SettingError(f"readCsv: sep must be one character, not {sep!r}")
+    given = None if schema is None else schema_argument(schema, "readCsv")
+    form = CsvLines(pa.schema([]), sep, header, nullValue)
+    found = csv_schema(first_lines(filesystem, files[0].path), given, form, infer=inferSchema)
+    form = CsvLines(found, sep, header, nullValue)
+    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), form), "readCsv", numPartitions)
+
+
+def readJson(
+    spark: Any, path: PathLike | Sequence[PathLike], schema: Any = None, *, numPartitions: int | None = None
+) -> Stream:
+    """A stream of JSON objects, one on each line, read by the tasks without the JVM.
+
+    Without a `schema` the columns are those of about the first megabyte, in its order.
+    """
+    filesystem, files = lines_source(path, "readJson")
+    if schema is None:
+        found = json_schema(first_lines(filesystem, files[0].path))
+    else:
+        found = schema_argument(schema, "readJson")
+    source = LinesSource(filesystem, files, pieces_of(files), JsonLines(found))
+    return _lines(spark, source, "readJson", numPartitions)
+
+
+def _lines(spark: Any, source: LinesSource, verb: str, numPartitions: int | None) -> Stream:
+    partitions = partitions_argument(numPartitions, verb)
+    limit = max(1, len(source.pieces))
+    return Stream((SourceStep(source.name, source.format.schema, source, limit=limit, partitions=partitions),), spark)
 
 
 def repartition(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.graph import Combine, Operator, Resources, Source, Summary
+from penstock.graph import INTERNAL, Combine, Operator, Resources, Source, Summary
 from penstock.task.exchanges import PartitionerSpec
 
 
@@ -79,7 +79,7 @@ class ExchangeStep:
     @property
     def name(self) -> str:
         """What `explain` shows."""
-        keys = ", ".join(self.spec.keys)
+        keys = ", ".join(key for key in self.spec.keys if not key.startswith(INTERNAL))
         return f"{self.spec.kind}({keys})" if keys else self.spec.kind
 
 

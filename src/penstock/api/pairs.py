@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api.expressions import is_spark_column
+from penstock.api.habits import not_a_condition
 from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.graph import Combine
@@ -120,7 +122,7 @@ def check_pair(left: KeyedStream, right: object, verb: str) -> None:
         if types[0] != types[1]:
             raise SchemaError(
                 f"{verb}: keys must have the same type; {one!r} of the left side is {types[0]}, {other!r} of the "
-                f"right side is {types[1]}: cast one of them with mapInArrow before keyBy"
+                f"right side is {types[1]}: cast one of them with withColumn before keyBy"
             )
     counts = (left.partitions, right.partitions)
     if None not in counts and counts[0] != counts[1]:
@@ -140,6 +142,9 @@ def _join_type(how: object) -> str:
 
 
 def _check_names(left: KeyedStream, right: KeyedStream, on: Sequence[str | tuple[str, str]] | None) -> None:
+    for item in on if isinstance(on, list | tuple) else [on]:
+        if is_spark_column(item):
+            raise not_a_condition("join", item)
     keyed = list(zip(left.keys, right.keys, strict=True))
     if on is None:
         if left.keys != right.keys:
@@ -161,7 +166,7 @@ def _check_columns(left: Side, right: Side, how: str) -> None:
     if twice:
         raise SchemaError(
             f"join: {', '.join(map(repr, twice))} would be in the result twice: rename or drop the column on one "
-            "side with mapInArrow before keyBy"
+            "side with withColumnRenamed or drop before keyBy"
         )
 
 

@@ -4,12 +4,12 @@
 A path is a file, a folder (all of it, without names that start with `_` or `.`), a glob, or a list of these; URIs
 that `pyarrow.fs` knows work too. The footers are read at the call, so a missing path or files that differ are
 refused there. Subtasks get whole row groups, balanced by bytes, so parallelism above their number is of no use.
-With a filter, row groups are skipped by their statistics. Not supported: partition columns in folder names.
+With a filter, row groups are skipped by their statistics. What folder names hold, as in `year=2026/`, are columns too
+(`partition_columns`): behind those of the files, or in place of one of the same name.
 """
 
 from __future__ import annotations
 
-import glob
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.api.partition_columns import (
+    Column,
+    PartitionTyping,
+    constant,
+    folder_columns,
+    names_of,
+    partition_values,
+)
+from penstock.api.paths import located
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.task.columns import only_column
 
 BATCH_ROWS = 1 << 16
 
@@ -42,12 +52,16 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """The files of a source: where they are, their schema, their row groups."""
+    """The files of a source: where they are, their rows' schema, their row groups.
+
+    `folders` has the columns that the names of their folders hold, with one row for each file.
+    """
 
     filesystem: pafs.FileSystem
     paths: tuple[str, ...]
     schema: pa.Schema
     row_groups: tuple[RowGroup, ...]
+    folders: pa.RecordBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +91,11 @@ class ParquetSource:
         for file in dict.fromkeys(group.file for group in share):
             numbers = [group.number for group in share if group.file == file]
             if self.filter is None:
-                yield from self._plain(self.files.paths[file], numbers)
+                yield from self._plain(file, numbers)
             else:
-                yield from self._filtered(self.files.paths[file], numbers)
+                yield from self._filtered(file, numbers)
 
-    def _plain(self, path: str, numbers: list[int]) -> Iterator[pa.RecordBatch]:
+    def _plain(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
         # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
@@ -89,16 +103,17 @@ class ParquetSource:
         remote = not isinstance(self.files.filesystem, pafs.LocalFileSystem)
         # Column chunks are read through a buffer: read whole, each lands in fresh pages (measured: twice the time).
         buffer = 0 if remote else _READ_BUFFER
+        path = self.files.paths[number]
+        held = [column for column in self.columns if column not in names_of(self.files.folders)]
         with pq.ParquetFile(path, filesystem=self.files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
-            for batch in file.iter_batches(
-                self.batch_rows, row_groups=numbers, columns=list(self.columns), use_threads=False
-            ):
-                yield self._conformed(batch)
+            for batch in file.iter_batches(self.batch_rows, row_groups=numbers, columns=held, use_threads=False):
+                yield self._conformed(batch, number)
 
-    def _filtered(self, path: str, numbers: list[int]) -> Iterator[pa.RecordBatch]:
+    def _filtered(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
 
-        fragment = ds.ParquetFileFormat().make_fragment(path, self.files.filesystem, row_groups=numbers)
+        path, folder = self.files.paths[number], _folder_expression(self.files.folders, number)
+        fragment = ds.ParquetFileFormat().make_fragment(path, self.files.filesystem, folder, row_groups=numbers)
         batches = fragment.to_batches(
             schema=self.files.schema,
             columns=list(self.columns),
@@ -108,19 +123,30 @@ class ParquetSource:
         )
         for batch in batches:
             if batch.num_rows:
-                yield self._conformed(batch)
+                yield self._conformed(batch, number)
 
-    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # Parquet gives columns in the file's order whatever order was asked for.
-        names = list(self.columns)
-        return batch if batch.schema.names == names else batch.select(names)
+    def _conformed(self, batch: pa.RecordBatch, file: int) -> pa.RecordBatch:
+        # Parquet gives columns in the file's order whatever order was asked for, and those of the folders not at all.
+        if batch.schema.names == list(self.columns):
+            return batch
+        folders = self.files.folders
+        arrays = [
+            constant(folders.column(column), file, batch.num_rows)
+            if folders is not None and column in folders.schema.names
+            else batch.column(column)
+            for column in self.columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else batch
 
 
 def parquet_source(
-    path: PathLike | Sequence[PathLike], columns: Sequence[str] | None, where: Filter
+    path: PathLike | Sequence[PathLike],
+    columns: Sequence[str] | None,
+    where: Filter,
+    typing: PartitionTyping | None = None,
 ) -> ParquetSource:
     """The source of a path, checked; raises SettingError or SchemaError."""
-    files = _open(path)
+    files = _open(path, typing or PartitionTyping())
     chosen = tuple(files.schema.names if columns is None else columns)
     missing = [column for column in chosen if column not in files.schema.names]
     if missing:
@@ -128,6 +154,8 @@ def parquet_source(
             f"readParquet: no column {', '.join(map(repr, missing))} in {path}; there are "
             f"{', '.join(files.schema.names)}"
         )
+    for column in chosen:
+        only_column(files.schema, column, "readParquet")
     return ParquetSource(files, chosen, None if where is None else _expression(where, files.schema))
 
 
@@ -142,7 +170,7 @@ def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGro
     return [sorted(share, key=lambda item: (item.file, item.number)) for share in result]
 
 
-def _open(path: PathLike | Sequence[PathLike]) -> ParquetFiles:
+def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> ParquetFiles:
     import pyarrow.parquet as pq
 
     given = [path] if isinstance(path, str | Path) else list(path)
@@ -152,7 +180,11 @@ def _open(path: PathLike | Sequence[PathLike]) -> ParquetFiles:
     filesystem = found[0][0]
     if any(other != filesystem for other, _ in found):
         raise SettingError("readParquet: all paths must be on one file system")
-    paths = tuple(dict.fromkeys(name for _, names in found for name in names))
+    columns: dict[str, tuple[Column, ...]] = {}
+    for _, files in found:
+        for name, own in files:
+            columns.setdefault(name, own)
+    paths = tuple(columns)
     schema: pa.Schema | None = None
     groups: list[RowGroup] = []
     for index, name in enumerate(paths):
@@ -166,7 +198,30 @@ def _open(path: PathLike | Sequence[PathLike]) -> ParquetFiles:
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
-    return ParquetFiles(filesystem, paths, schema, tuple(groups))
+    folders = partition_values(tuple(columns.items()), typing)
+    assert schema is not None  # noqa: S101 - there is at least one path
+    return ParquetFiles(filesystem, paths, _with_folders(schema, folders), tuple(groups), folders)
+
+
+def _with_folders(schema: pa.Schema, folders: pa.RecordBatch | None) -> pa.Schema:
+    """The files' columns, and those of their folders behind them or in place of one of the same name."""
+    for field in folders.schema if folders is not None else ():
+        place = schema.get_field_index(field.name)
+        schema = schema.append(field) if place < 0 else schema.set(place, field)
+    return schema
+
+
+def _folder_expression(folders: pa.RecordBatch | None, row: int) -> Any:
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    expression = pc.scalar(True)
+    if folders is None:
+        return expression
+    for name in folders.schema.names:
+        value = folders.column(name)[row]
+        expression &= ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+    return expression
 
 
 def _check_schema(expected: pa.Schema, found: pa.Schema, first: str, name: str) -> None:
@@ -180,35 +235,34 @@ def _check_schema(expected: pa.Schema, found: pa.Schema, first: str, name: str) 
     )
 
 
-def _found(path: str) -> tuple[pafs.FileSystem, list[str]]:
-    if "://" in path:
-        filesystem, inner = pafs.FileSystem.from_uri(path)
-    else:
-        filesystem, inner = pafs.LocalFileSystem(), str(Path(path).expanduser().absolute())
-        if glob.has_magic(inner) and not Path(inner).exists():
-            matches = sorted(glob.glob(inner, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-            names = [name for match in matches for name in _files(filesystem, match, path)]
-            if not names:
-                raise SettingError(f"readParquet: nothing matches {path}")
-            return filesystem, names
-    return filesystem, _files(filesystem, inner, path)
+Found = list[tuple[str, tuple[Column, ...]]]
+"""Files, with the columns that their folders' names hold."""
 
 
-def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> list[str]:
+def _found(path: str) -> tuple[pafs.FileSystem, Found]:
+    filesystem, inner = located(path)
+    names = [name for match in inner for name in _files(filesystem, match, path)]
+    if not names:
+        raise SettingError(f"readParquet: nothing matches {path}")
+    return filesystem, names
+
+
+def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
     info = filesystem.get_file_info(inner)
     if info.type == pafs.FileType.NotFound:
         raise SettingError(f"readParquet: {shown} does not exist")
     if info.is_file:
-        return [inner]
+        return [(inner, ())]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
     names = sorted(entry.path for entry in entries if entry.is_file and entry.size and _is_data(inner, entry.path))
     if not names:
         raise SettingError(f"readParquet: there is no Parquet file in {shown}")
-    return names
+    return [(name, folder_columns(inner, name)) for name in names]
 
 
 def _is_data(folder: str, name: str) -> bool:
-    return not any(part.startswith(("_", ".")) for part in Path(name).relative_to(folder).parts)
+    parts = Path(name).relative_to(folder).parts
+    return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
 
 
 def _expression(where: Filter, schema: pa.Schema) -> Filter:

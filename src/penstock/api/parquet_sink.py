@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Stream.writeParquet`: tasks write files into a staging folder beside the target, the driver commits them.
 
-On a local file system the staging folder is renamed to the target in one step. On any other one the files are moved
-one by one and taken out again should a move fail, so a reader may see some of them before all are there; `_SUCCESS`
-is written last and says that all are, and that what `overwrite` replaces is gone. What a job that failed or was
-cancelled wrote is removed with the staging folder.
+On a local file system the files that the job named go into a second folder, which is then renamed to the target in
+one step, or with `overwrite` changes names with the old one. So a driver that is killed leaves the old folder or the
+new one, and a task that outlives its job writes where nobody reads. Files and names are on the disk before that step.
+On any other file system the files are moved one by one and taken out again should a move fail, so a reader may see
+some of them before all are there; `_SUCCESS` is written last and says that all are, and that what `overwrite`
+replaces is gone. What a job that failed or was cancelled wrote is removed with the staging folder.
 
 Limits: where tasks run on several hosts, a local path must be a mount that they share. A driver that is killed
-leaves the staging folder (`.<name>.penstock-<id>`) behind. With `overwrite` the old folder is moved aside before
-the new one takes its name, so for a moment there is none. Two writers to one path are not kept apart, but neither
-can end up in the other's folder on a local file system: the second rename fails.
+leaves its own folders (`.<name>.penstock-<id>...`) behind. Where a local file system cannot swap names (NFS), what
+`overwrite` replaces is moved aside first, so for a moment there is no folder. Two writers to one path are not kept
+apart, but neither can end up in the other's folder on a local file system: the second rename fails.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +26,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.types as pt
 
 from penstock.api.persisted import PersistedReading
 from penstock.api.plan import PLANNING_SLOTS, plan_job
+from penstock.api.schemas import column_arguments
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.task.durable import swapped, sync_file, sync_folder
 from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
+from penstock.task.partitioned_write import WritePartitioned
 
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
@@ -63,7 +70,9 @@ class PartFile:
     bytes: int
 
 
-def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite: bool) -> ParquetWritten:
+def write_parquet(
+    stream: Stream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
+) -> ParquetWritten:
     """See `Stream.writeParquet`; raises SettingError or SchemaError before anything runs."""
     from penstock.spark.checks import refuse_what_cannot_travel
     from penstock.spark.runtime import SparkRuntime
@@ -72,11 +81,14 @@ def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite:
     if stream.session is None:
         raise SettingError("writeParquet needs a Spark session, and this stream's sources have none")
     codec = _checked_codec(compression)
-    _check_schema(stream.schema)
+    held = _file_schema(stream.schema, partition_by)
+    _check_schema(stream.schema, str(stream.session.conf.get("spark.sql.caseSensitive")).lower() == "true")
     runtime = SparkRuntime.of(stream.session)
     reading = PersistedReading(runtime, runtime.settings())
     target = ParquetTarget.of(path)
-    writing = stream.applied(WriteParquet(target.filesystem, target.staging, stream.schema, codec), STATUS_SCHEMA)
+    write = WriteParquet(target.filesystem, target.staging, held, codec)
+    operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
+    writing = stream.applied(operator, STATUS_SCHEMA)
     refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
     target.prepare(overwrite)
     try:
@@ -87,7 +99,7 @@ def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite:
         finally:
             runtime.release(finished.result.job)
         files = [PartFile(str(name), int(count), int(size)) for name, count, size in rows]
-        target.commit(files or [target.write_empty(stream.schema, codec)])
+        target.commit(files or [target.write_empty(held, codec)])
     finally:
         target.clean()
     return ParquetWritten(
@@ -101,7 +113,7 @@ def write_parquet(stream: Stream, path: str | Path, compression: str, overwrite:
 
 @dataclass(frozen=True, slots=True)
 class ParquetTarget:
-    """The folder to write to and the staging folder beside it."""
+    """The folder to write to and the staging folder beside it, which is never published itself."""
 
     filesystem: pafs.FileSystem
     folder: str
@@ -149,36 +161,52 @@ class ParquetTarget:
         pq.write_table(
             schema.empty_table(), f"{self.staging}/{name}", compression=compression, filesystem=self.filesystem
         )
+        if isinstance(self.filesystem, pafs.LocalFileSystem):
+            sync_file(f"{self.staging}/{name}")
         return PartFile(name, 0, 0)
 
     def commit(self, files: list[PartFile]) -> None:
         """Put these files, in this order, into the target; what else is in the staging folder stays there."""
-        names = {file.name: f"part-{number:05d}{file.name.removeprefix('part')}" for number, file in enumerate(files)}
+        names = {file.name: _numbered(file.name, number) for number, file in enumerate(files)}
         if isinstance(self.filesystem, pafs.LocalFileSystem):
             self._commit_local(names)
         else:
             self._commit_moves(names)
 
     def clean(self) -> None:
-        """Remove the staging folder; idempotent."""
-        with suppress(FileNotFoundError):
-            self.filesystem.delete_dir(self.staging)
+        """Remove the staging folder and what was made ready; idempotent."""
+        for folder in (self.staging, self._ready):
+            with suppress(FileNotFoundError):
+                self.filesystem.delete_dir(folder)
+
+    @property
+    def _ready(self) -> str:
+        """The folder that becomes the target: only files of the job that succeeded ever go there."""
+        return f"{self.staging}.ready"
 
     def _commit_local(self, names: dict[str, str]) -> None:
-        staging, folder = Path(self.staging), Path(self.folder)
-        for path in list(staging.iterdir()):
-            if path.name in names:
-                path.rename(staging / names[path.name])
-            else:
-                path.unlink()  # of an attempt that did not count
-        (staging / SUCCESS).touch()
+        staging, ready, folder = Path(self.staging), Path(self._ready), Path(self.folder)
+        ready.mkdir()
+        for name, final in names.items():
+            (ready / final).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).rename(ready / final)
+        (ready / SUCCESS).touch()
+        sync_file(ready / SUCCESS)
+        for made in [ready, *(path for path in ready.rglob("*") if path.is_dir())]:
+            sync_folder(made)
         if not self._old_names():
-            staging.rename(folder)  # an empty folder of that name is replaced, any other is an error
-            return
-        aside = staging.with_name(f"{staging.name}.old")
+            ready.rename(folder)  # an empty folder of that name is replaced, any other is an error
+        elif swapped(ready, folder):
+            self.filesystem.delete_dir(str(ready))
+        else:
+            self._replace(ready, folder)
+        sync_folder(folder.parent)
+
+    def _replace(self, ready: Path, folder: Path) -> None:
+        aside = ready.with_name(f"{ready.name}.old")
         folder.rename(aside)
         try:
-            staging.rename(folder)
+            ready.rename(folder)
         except BaseException:
             aside.rename(folder)
             raise
@@ -186,11 +214,13 @@ class ParquetTarget:
 
     def _commit_moves(self, names: dict[str, str]) -> None:
         is_new = not self._exists(self.folder)
-        old = self._old_names()
+        old, files = self._old_names(), self._old_files()
         self.filesystem.create_dir(self.folder, recursive=True)
         self._remove([SUCCESS])
         try:
             for name, final in names.items():
+                if "/" in final:
+                    self.filesystem.create_dir(f"{self.folder}/{final.rpartition('/')[0]}", recursive=True)
                 self.filesystem.move(f"{self.staging}/{name}", f"{self.folder}/{final}")
         except BaseException:
             # What was there before is there still: take the new files out again.
@@ -200,7 +230,10 @@ class ParquetTarget:
             if is_new:
                 self.filesystem.delete_dir(self.folder)
             raise
-        self._remove(old)
+        # A folder of a partition may hold both old files and new ones.
+        kept = {final.partition("/")[0] for final in names.values()}
+        self._remove([name for name in files if name.partition("/")[0] in kept])
+        self._remove([name for name in old if name not in kept])
         self._write_success()
 
     def _write_success(self) -> None:
@@ -210,6 +243,11 @@ class ParquetTarget:
     def _old_names(self) -> list[str]:
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         return [info.base_name for info in self.filesystem.get_file_info(selector)]
+
+    def _old_files(self) -> list[str]:
+        selector = pafs.FileSelector(self.folder, allow_not_found=True, recursive=True)
+        start = len(self.folder) + 1
+        return [info.path[start:] for info in self.filesystem.get_file_info(selector) if info.is_file]
 
     def _exists(self, path: str) -> bool:
         return bool(self.filesystem.get_file_info(path).type != pafs.FileType.NotFound)
@@ -222,17 +260,47 @@ class ParquetTarget:
                 self.filesystem.delete_dir(info.path)
 
 
+def _numbered(name: str, number: int) -> str:
+    folder, slash, base = name.rpartition("/")
+    return f"{folder}{slash}part-{number:05d}{base.removeprefix('part')}"
+
+
+def _file_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+    """The columns that the files hold; raises SchemaError or TypeError for columns that folders can't be named by."""
+    if isinstance(partition_by, str):
+        raise TypeError(f"writeParquet: partitionBy is a list of columns: [{partition_by!r}]")
+    names = column_arguments(list(partition_by), schema, "writeParquet")
+    for name in names:
+        kind = schema.field(name).type
+        if not (pt.is_integer(kind) or pt.is_string(kind) or pt.is_boolean(kind) or pt.is_date32(kind)):
+            raise SchemaError(
+                f"writeParquet: partitionBy column {name!r} is {kind}, and folders are named by whole numbers, "
+                "strings, booleans and dates: make such a column with withColumn"
+            )
+    held = pa.schema([field for field in schema if field.name not in names])
+    if names and not held.names:
+        raise SchemaError("writeParquet: partitionBy takes all columns, and nothing is left for the files")
+    return held
+
+
 def _checked_codec(compression: object) -> str:
     if compression not in CODECS or not (compression == "none" or pa.Codec.is_available(str(compression))):
         raise SettingError(f"writeParquet: compression {compression!r} is none of {', '.join(CODECS)}")
     return str(compression)
 
 
-def _check_schema(schema: pa.Schema) -> None:
+def _check_schema(schema: pa.Schema, case_sensitive: bool = True) -> None:
     import pyarrow.parquet as pq
 
     if not schema.names:
         raise SchemaError("writeParquet: a stream without columns has nothing that Parquet could hold")
+    names = list(schema.names) if case_sensitive else [name.casefold() for name in schema.names]
+    twice = [name for name, found in zip(schema.names, names, strict=True) if names.count(found) > 1]
+    if twice:
+        raise SchemaError(
+            f"writeParquet: columns {', '.join(map(repr, twice))} have one name, so nobody could read them again:"
+            " rename them with mapInArrow, or, where they differ in case, set spark.sql.caseSensitive=true"
+        )
     try:
         pq.write_table(schema.empty_table(), pa.BufferOutputStream())
     except (pa.ArrowException, ValueError) as error:

@@ -29,12 +29,12 @@ from penstock.api.lineage import (
 )
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
-from penstock.job.results import MadeResult
+from penstock.job.results.results import MadeResult
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
-    from penstock.job.driver import FinishedJob
+    from penstock.job.core.result import FinishedJob
     from penstock.spark.datasets import Held, PersistedResult
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.user_thread import UserThread

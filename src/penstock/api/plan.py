@@ -9,6 +9,8 @@ Parallelism: what was asked for; else the slots that are left, shared out evenly
 ask for nothing, at least one each. Regions do not count on running side by side, so each has all slots. A source is
 not split finer than its parts, and a vertex behind a forward edge has its producer's parallelism.
 
+Sources read no more than is needed of them (`penstock.api.pushdown`).
+
 Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
 there are become hybrid, and then its stages need not run at once. What was asked to be pipelined stays, and whether
 it fits is the JobMaster's to say. What could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say
@@ -33,6 +35,7 @@ from penstock.api.lineage import (
     in_order,
     parents_of,
 )
+from penstock.api.pushdown import pushed_down
 from penstock.graph import (
     Combine,
     JobEdge,
@@ -53,7 +56,7 @@ PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
 AUTO = "auto"
 """The mode that leaves the choice to the plan."""
-_NAME_LENGTH = 60
+_NAME_LENGTH = 80
 _FIXED = ("to_one", "custom", "range")
 """Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
 
@@ -88,10 +91,10 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
     Raises PlanError for what cannot run, by the names of the stages.
     """
     builder = _Builder(settings)
-    vertices = builder.build(tuple(results))
+    vertices = builder.build(pushed_down(tuple(results)))
     names = [_shown(vertex) for vertex in builder.vertices]
     graph = JobGraph(
-        names[vertices[-1]][-_NAME_LENGTH:],
+        _shortened(names[vertices[-1]]),
         tuple(_job_vertex(vertex, name, 1) for vertex, name in zip(builder.vertices, names, strict=True)),
         tuple(builder.edges),
         tuple(vertices) if keep else (),
@@ -208,6 +211,15 @@ class _Builder:
         if mode != AUTO:
             self.asked.add(number)
         return number
+
+
+def _shortened(name: str) -> str:
+    """A name for one line: its head says where rows come from, its end what the last operator is."""
+    if len(name) <= _NAME_LENGTH:
+        return name
+    head, _, last = name.rpartition(" + ")
+    kept = max(_NAME_LENGTH - len(last) - 5, _NAME_LENGTH // 2)
+    return f"{head[:kept]} ... {last}" if head else f"{name[:_NAME_LENGTH]} ..."
 
 
 def _shown(vertex: _Vertex) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -11,7 +12,11 @@ import pyarrow as pa
 
 from penstock.graph import Resources, parse_ddl
 from penstock.shuffle import load_service, mode_to_kind
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.shuffle.errors import PlanError
+from penstock.task.columns import only_column
+
+_QUOTED = re.compile(r"`(?:[^`]|``)+`")
+"""A name as Spark's own verbs want it where it has dots: those who write it so here are understood."""
 
 
 def schema_argument(schema: object, verb: str) -> pa.Schema:
@@ -50,10 +55,9 @@ def _column(column: object, schema: pa.Schema, verb: str) -> str:
             f"{verb}: columns are names, not {type(column).__name__}: make a column of the expression first, "
             "df.withColumn('key', expression), and name it here"
         )
-    found = len(schema.get_all_field_indices(column))
-    if found != 1:
-        problem = "is there more than once" if found else "does not exist"
-        raise SchemaError(f"{verb}: column {column!r} {problem}; the columns are {', '.join(schema.names) or 'none'}")
+    if _QUOTED.fullmatch(column) and column not in schema.names:
+        column = column[1:-1].replace("``", "`")
+    only_column(schema, column, verb)
     return column
 
 

@@ -8,17 +8,22 @@ an exchange joins all branches. Nothing runs before an action on what `toDF` giv
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
+from penstock.api.expressions import condition, projection, with_columns
+from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
+from penstock.api.habits import missing_attribute
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
+from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
-from penstock.api.persisted import PersistedReading, persist_steps, unpersist_steps
-from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
+from penstock.api.persisted import persist_steps, unpersist_steps
+from penstock.api.plan import Plan, plan_job
 from penstock.api.schemas import (
     check_mode,
     column_arguments,
@@ -28,9 +33,10 @@ from penstock.api.schemas import (
     schema_argument,
 )
 from penstock.api.sorting import sort_keys, sorted_stream
-from penstock.graph import Operator, explain_graph
+from penstock.api.unions import by_name, united
+from penstock.graph import Operator, columns_text
 from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.shuffle.errors import PlanError
 from penstock.task.aggregate_operators import aggregate_pair
 from penstock.task.aggregates import Aggregation
 from penstock.task.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
@@ -44,6 +50,7 @@ from penstock.task.operators import (
     MapInPandas,
     group_form,
 )
+from penstock.task.verbs import Project
 
 if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
@@ -93,14 +100,18 @@ class Stream:
         return Stream(tuple(ResourcesStep(branch, resources) for branch in self.branches), self.session)
 
     def keyBy(
-        self, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+        self, *cols: Any, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
     ) -> KeyedStream:
-        """Bring rows with equal keys together. Without columns, all rows are one group in one task."""
-        keys = column_arguments(cols, self.schema, "keyBy")
+        """Bring rows with equal keys together. Without columns, all rows are one group in one task.
+
+        A Column that is no plain column becomes one first, under the name Spark gives it.
+        """
+        made, keys = grouped_keys(self.schema, self.session, cols)
+        stream = self if made is None else self.projected(made)
         if not keys and numPartitions not in (None, 1):
             raise PlanError(f"keyBy without columns is one group in one partition, not in {numPartitions}")
-        spec = hash_exchange(self.schema, keys) if keys else exchange("to_one")
-        return KeyedStream(self, keys, spec, _choice("keyBy", numPartitions if keys else 1, mode, service))
+        spec = hash_exchange(stream.schema, keys) if keys else exchange("to_one")
+        return KeyedStream(stream, keys, spec, _choice("keyBy", numPartitions if keys else 1, mode, service))
 
     groupBy = keyBy
 
@@ -160,49 +171,135 @@ class Stream:
         keys = sort_keys(columns, self.schema, ascending, nulls)
         return sorted_stream(self, keys, _choice("sortBy", numPartitions, mode, service))
 
+    def filter(self, condition_: Any) -> Stream:
+        """The rows for which a condition is true: a SQL string, a Column or a `pyarrow.compute` expression."""
+        return self.applied(condition(self.schema, self.session, "filter", condition_), self.schema)
+
+    where = filter  # noqa: A003 - PySpark's two names of one verb
+
+    def select(self, *cols: Any) -> Stream:
+        """These columns: names, `*`, SQL such as `v * 2 AS w`, or Columns. Types and names are Spark's."""
+        return self.projected(projection(self.schema, self.session, "select", cols))
+
+    selectExpr = select
+
+    def withColumn(self, name: str, expression: Any) -> Stream:
+        """The rows with one more column, or another in the place of the one with this name."""
+        return self.projected(with_columns(self.schema, self.session, "withColumn", {name: expression}))
+
+    def withColumns(self, columns: Mapping[str, Any]) -> Stream:
+        """As `withColumn` for several; all are computed of the rows as they are here."""
+        return self.projected(with_columns(self.schema, self.session, "withColumns", columns))
+
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """The rows with one column under another name; as in Spark, nothing happens where there is no such column."""
+        return self.projected(renamed(self.schema, {existing: new}, "withColumnRenamed"))
+
+    def withColumnsRenamed(self, names: Mapping[str, str]) -> Stream:
+        """As `withColumnRenamed` for several."""
+        return self.projected(renamed(self.schema, names, "withColumnsRenamed"))
+
+    def drop(self, *cols: Any) -> Stream:
+        """The rows without these columns; as in Spark, names that are no columns are ignored."""
+        return self.projected(dropped(self.schema, cols))
+
+    def explode(self, column: str, outer: bool = False) -> Stream:
+        """One row for each element of a list column, which then holds the element.
+
+        With `outer` a row without elements stays, with null in that column.
+        """
+        operator = exploded(self.schema, column, outer)
+        return self.applied(operator, operator.schema)
+
+    def limit(self, num: int) -> Stream:
+        """So many rows: the first ones of a stream that is sorted, else any. One task gives them."""
+        before, exchange_, behind = limited(self.branches, self.schema, rows_argument(num, "limit"))
+        limits = Stream(first_rows(self.branches, before), self.session)
+        result: Stream = limits.exchanged(exchange_, ExchangeChoice(1))
+        for operator in behind:
+            result = result.applied(operator, self.schema)
+        return result
+
+    def distinct(self) -> Stream:
+        """Each row once; an exchange by all columns."""
+        return self.keyBy(*self.columns).reduced(())
+
+    def dropDuplicates(self, subset: Sequence[str] | None = None) -> Stream:
+        """One row for each combination of these columns' values, by default of all; any of those there are."""
+        if subset is None or set(subset) == set(self.columns):
+            return self.distinct()
+        keys = column_arguments([subset] if isinstance(subset, str) else tuple(subset), self.schema, "dropDuplicates")
+        firsts = [Aggregation(name, name, "first") for name in self.columns if name not in keys]
+        return self.keyBy(*keys).reduced(firsts).select(*self.columns)
+
+    drop_duplicates = dropDuplicates
+
     def union(self, *others: Stream) -> Stream:
         """The rows of all; the columns' names and types must be the same."""
-        branches = list(self.branches)
         session = self.session
         for other in others:
             if not isinstance(other, Stream):
                 raise TypeError(f"union takes streams, not {type(other).__name__}: see penstock.fromDataFrame")
-            _check_same_schema(self.schema, other.schema)
-            branches += other.branches
             session = session if session is not None else other.session
-        if len({id(branch) for branch in branches}) != len(branches):
-            raise PlanError(
-                "a union whose branches are the same stream is not possible: its one stage would have to feed "
-                "both sides; read the source twice, or write the stream out first with toDF()"
-            )
-        return Stream(tuple(branches), session)
+        return Stream(united([self.branches, *(other.branches for other in others)]), session)
+
+    unionAll = union
+
+    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:
+        """As `union`, by the columns' names; a column that one side lacks is null there if that is allowed."""
+        if not isinstance(other, Stream):
+            raise TypeError(f"unionByName takes a stream, not {type(other).__name__}: see penstock.fromDataFrame")
+        mine, theirs = by_name(self.schema, other.schema, allowMissingColumns)
+        return self.projected(mine).union(other.projected(theirs))
 
     def toDF(self) -> Any:
         """An ordinary Spark DataFrame; the job runs when an action reads it."""
-        session = self._require_session("toDF")
-        from penstock.spark.checks import refuse_what_cannot_travel
-        from penstock.spark.runtime import SparkRuntime
-
-        runtime = SparkRuntime.of(session)
-        settings = runtime.settings()
-        outline = PersistedReading(runtime, settings).outline(self.branches)
-        refuse_what_cannot_travel(plan_job(outline, settings, PLANNING_SLOTS).graph)
-
-        def build(user: Any) -> Any:
-            made = PersistedReading(runtime, settings, user).plan_or_made(self.branches)
-            return (made.graph, made.dataframes) if isinstance(made, Plan) else made
-
-        return runtime.dataframe(build, self.schema, settings)
+        return dataframe_of(self.branches, self.session, "toDF")
 
     def run(self) -> Any:
         """Run the job now and drop its output; gives its JobResult."""
-        session = self._require_session("run")
-        from penstock.spark.runtime import SparkRuntime
+        return run_now(self.branches, self.session)
 
-        runtime = SparkRuntime.of(session)
-        settings = runtime.settings()
-        plan = PersistedReading(runtime, settings).plan(self.branches, keep=False)
-        return runtime.run(plan.graph, cast("Any", plan.dataframes), settings)
+    def count(self) -> Any:
+        """Run now: the number of rows. Of a keyed stream: the rows of each group, as a stream."""
+        counted = KeyedStream(self, (), exchange("to_one"), ExchangeChoice(1)).agg(count=("*", "count"))
+        return few_rows(counted.branches, self.session, "count")[0][0]
+
+    def collect(self) -> list[Any]:
+        """Run now: all rows, as `pyspark.sql.Row`."""
+        return list(dataframe_of(self.branches, self.session, "collect").collect())
+
+    def take(self, num: int) -> list[Any]:
+        """Run now: so many rows, the first ones of a stream that is sorted."""
+        num = rows_argument(num, "take")
+        return list(dataframe_of(first_rows(self.branches, num), self.session, "take").take(num))
+
+    def first(self) -> Any:
+        """Run now: the first row, or None."""
+        found = self.take(1)
+        return found[0] if found else None
+
+    def head(self, n: int | None = None) -> Any:
+        """As `take`; without a number as `first`."""
+        return self.first() if n is None else self.take(n)
+
+    def isEmpty(self) -> bool:
+        """Run now: whether there is no row."""
+        return not self.take(1)
+
+    def show(self, n: int = 20, truncate: bool | int = True, vertical: bool = False) -> None:
+        """Run now, and print so many rows as Spark does."""
+        few = first_rows(self.branches, rows_argument(n, "show") + 1)
+        dataframe_of(few, self.session, "show").show(n, truncate, vertical)
+
+    def toPandas(self) -> Any:
+        """Run now: all rows as a `pandas.DataFrame`."""
+        require_pandas()
+        return dataframe_of(self.branches, self.session, "toPandas").toPandas()
+
+    def toArrow(self) -> pa.Table:
+        """Run now: all rows as a `pyarrow.Table`."""
+        return arrow_table(self.branches, self.session)
 
     def persist(self) -> Self:
         """Keep the rows once an action has made them, for all later ones until `unpersist`; gives this stream.
@@ -217,21 +314,24 @@ class Stream:
         unpersist_steps(self.branches, self._runtime("unpersist"))
         return self
 
-    def writeParquet(self, path: str | Path, compression: str = "zstd", overwrite: bool = False) -> ParquetWritten:
+    def writeParquet(
+        self,
+        path: str | Path,
+        compression: str = "zstd",
+        overwrite: bool = False,
+        partitionBy: Sequence[str] = (),
+    ) -> ParquetWritten:
         """Run the job now and write its rows as Parquet files into a folder: all of them or none.
 
         `path` is a folder of this file system or any URI that `pyarrow.fs` knows. What is there already is refused,
-        or with `overwrite` replaced once the job has succeeded.
+        or with `overwrite` replaced once the job has succeeded. The columns of `partitionBy` become names of folders,
+        as in `year=2026/`, and are not in the files.
         """
-        return write_parquet(self, path, compression, overwrite)
+        return write_parquet(self, path, compression, overwrite, partitionBy)
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""
-        if self.session is not None:
-            runtime = self._runtime("explain")
-            sys.stdout.write(PersistedReading(runtime, runtime.settings()).explain(self.branches))
-        else:
-            sys.stdout.write(explain_graph(self.plan(Settings(), PLANNING_SLOTS).graph))
+        sys.stdout.write(explained(self.branches, self.session))
 
     def plan(self, settings: Settings, slots: int, *, keep: bool = True) -> Plan:
         """The job graph of this stream; raises PlanError for what cannot run."""
@@ -255,18 +355,30 @@ class Stream:
             return "UTC"
         return str(self.session.conf.get("spark.sql.session.timeZone"))
 
+    def __repr__(self) -> str:
+        """The columns with their types."""
+        return f"{type(self).__name__}[{columns_text(self.schema)}]"
+
+    if not TYPE_CHECKING:  # else every name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """A sentence for what PySpark's users try."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise missing_attribute(type(self).__name__, name, list(self.branches[0].schema.names))
+
+    def projected(self, operator: Project) -> Stream:
+        """This stream behind an operator that gives other columns."""
+        return self.applied(operator, operator.schema)
+
+    def is_ansi(self) -> bool:
+        """Whether the session has ANSI rules now, under which a result that leaves its type is an error."""
+        return self.session is None or str(self.session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+
     def _runtime(self, verb: str) -> SparkRuntime:
         from penstock.spark.runtime import SparkRuntime
 
-        return SparkRuntime.of(self._require_session(verb))
-
-    def _require_session(self, verb: str) -> Any:
-        if self.session is None:
-            raise PlanError(
-                f"{verb} needs a Spark session and this stream's sources have none: "
-                "run it with penstock.testing.local_runner.run_local, or start from fromDataFrame or readParquet"
-            )
-        return self.session
+        return SparkRuntime.of(require_session(self.session, verb))
 
 
 class KeyedStream(Stream):
@@ -307,17 +419,48 @@ class KeyedStream(Stream):
         self._upstream.unpersist()
         return self
 
-    def agg(self, **aggregations: tuple[str, str]) -> Stream:
+    def agg(self, *exprs: Any, **aggregations: tuple[str, str]) -> Stream:
         """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
 
-        Partial results are made before the exchange and merged behind it. `("*", "count")` counts rows.
+        Also PySpark's forms: `agg({"price": "sum"})`, `agg(F.sum("price").alias("total"))`, or that as SQL. Partial
+        results are made before the exchange and merged behind it. `("*", "count")` counts rows. A sum that leaves its
+        type is an error where `spark.sql.ansi.enabled` is on now, as in Spark.
         """
-        wanted = [_aggregation(name, value) for name, value in aggregations.items()]
-        if not wanted:
-            raise PlanError("agg needs at least one result column, such as n=('word', 'count')")
-        partial, final, plan = aggregate_pair(self._upstream.schema, self._keys, wanted)
-        before = self._upstream.applied(partial, plan.state_schema)
+        wanted = aggregated(self._upstream.schema, self.session, exprs, aggregations)
+        upstream = self._upstream if wanted.inputs is None else self._upstream.projected(wanted.inputs)
+        return KeyedStream(upstream, self._keys, self._spec, self._choice).reduced(wanted.aggregations)
+
+    def reduced(self, wanted: Sequence[Aggregation]) -> Stream:
+        """Each group as one row: its key and these aggregates of it, of which there may be none."""
+        upstream = self._upstream
+        partial, final, plan = aggregate_pair(upstream.schema, self._keys, wanted, ansi=self.is_ansi())
+        before = upstream.applied(partial, plan.state_schema)
         return before.exchanged(self._spec, self._choice).applied(final, plan.result_schema)
+
+    def count(self) -> Stream:
+        """The number of rows of each group, as column `count`; lazy, as PySpark's `groupBy(...).count()`."""
+        return self.agg(count=("*", "count"))
+
+    def sum(self, *cols: str) -> Stream:
+        """The sum of each column, by default of all numeric ones, named `sum(v)`; likewise the verbs below."""
+        return self._each("sum", cols)
+
+    def avg(self, *cols: str) -> Stream:
+        """The mean of each column."""
+        return self._each("avg", cols)
+
+    mean = avg
+
+    def min(self, *cols: str) -> Stream:
+        """The least value of each column."""
+        return self._each("min", cols)
+
+    def max(self, *cols: str) -> Stream:
+        """The greatest value of each column."""
+        return self._each("max", cols)
+
+    def _each(self, function: str, cols: tuple[str, ...]) -> Stream:
+        return self.reduced(plain_aggregations(self._upstream.schema, self._keys, function, cols))
 
     def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
         """Apply `func([key,] table) -> table`, or its iterator form, to each group."""
@@ -355,16 +498,3 @@ class KeyedStream(Stream):
 def _choice(verb: str, partitions: object, mode: str | None, service: str | None) -> ExchangeChoice:
     check_mode(mode, service)
     return ExchangeChoice(partitions_argument(partitions, verb), mode, service)
-
-
-def _aggregation(name: str, value: object) -> Aggregation:
-    if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value)):
-        raise PlanError(f"agg: {name} must be a pair (column name, function name), not {value!r}")
-    return Aggregation(name, *value)
-
-
-def _check_same_schema(one: pa.Schema, other: pa.Schema) -> None:
-    if one.names == other.names and one.types == other.types:
-        return
-    shown = [", ".join(f"{field.name} {field.type}" for field in schema) for schema in (one, other)]
-    raise SchemaError(f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]})")

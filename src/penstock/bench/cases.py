@@ -11,6 +11,7 @@ from typing import Any
 
 import penstock
 from penstock.api.parquet import ParquetSource, parquet_source
+from penstock.bench.catalogue import Row
 from penstock.bench.functions import COUNT_DDL, MEAN_DDL, count_rows, group_mean, reader
 from penstock.bench.measure import Case, WrongAnswerError
 from penstock.bench.rows import FILE_ROWS, NUMBERS_DDL, TEXTS_DDL, Dataset
@@ -69,7 +70,7 @@ class ExchangeForm:
     mode: str = "pipelined"
 
 
-def exchange_case(spark: Any, name: str, data: Dataset, form: ExchangeForm) -> Case:
+def exchange_case(spark: Any, row: Row, data: Dataset, form: ExchangeForm) -> Case:
     """Python stage, exchange by key, Python stage."""
     key = form.key
     both = SmallAndAll(data)
@@ -84,10 +85,10 @@ def exchange_case(spark: Any, name: str, data: Dataset, form: ExchangeForm) -> C
         rows = _python_rows(spark, both.source(small), ddl)
         return rows.repartition(partitions, key).mapInArrow(count_rows, COUNT_DDL).collect()
 
-    return Case(name, ours, theirs, both.check_count, data.rows, data.bytes)
+    return Case(row, ours, theirs, both.check_count, data.rows, data.bytes)
 
 
-def group_case(spark: Any, name: str, data: Dataset) -> Case:
+def group_case(spark: Any, row: Row, data: Dataset) -> Case:
     """Python stage, exchange by key, a Python function for each group."""
     both = SmallAndAll(data)
 
@@ -100,10 +101,10 @@ def group_case(spark: Any, name: str, data: Dataset) -> Case:
         rows = _python_rows(spark, both.source(small), NUMBERS_DDL)
         return rows.groupBy("k").applyInArrow(group_mean, MEAN_DDL).collect()
 
-    return Case(name, ours, theirs, both.check_means, data.rows, data.bytes)
+    return Case(row, ours, theirs, both.check_means, data.rows, data.bytes)
 
 
-def dataframe_case(spark: Any, name: str, data: Dataset) -> Case:
+def dataframe_case(spark: Any, row: Row, data: Dataset) -> Case:
     """A DataFrame of the JVM, exchange by key, a Python function for each group."""
     both = SmallAndAll(data)
     warnings.simplefilter("ignore", PenstockHint)  # that readParquet is faster is what the other cases show
@@ -117,10 +118,10 @@ def dataframe_case(spark: Any, name: str, data: Dataset) -> Case:
         frame = spark.read.parquet(*both.paths(small))
         return frame.groupBy("k").applyInArrow(group_mean, MEAN_DDL).collect()
 
-    return Case(name, ours, theirs, both.check_means, data.rows, data.bytes)
+    return Case(row, ours, theirs, both.check_means, data.rows, data.bytes)
 
 
-def words_case(spark: Any, name: str, files: TextFiles, folder: Path) -> Case:
+def words_case(spark: Any, row: Row, files: TextFiles, folder: Path) -> Case:
     """Text to word counts in the driver; Spark's side is all JVM and reads the same text joined to a few files."""
     few = TextFiles(files.files[: max(1, len(files.files) // 10)])
     texts = {True: few, False: files}
@@ -141,7 +142,7 @@ def words_case(spark: Any, name: str, files: TextFiles, folder: Path) -> Case:
         if expected.setdefault(small, totals(counts)) != totals(counts):
             raise WrongAnswerError(f"{totals(counts)} words and different words, and {expected[small]} before")
 
-    return Case(name, ours, theirs, check, 0, files.bytes)
+    return Case(row, ours, theirs, check, 0, files.bytes)
 
 
 def _python_rows(spark: Any, source: ParquetSource, ddl: str) -> Any:

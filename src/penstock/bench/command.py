@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock bench`: exchange, blocking, hybrid and all."""
+"""`penstock bench`: exchange, blocking, hybrid, latency and all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.bench import catalogue
 from penstock.bench.cases import (
     CONSUMERS,
     PRODUCERS,
@@ -21,11 +22,13 @@ from penstock.bench.cases import (
     words_case,
 )
 from penstock.bench.hybrid import exchange_outcomes, overlap_outcomes
+from penstock.bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock.bench.measure import Case, Outcome, compare
+from penstock.bench.pages import check_marks, write_pages
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, collect_garbage, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
-from penstock.bench.tables import check_readme, markdown, print_table, write_readme
+from penstock.bench.tables import print_table
 from penstock.bench.widths import little_memory_outcomes, width_outcomes
 from penstock.shuffle.errors import SettingError
 from penstock.wordcount.files import find_demo_files
@@ -53,6 +56,7 @@ class AllOptions:
     scale: float = 1.0
     repeat: int = 3
     readme: str = "README.md"
+    page: str = "docs/benchmarks.md"
     json: bool = False
 
 
@@ -68,17 +72,18 @@ def bench_exchange(options: BenchOptions) -> int:
 
 
 def bench_all(options: AllOptions) -> int:
-    """Everything; the tables go into the README."""
-    readme = Path(options.readme)
-    write_readme(readme, "") if not readme.is_file() else None
+    """Everything; the tables go into the benchmark page, and five rows into the README."""
     if not options.scale > 0:
         raise SettingError(f"--scale must be above 0, not {options.scale}")
-    check_readme(readme)
+    readme, page = Path(options.readme), Path(options.page)
+    check_marks(readme)
+    check_marks(page)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         outcomes += _hybrids(options, Path(folder))
-    write_readme(readme, markdown(outcomes, machine()))
+    outcomes += _latencies()
+    write_pages(readme, page, outcomes, machine())
     _show(outcomes, options.json)
     return 0
 
@@ -101,15 +106,30 @@ def bench_hybrid(options: AllOptions) -> int:
     return 0
 
 
+def bench_latency(options: AllOptions) -> int:
+    """One row at a time through one and two exchanges."""
+    _show(_latencies(), options.json)
+    return 0
+
+
+def _latencies() -> list[Outcome]:
+    with bench_session(conf={"spark.penstock.network.flushTimeout": FLUSH_TIMEOUT}) as spark:
+        return latency_outcomes(spark, say)
+
+
 def _hybrids(options: AllOptions, folder: Path) -> list[Outcome]:
     data = write_numbers(folder / "hybrid", max(1, int(NUMBER_ROWS * options.scale)))
     outcomes = []
-    for share, memory in (("memory for all of it", 2 * data.bytes), ("memory for a tenth of it", data.bytes // 10)):
+    shares = (
+        ("all", 2 * data.bytes, catalogue.HYBRID_ALL),
+        ("a tenth", data.bytes // 10, catalogue.HYBRID_TENTH),
+    )
+    for share, memory, row in shares:
         conf = {"spark.penstock.network.memory": str(max(memory, _LEAST_MEMORY))}
         with bench_session(conf=conf) as spark:
             outcomes += exchange_outcomes(spark, data, share, options.repeat, say)
             form = ExchangeForm("id", mode="hybrid")
-            case = exchange_case(spark, f"exchange by an integer, hybrid, {share}", data, form)
+            case = exchange_case(spark, row, data, form)
             outcomes.append(_comparison(spark)(case, options.repeat))
     with bench_session() as spark:
         return outcomes + overlap_outcomes(spark, options.scale, options.repeat, say)
@@ -120,14 +140,14 @@ def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]
     run = _comparison(spark)
     if options.keys in ("int", "both"):
         numbers = write_numbers(folder / "numbers", options.rows)
-        case = exchange_case(spark, "exchange by an integer", numbers, ExchangeForm("id", options.partitions))
+        case = exchange_case(spark, catalogue.PIPELINED, numbers, ExchangeForm("id", options.partitions))
         outcomes.append(run(case, options.repeat))
         form = ExchangeForm("id", options.partitions, "blocking")
-        outcomes.append(run(exchange_case(spark, "the same, blocking", numbers, form), options.repeat))
-        outcomes.append(run(group_case(spark, "groupBy().applyInArrow", numbers), options.repeat))
+        outcomes.append(run(exchange_case(spark, catalogue.BLOCKING, numbers, form), options.repeat))
+        outcomes.append(run(group_case(spark, catalogue.GROUPS, numbers), options.repeat))
     if options.keys in ("string", "both"):
         texts = write_texts(folder / "texts", max(1, options.rows // 2))
-        case = exchange_case(spark, "exchange by a string", texts, ExchangeForm("key", options.partitions))
+        case = exchange_case(spark, catalogue.STRINGS, texts, ExchangeForm("key", options.partitions))
         outcomes.append(run(case, options.repeat))
     return outcomes
 
@@ -137,13 +157,13 @@ def _everything(spark: Any, options: AllOptions, folder: Path) -> list[Outcome]:
     run = _comparison(spark)
     outcomes = _exchanges(spark, BenchOptions(rows, repeat=options.repeat), folder)
     numbers = write_numbers(folder / "numbers", rows)
-    case = dataframe_case(spark, "groupBy().applyInArrow of a DataFrame", numbers)
+    case = dataframe_case(spark, catalogue.DATAFRAME, numbers)
     outcomes.append(run(case, options.repeat))
     outcomes.append(rate_outcome(spark, options.scale, options.repeat, say))
     few = write_numbers(folder / "few", FEW_ROWS)
-    case = exchange_case(spark, "a whole action on few rows", few, ExchangeForm("id"))
+    case = exchange_case(spark, catalogue.FEW_ROWS, few, ExchangeForm("id"))
     outcomes.append(run(case, 3 * options.repeat))
-    case = words_case(spark, "word count, Spark's in the JVM", find_demo_files(), folder)
+    case = words_case(spark, catalogue.WORDS, find_demo_files(), folder)
     outcomes.append(run(case, options.repeat))
     outcomes += width_outcomes(spark, options.scale, options.repeat, say)
     return outcomes + memory_outcomes(spark, options.scale, say)

@@ -17,12 +17,12 @@ import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.bench.cases import CONSUMERS
+from penstock.bench.catalogue import MEMORIES, MODE_ROWS, MODES, OVERLAP_MEMORY_ROWS, OVERLAP_ROWS
 from penstock.bench.environment import PeakMemory
 from penstock.bench.functions import COUNT_DDL, count_rows
 from penstock.bench.measure import MEGABYTES, Outcome, Say, WrongAnswerError, timed
 from penstock.bench.rows import NUMBERS, NUMBERS_DDL, Dataset, GeneratedSource
 
-MODES = ("hybrid", "hybrid_selective", "blocking")
 _TURNS = 3
 """Turns of the three modes for each repetition: they are short, and what is asked is small differences."""
 _OVERLAP_ROWS = 4_000_000
@@ -30,9 +30,9 @@ _WAITS = (0.03, 0.1, 0.03)
 """Seconds that the three stages behind the source wait for each batch of 65,536 rows."""
 
 
-def exchange_outcomes(spark: Any, data: Dataset, memory: str, repeat: int, say: Say) -> list[Outcome]:
-    """The first row of the table in three modes, in turns; `memory` says how much of the data has room."""
-    say(f"{', '.join(MODES)}: {data.rows:,} rows, {data.bytes / 1e6:,.0f} MB, {memory}")
+def exchange_outcomes(spark: Any, data: Dataset, share: str, repeat: int, say: Say) -> list[Outcome]:
+    """The exchange by an integer in three modes, in turns; `share` of `MEMORIES` says how much of it has room."""
+    say(f"{', '.join(MODES)}: {data.rows:,} rows, {data.bytes / 1e6:,.0f} MB, {MEMORIES[share]}")
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     for turn in range(_TURNS * repeat + 1):
         for mode in MODES:
@@ -40,15 +40,16 @@ def exchange_outcomes(spark: Any, data: Dataset, memory: str, repeat: int, say: 
             seconds[mode].append(timed(run, lambda rows: _check(rows, data.rows)))
         shown = ", ".join(f"{mode} {found[-1]:.2f} s" for mode, found in seconds.items())
         say(f"  {shown}" + ("" if turn else " (not counted)"))
-    name = "exchange by an integer, {}, " + memory
-    return [Outcome(name.format(mode), data.rows, data.bytes, tuple(found[1:])) for mode, found in seconds.items()]
+    return [
+        Outcome(MODE_ROWS[mode, share], data.rows, data.bytes, tuple(found[1:])) for mode, found in seconds.items()
+    ]
 
 
 def overlap_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outcome]:
     """Three exchanges with a slow middle stage, blocking and hybrid in turns; the environment's peak memory."""
     rows = max(1000, int(_OVERLAP_ROWS * scale))
     say(f"three exchanges with a slow middle stage, {rows:,} rows")
-    modes = ("blocking", "hybrid")
+    modes = tuple(OVERLAP_ROWS)
     seconds: dict[str, list[float]] = {mode: [] for mode in modes}
     peaks: dict[str, int] = dict.fromkeys(modes, 0)
     for turn in range(repeat + 1):
@@ -62,10 +63,9 @@ def overlap_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Ou
         say(f"  {shown}" + ("" if turn else " (not counted)"))
     outcomes = []
     for mode in modes:
-        name = f"three exchanges with a slow middle stage, {mode}"
-        outcomes.append(Outcome(name, rows, rows * 32, tuple(seconds[mode][1:])))
+        outcomes.append(Outcome(OVERLAP_ROWS[mode], rows, rows * 32, tuple(seconds[mode][1:])))
         memory = (peaks[mode] / 1e6,)
-        outcomes.append(Outcome(f"{name}: environment beside its pool", rows, rows * 32, memory, unit=MEGABYTES))
+        outcomes.append(Outcome(OVERLAP_MEMORY_ROWS[mode], rows, rows * 32, memory, unit=MEGABYTES))
     return outcomes
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.bench.catalogue import Row
 from penstock.shuffle.errors import PenstockError
 
 Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)
-SECONDS, RATE, MEGABYTES, COUNT, RATIO = "s", "GB/s", "MB", "", "x"
+SECONDS, MILLISECONDS, RATE, MEGABYTES, COUNT, RATIO = "s", "ms", "GB/s", "MB", "", "x"
 
 
 class WrongAnswerError(PenstockError):
@@ -24,7 +25,7 @@ class WrongAnswerError(PenstockError):
 class Case:
     """What is compared. `spark` takes a number of shuffle partitions; `check(answer, small)` raises."""
 
-    name: str
+    row: Row
     penstock: Callable[[bool], Any]
     spark: Callable[[bool, int], Any]
     check: Callable[[Any, bool], None]
@@ -37,7 +38,7 @@ class Case:
 class Outcome:
     """The seconds of each run, or another figure."""
 
-    name: str
+    row: Row
     rows: int = 0
     bytes: int = 0
     penstock: tuple[float, ...] = ()
@@ -66,7 +67,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "name": self.name,
+            "name": self.row.label,
             "rows": self.rows,
             "bytes": self.bytes,
             "unit": self.unit,
@@ -85,7 +86,7 @@ def compare(case: Case, repeat: int, say: Say, settle: Callable[[], None]) -> Ou
     The first turn of each side is not counted: with it the processes and the machine take the memory that the case
     needs. `settle` is called before each turn, so that neither side runs beside what the other left behind.
     """
-    say(f"{case.name}: {case.rows:,} rows, {case.bytes / 1e6:,.0f} MB")
+    say(f"{case.row.label}: {case.rows:,} rows, {case.bytes / 1e6:,.0f} MB")
     timed(lambda: case.penstock(True), lambda answer: case.check(answer, True))
     partitions = _best_partitions(case, say)
     ours: list[float] = []
@@ -96,7 +97,7 @@ def compare(case: Case, repeat: int, say: Say, settle: Callable[[], None]) -> Ou
         settle()
         theirs.append(timed(lambda: case.spark(False, partitions), lambda answer: case.check(answer, False)))
         say(f"  Penstock {ours[-1]:.2f} s, Spark {theirs[-1]:.2f} s" + ("" if turn else " (not counted)"))
-    return Outcome(case.name, case.rows, case.bytes, tuple(ours[1:]), tuple(theirs[1:]), partitions)
+    return Outcome(case.row, case.rows, case.bytes, tuple(ours[1:]), tuple(theirs[1:]), partitions)
 
 
 def timed(run: Callable[[], Any], check: Callable[[Any], None]) -> float:

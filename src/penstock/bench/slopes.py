@@ -15,6 +15,7 @@ import numpy as np
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.bench.cases import CONSUMERS, PRODUCERS
+from penstock.bench.catalogue import ENVIRONMENT_ROWS, SLOPE
 from penstock.bench.environment import PeakMemory
 from penstock.bench.functions import COUNT_DDL, count_rows, reader
 from penstock.bench.measure import MEGABYTES, RATE, Outcome, Say, WrongAnswerError, timed
@@ -35,21 +36,19 @@ def rate_outcome(spark: Any, scale: float, repeat: int, say: Say) -> Outcome:
         say(f"  Penstock {ours[-1]:.2f} GB/s")
     theirs.append(_rate(sizes[:2], lambda rows: spark_exchange(spark, rows)))
     say(f"  Spark {theirs[-1]:.2f} GB/s")
-    return Outcome(
-        "exchange alone, slope", sizes[-1], sizes[-1] * ROW_BYTES, tuple(ours), tuple(theirs), CONSUMERS, RATE
-    )
+    return Outcome(SLOPE, sizes[-1], sizes[-1] * ROW_BYTES, tuple(ours), tuple(theirs), CONSUMERS, RATE)
 
 
 def memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
     """The environment's own peak at two sizes."""
     outcomes = []
-    for rows in (int(5_000_000 * scale) or 1, int(40_000_000 * scale) or 1):
+    for row, millions in zip(ENVIRONMENT_ROWS, (5, 40), strict=True):
+        rows = int(millions * 1_000_000 * scale) or 1
         with PeakMemory(spark.sparkContext.applicationId) as peak:
             generated_exchange(spark, rows)
         megabytes = peak.bytes / 1e6
         say(f"environment process: {megabytes:.0f} MB of its own at {rows * ROW_BYTES / 1e6:,.0f} MB of rows")
-        name = "environment's memory beside the shared pool"
-        outcomes.append(Outcome(name, rows, rows * ROW_BYTES, (megabytes,), unit=MEGABYTES))
+        outcomes.append(Outcome(row, rows, rows * ROW_BYTES, (megabytes,), unit=MEGABYTES))
     return outcomes
 
 

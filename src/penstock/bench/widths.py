@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
+from penstock.bench import catalogue
 from penstock.bench.cases import PRODUCERS
+from penstock.bench.catalogue import Row
 from penstock.bench.environment import PeakMemory
 from penstock.bench.functions import COUNT_DDL, count_rows
 from penstock.bench.measure import COUNT, MEGABYTES, RATIO, SECONDS, Outcome, Say, WrongAnswerError
@@ -63,12 +65,13 @@ def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
         run_wide(spark, rows // 20, FEW, mode)
     with PeakMemory(spark.sparkContext.applicationId) as peak:
         run = run_wide(spark, rows, MANY, "blocking")
-    name = f"blocking to {MANY:,} subpartitions with {memory >> 20} MB of network memory"
-    say(f"{name}: {run.seconds:.2f} s, {run.workers.bytes / 1e6:.0f} MB in tasks, {peak.bytes / 1e6:.0f} MB beside")
+    megabytes = run.workers.bytes / 1e6
+    held = f"{megabytes:.0f} MB in tasks, {peak.bytes / 1e6:.0f} MB in the environment"
+    say(f"with {memory >> 20} MB of network memory: {run.seconds:.2f} s, {held}")
     size = rows * ROW_BYTES
     return [
-        Outcome(name, rows, size, (run.seconds,)),
-        Outcome(f"{name}: tasks' peak memory", rows, size, (run.workers.bytes / 1e6,), unit=MEGABYTES),
+        Outcome(catalogue.LITTLE_MEMORY, rows, size, (run.seconds,)),
+        Outcome(catalogue.LITTLE_MEMORY_TASKS, rows, size, (megabytes,), unit=MEGABYTES),
     ]
 
 
@@ -96,24 +99,25 @@ def run_wide(spark: Any, rows: int, subpartitions: int, mode: str) -> Wide:
 
 
 def _outcomes(runs: dict[str, list[Wide]], rows: int) -> Iterator[Outcome]:
-    size = rows * ROW_BYTES
+    def outcome(row: Row, kind: str, unit: str, figure: Callable[[Wide], float]) -> Outcome:
+        count = 2 * rows if kind == "twice" else rows
+        return Outcome(row, count, count * ROW_BYTES, tuple(figure(run) for run in runs[kind]), unit=unit)
 
-    def outcome(name: str, kind: str, unit: str, figures: list[float]) -> Outcome:
-        twice = 2 if kind == "twice" else 1
-        return Outcome(name, twice * rows, twice * size, tuple(figures), unit=unit)
-
-    names = {
-        "few": f"blocking to {FEW} subpartitions",
-        "many": f"blocking to {MANY:,} subpartitions (sort-merge), read as ranges",
-        "twice": "the same, twice the data",
-        "hash": f"blocking to {MANY:,} subpartitions (hash)",
+    seconds = {
+        "few": catalogue.WIDE_FEW,
+        "many": catalogue.WIDE_MANY,
+        "twice": catalogue.WIDE_TWICE,
+        "hash": catalogue.WIDE_HASH,
     }
-    for kind, name in names.items():
-        found = runs[kind]
-        yield outcome(name, kind, SECONDS, [run.seconds for run in found])
-        if kind != "few":
-            yield outcome(f"{name}: tasks' peak memory", kind, MEGABYTES, [run.workers.bytes / 1e6 for run in found])
-    for kind in ("many", "hash"):
-        yield outcome(f"{names[kind]}: open files", kind, COUNT, [float(run.workers.files) for run in runs[kind]])
-        yield outcome(f"{names[kind]}: write calls", kind, COUNT, [float(run.workers.writes) for run in runs[kind]])
-    yield outcome("bytes on disk over bytes of rows", "many", RATIO, [run.stored for run in runs["many"]])
+    memory = {
+        "many": catalogue.WIDE_MANY_MEMORY,
+        "twice": catalogue.WIDE_TWICE_MEMORY,
+        "hash": catalogue.WIDE_HASH_MEMORY,
+    }
+    files = {"many": catalogue.WIDE_MANY_FILES, "hash": catalogue.WIDE_HASH_FILES}
+    writes = {"many": catalogue.WIDE_MANY_WRITES, "hash": catalogue.WIDE_HASH_WRITES}
+    yield from (outcome(row, kind, SECONDS, lambda run: run.seconds) for kind, row in seconds.items())
+    yield from (outcome(row, kind, MEGABYTES, lambda run: run.workers.bytes / 1e6) for kind, row in memory.items())
+    yield from (outcome(row, kind, COUNT, lambda run: run.workers.files) for kind, row in files.items())
+    yield from (outcome(row, kind, COUNT, lambda run: run.workers.writes) for kind, row in writes.items())
+    yield outcome(catalogue.WIDE_STORED, "many", RATIO, lambda run: run.stored)

@@ -7,7 +7,6 @@ Rules:
   `finish` ships the rest and says that nothing follows.
 - After a commit, writing goes on at the next multiple of 8, so that a message that starts a piece is aligned as Arrow
   wants it. The gap of at most 7 bytes belongs to no piece.
-- `trim` lowers the size a builder fills its segment to, never below what is written.
 
 Used by the task only; the environment sees the `BufferSlice`s and checks them.
 """
@@ -43,11 +42,6 @@ class BufferBuilder:
         return self._written
 
     @property
-    def uncommitted(self) -> int:
-        """Bytes written since the last commit."""
-        return self._written - self._committed
-
-    @property
     def remaining(self) -> int:
         """Bytes that still fit."""
         return 0 if self._finished else self._size - self._written
@@ -74,24 +68,13 @@ class BufferBuilder:
         self._written = end
         return taken
 
-    def free_space(self) -> memoryview:
-        """The memory behind what is written, for writing in place; `advance` says how much of it was used."""
-        return self._view[self._written : self._written + self.remaining]
-
-    def advance(self, length: int) -> None:
-        """`length` bytes of `free_space` were written."""
-        if not 0 <= length <= self.remaining:
-            raise ValueError(f"{length} bytes do not fit into the {self.remaining} left of segment {self.segment}")
-        self._written += length
-
     def commit(self) -> BufferSlice | None:
         """Ship the part since the last commit, or None where there is none. Writing goes on."""
         if self._finished or self._written == self._committed:
             return None
         piece = BufferSlice(self.segment, self._committed, self._written - self._committed)
         aligned = -(-self._written // ALIGNMENT) * ALIGNMENT
-        self._written = self._committed = min(aligned, len(self._view))
-        self._size = max(self._size, self._written)
+        self._written = self._committed = min(aligned, self._size)
         return piece
 
     def finish(self) -> BufferSlice | None:
@@ -100,9 +83,3 @@ class BufferBuilder:
             return None
         self._finished = True
         return BufferSlice(self.segment, self._committed, self._written - self._committed, finished=True)
-
-    def trim(self, size: int) -> None:
-        """Fill the segment to `size` bytes only: at least what is written, at most the segment."""
-        if size < 0:
-            raise ValueError(f"a buffer of {size} bytes")
-        self._size = max(self._written, min(size, len(self._view)))

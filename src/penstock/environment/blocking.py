@@ -15,17 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.environment.file_view import LocalFileView, ServedFileView, sum_of
+from penstock.buffer.view import DataListener
+from penstock.environment.file_view import FileView, LocalFileView, ServedFileView
+from penstock.environment.producers import Registrar
 from penstock.environment.reading import FileReads
-from penstock.partition.answers import describe, end_error
+from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
-from penstock.partition.registry import PartitionRegistry
 from penstock.partition.stored import StoredFiles, StoredRange
-from penstock.partition.view import DataListener
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
+from penstock.shuffle.sums import sum_of
 
 READABLE = (PartitionState.FINISHED, PartitionState.CONSUMED)
 
@@ -37,7 +38,7 @@ class Home:
     """Where partitions of files live: their environment's name, registry and reads, and how files are removed."""
 
     host: str
-    registry: PartitionRegistry
+    registry: Registrar
     reads: FileReads
     remove: Callable[[StoredFiles], None]
 
@@ -58,10 +59,10 @@ class BlockingPartition(Endings):
         self.cause = ""
         self._home = home
         self._ends: tuple[EndOfPartition, ...] = ()
-        self._views: dict[LocalFileView | ServedFileView, None] = {}
+        self._views: dict[FileView, None] = {}
         self._unread = set(range(files.subpartitions))
         self._reserved = _Reserved()
-        self._lifecycle = PartitionLifecycle(str(partition))
+        self._lifecycle = PartitionLifecycle(partition)
 
     @property
     def state(self) -> PartitionState:
@@ -84,13 +85,13 @@ class BlockingPartition(Endings):
         """The producer may write; raises the answer that fits where the partition has ended meanwhile."""
         if self.state.is_end:
             raise end_error(self.partition_id, self.state, self.cause, self._home.host)
-        self._lifecycle.apply(PartitionEvent.WRITE)
+        self._lifecycle.move(PartitionEvent.WRITE)
 
     def finish(self, ends: Sequence[EndOfPartition]) -> None:
         """The producer has closed the files; raises ProtocolError where its figures are not one a subpartition."""
         if len(ends) != self.files.subpartitions:
             raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {self.files.subpartitions} subpartitions")
-        self._lifecycle.apply(PartitionEvent.FINISH)
+        self._lifecycle.move(PartitionEvent.FINISH)
         self._ends = tuple(ends)
         self._give_back()
         for view in list(self._views):
@@ -98,12 +99,12 @@ class BlockingPartition(Endings):
 
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServedFileView:
         """A view for a reader on another host; any number of them. It has something when the files are finished."""
-        self._check(subpartition, count)
+        check_range(self.partition_id, subpartition, count, self.files.subpartitions)
         return self._opened(ServedFileView(self, subpartition, count, self._home.reads, listener))
 
     def create_local_view(self, subpartition: int, count: int, listener: DataListener) -> LocalFileView:
         """A view for a reader on this host: it tells the files once they are finished."""
-        self._check(subpartition, count)
+        check_range(self.partition_id, subpartition, count, self.files.subpartitions)
         return self._opened(LocalFileView(self, subpartition, count, listener))
 
     def end_of(self, first: int, count: int) -> EndOfPartition:
@@ -114,20 +115,20 @@ class BlockingPartition(Endings):
         """These subpartitions, to be opened."""
         return StoredRange.of(self.files, first, count, FileOrigin(self.partition_id, self._home.host))
 
-    def leave(self, view: LocalFileView | ServedFileView) -> None:
+    def leave(self, view: FileView) -> None:
         """A view is closed; `was_read` says whether its reader has everything."""
         self._views.pop(view, None)
         if view.was_read and self.is_readable:
             self._unread.difference_update(range(view.first, view.first + view.count))
             if not self._unread:
-                self._lifecycle.apply(PartitionEvent.CONSUME)
+                self._lifecycle.move(PartitionEvent.CONSUME)
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it: readers that wait are told why, the files go; nothing happens when it has ended before."""
         if self.state.is_end:
             return
         unfinished = not self.is_readable
-        state = self._lifecycle.apply(event)
+        state = self._lifecycle.move(event)
         self.cause = describe(cause)
         views, self._views = self._views, {}
         for view in views:
@@ -145,13 +146,6 @@ class BlockingPartition(Endings):
     def _give_back(self) -> None:
         reserved, self._reserved = self._reserved, _Reserved()
         reserved.give_back()
-
-    def _check(self, first: int, count: int) -> None:
-        if first < 0 or count < 1 or first + count > self.files.subpartitions:
-            raise ProtocolError(
-                f"partition {self.partition_id} has no subpartitions {first} to {first + count - 1}: it has "
-                f"{self.files.subpartitions}"
-            )
 
     def _opened(self, view: V) -> V:
         self._views[view] = None

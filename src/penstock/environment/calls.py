@@ -1,178 +1,211 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls a task makes to its environment itself (`local.*`); everything else is relayed to the JobMaster."""
+"""Answers what a task asks: its environment itself, or, through it, the JobMaster."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from penstock.environment.hybrid_port import HybridPort, WriterRequest
-from penstock.environment.inputs import GatePort, GateRequest
-from penstock.environment.outputs import WriterPort
-from penstock.environment.results import FileRequest
-from penstock.partition.stored import Layout
-from penstock.shuffle import AttemptId, EndOfPartition, PartitionId, PartitionKind, ShuffleDescriptor
-from penstock.shuffle.errors import ProtocolError
+from penstock.environment.attendance import Attendance
+from penstock.environment.control import MasterLink, NoMaster
+from penstock.environment.hybrid import HybridPartitions
+from penstock.environment.hybrid_port import HybridPort
+from penstock.environment.inputs import GatePort, Reading
+from penstock.environment.outputs import PipelinedPartitions, WriterPort
+from penstock.environment.results import ResultFiles
+from penstock.environment.supervision import Supervisor
+from penstock.environment.tasks import AttachedTask
+from penstock.link import calls as ask
+from penstock.link.commands import COMMANDS, Command
+from penstock.link.control import error_message
+from penstock.link.master import RELAYED, AwaitProducers, ReadResult, RegisterTask, TaskFinished, TaskLost
+from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import PenstockError, ProtocolError
 
-if TYPE_CHECKING:
-    from penstock.environment.host import Host
-    from penstock.environment.session import TaskSession
+Answer = object | Awaitable[object]
 
-Message = dict[str, Any]
-
-
-def _partition(message: Message) -> PartitionId:
-    return PartitionId.from_wire(tuple(message["partition"]))
-
-
-def open_writer(host: Host, session: TaskSession, message: Message) -> Message:
-    """Register a pipelined or hybrid partition and grant its first segments."""
-    port = int(message["port"])
-    session.owners.add(AttemptId.from_wire(tuple(message["attempt"])))
-    kind = PartitionKind.from_label(str(message["kind"]))
-    count, broadcast = int(message["subpartitions"]), bool(message["broadcast"])
-    request = WriterRequest(port, _partition(message), count, broadcast, kind)
-    if kind.is_hybrid:
-        hybrid = session.writers[port] = HybridPort(host, session, session.holdings, request)
-        return {"packed": hybrid.is_packed}
-    session.writers[port] = WriterPort(host, session, session.holdings, request)
-    return {"packed": False}
+REQUESTS: dict[str, type[Request[Any]]] = {**ask.CALLS, **COMMANDS, **RELAYED}
+"""What a task may ask, by its name on the wire."""
 
 
-def finish_writer(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001 - one shape for all
-    """The partition is complete."""
-    session.writers.pop(int(message["port"])).finish()
-    return {}
+class Office(Protocol):
+    """The environment as a whole, as far as a task may ask for it."""
+
+    @property
+    def environment(self) -> str:
+        """Its name."""
+
+    @property
+    def address(self) -> str:
+        """Where others read its partitions."""
+
+    def obey(self, command: Command, *, from_task: bool) -> object:
+        """Do what is commanded; raises ProtocolError where a task may not."""
+
+    def occupying(self) -> list[PartitionId]:
+        """The partitions that hold memory or files here."""
+
+    def statistics(self) -> dict[str, float]:
+        """Its figures."""
 
 
-def fail_writer(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """The producer gives the partition up."""
-    session.writers.pop(int(message["port"])).fail(str(message["cause"]))
-    return {}
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the tasks of an environment may use."""
+
+    pipelined: PipelinedPartitions
+    hybrid: HybridPartitions
+    results: ResultFiles
+    reading: Reading
+    attendance: Attendance
+    master: MasterLink | NoMaster
+    office: Office
+    supervisor: Supervisor
 
 
-def open_gate(host: Host, session: TaskSession, message: Message) -> Message:
-    """Open a gate and request what is known of its channels."""
-    port = int(message["port"])
-    attempt = AttemptId.from_wire(tuple(message["attempt"]))
-    session.owners.add(attempt)
-    channels = tuple(
-        (ShuffleDescriptor.from_wire(tuple(wire)), int(first), int(count))
-        for wire, first, count in message["channels"]
-    )
-    gate = session.gates[port] = GatePort(host, session, session.holdings, GateRequest(port, attempt, channels))
-    gate.open()
-    for descriptor in host.take_updates(attempt):
-        gate.update(descriptor)
-    return {}
+class TaskCalls:
+    """The answers to one task."""
 
+    def __init__(self, task: AttachedTask, services: Services) -> None:
+        self._task = task
+        self._services = services
+        self._answers: dict[type, Callable[[Any], Answer]] = {
+            ask.OpenWriter: self._open_writer,
+            ask.FinishWriter: self._finish_writer,
+            ask.FailWriter: self._fail_writer,
+            ask.OpenGate: self._open_gate,
+            ask.CloseGate: self._close_gate,
+            ask.OpenFiles: self._open_result,
+            ask.FinishFiles: self._finish_result,
+            ask.FailFiles: self._fail_result,
+            ask.ReportMissingFile: self._missing_file,
+            ask.ListOccupying: self._occupying,
+            ask.GetStatistics: self._statistics,
+            RegisterTask: self._register,
+            TaskFinished: self._finished,
+            AwaitProducers: services.master.ask,
+            ReadResult: services.master.ask,
+        }
 
-def close_gate(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Close a gate; its channels are cancelled."""
-    gate = session.gates.pop(int(message["port"]), None)
-    if gate is not None:
-        gate.close()
-    return {}
+    def enter(self) -> None:
+        """The task is attached."""
+        self._services.attendance.tasks.add(self._task)
 
+    def take(self, number: int, method: str, message: Plain) -> None:
+        """Answer this call now, or when there is an answer; what goes wrong is answered too."""
+        try:
+            kind = REQUESTS.get(method)
+            if kind is None:
+                raise ProtocolError(f"there is no call {method} for a task")
+            answer = self._answer(from_wire(kind, message))
+        except PenstockError as error:
+            self._reply(number, error_message(error))
+            return
+        if isinstance(answer, Awaitable):
+            self._services.supervisor.run(lambda: self._reply_later(number, answer), self._task.line.give_up)
+        else:
+            self._reply(number, to_wire(answer))
 
-async def open_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """Register a blocking partition; the answer says where to write its files, and what to collect in memory."""
-    layout = Layout(message["layout"])
-    request = FileRequest(_partition(message), int(message["subpartitions"]), layout, int(message["buffer"]))
-    session.owners.add(AttemptId.from_wire(tuple(message["attempt"])))
-    files, granted = await host.results.open(session, request)
-    return {"paths": [str(path) for path in files.paths], "buffer": granted}
+    def leave(self, cause: str) -> None:
+        """The task is gone."""
+        services = self._services
+        services.attendance.tasks.discard(self._task)
+        lost = self._task.end(cause)
+        for partition in list(self._task.results):
+            services.results.fail(partition, cause)
+        if lost is not None:
+            services.master.report(TaskLost(lost, cause))
 
+    def _answer(self, request: Request[Any]) -> Answer:
+        if isinstance(request, Command):
+            return self._services.office.obey(request, from_task=True)
+        return self._answers[type(request)](request)
 
-def finish_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """The files are complete."""
-    partition = _partition(message)
-    ends = [EndOfPartition(int(rows), int(size), int(checksum)) for rows, size, checksum in message["ends"]]
-    host.results.finish(partition, ends)
-    session.results.discard(partition)
-    host.consumable(partition)
-    return {}
+    async def _reply_later(self, number: int, waited_for: Awaitable[object]) -> None:
+        try:
+            answer = to_wire(await waited_for)
+        except PenstockError as error:
+            answer = error_message(error)
+        self._reply(number, answer)
 
+    def _reply(self, number: int, answer: Plain) -> None:
+        if not self._task.is_gone:
+            self._task.line.reply(number, answer)
 
-def fail_result(host: Host, session: TaskSession, message: Message) -> Message:
-    """The producer gives its result up."""
-    partition = _partition(message)
-    session.results.discard(partition)
-    host.results.fail(partition, str(message["cause"]))
-    return {}
+    def _open_writer(self, request: ask.OpenWriter) -> Answer:
+        task, services = self._task, self._services
+        task.owns(request.attempt)
+        if request.kind.is_hybrid:
+            hybrid = HybridPort(services.hybrid, task.line, task.holdings, request)
+            task.writers[request.port] = hybrid
+            return ask.WriterOpened(hybrid.is_packed)
+        task.writers[request.port] = WriterPort(services.pipelined, task.line, task.holdings, request)
+        return ask.WriterOpened(packed=False)
 
+    def _finish_writer(self, request: ask.FinishWriter) -> Answer:
+        self._task.writers.pop(request.port).finish()
+        return Done()
 
-def missing_file(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
-    raise host.results.missing(_partition(message), str(message["cause"]))
+    def _fail_writer(self, request: ask.FailWriter) -> Answer:
+        self._task.writers.pop(request.port).fail(request.cause)
+        return Done()
 
+    def _open_gate(self, request: ask.OpenGate) -> Answer:
+        task, services = self._task, self._services
+        task.owns(request.attempt)
+        gate = task.gates[request.port] = GatePort(services.reading, task.line, task.holdings, request)
+        gate.open()
+        for descriptor in services.attendance.updates(request.attempt):
+            gate.update(descriptor)
+        return Done()
 
-def release(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Release partitions of this host."""
-    host.registry.release([PartitionId.from_wire(tuple(wire)) for wire in message["partitions"]])
-    return {}
+    def _close_gate(self, request: ask.CloseGate) -> Answer:
+        gate = self._task.gates.pop(request.port, None)
+        if gate is not None:
+            gate.close()
+        return Done()
 
+    async def _open_result(self, request: ask.OpenFiles) -> ask.FilesOpened:
+        self._task.owns(request.attempt)
+        files, granted = await self._services.results.open(self._task, request)
+        return ask.FilesOpened(tuple(str(path) for path in files.paths), granted)
 
-def occupying(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """The partitions that hold memory or files here."""
-    return {"partitions": [partition.to_wire() for partition in host.registry.occupying()]}
+    def _finish_result(self, request: ask.FinishFiles) -> Answer:
+        self._services.results.finish(request.partition, request.ends)
+        self._task.results.discard(request.partition)
+        self._services.pipelined.announce(request.partition)
+        return Done()
 
+    def _fail_result(self, request: ask.FailFiles) -> Answer:
+        self._task.results.discard(request.partition)
+        self._services.results.fail(request.partition, request.cause)
+        return Done()
 
-def update_partition_info(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Replace an unknown producer."""
-    consumer = AttemptId.from_wire(tuple(message["consumer"]))
-    return {
-        "updated": host.update_partition_info(consumer, ShuffleDescriptor.from_wire(tuple(message["descriptor"])))
-    }
+    def _missing_file(self, request: ask.ReportMissingFile) -> Answer:
+        raise self._services.results.missing(request.partition, request.cause)
 
+    def _occupying(self, _: ask.ListOccupying) -> Answer:
+        return ask.Occupying(tuple(self._services.office.occupying()))
 
-def statistics(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Figures of this environment."""
-    return dict(host.statistics())
+    def _statistics(self, _: ask.GetStatistics) -> Answer:
+        return ask.Statistics(self._services.office.statistics())
 
+    def _register(self, request: RegisterTask) -> Answer:
+        office = self._services.office
+        self._task.begin(request.attempt)
+        return self._registered(dataclasses.replace(request, environment=office.environment, address=office.address))
 
-def cancel_task(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Tell a task of this host to stop, where no JobMaster does."""
-    _refuse_if_owned(host)
-    host.cancel_task(AttemptId.from_wire(tuple(message["attempt"])), str(message["cause"]))
-    return {}
+    async def _registered(self, request: RegisterTask) -> object:
+        answer = await self._services.master.ask(request)
+        self._task.deployed(answer.attempt)
+        if answer.attempt is not None and (cause := self._services.attendance.cancelled(answer.attempt)) is not None:
+            self._task.cancel(cause)
+        return answer
 
-
-def expire(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """Let the leases of partitions run out, where no JobMaster does."""
-    _refuse_if_owned(host)
-    host.registry.expire([PartitionId.from_wire(tuple(wire)) for wire in message["partitions"]])
-    return {}
-
-
-def shut_down(host: Host, session: TaskSession, message: Message) -> Message:  # noqa: ARG001
-    """End this environment, where no JobMaster owns it."""
-    _refuse_if_owned(host)
-    host.stopping.set()
-    return {}
-
-
-def _refuse_if_owned(host: Host) -> None:
-    if host.control is not None:
-        raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
-
-
-LOCAL_CALLS: dict[str, Callable[[Host, TaskSession, Message], Message | Awaitable[Message]]] = {
-    "local.open_writer": open_writer,
-    "local.finish_writer": finish_writer,
-    "local.fail_writer": fail_writer,
-    "local.open_gate": open_gate,
-    "local.close_gate": close_gate,
-    "local.open_result": open_result,
-    "local.finish_result": finish_result,
-    "local.fail_result": fail_result,
-    "local.missing_file": missing_file,
-    "local.release": release,
-    "local.occupying": occupying,
-    "local.update_partition_info": update_partition_info,
-    "local.statistics": statistics,
-    "local.cancel_task": cancel_task,
-    "local.expire": expire,
-    "local.shut_down": shut_down,
-}
-"""Every call, by name. One that waits is a coroutine; its answer comes when it is there."""
+    async def _finished(self, request: TaskFinished) -> object:
+        answer = await self._services.master.ask(request)
+        self._task.finished()
+        return answer

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from penstock.network.rendezvous import Rendezvous
+from penstock.link.rendezvous import Rendezvous
 from penstock.partition.directories import Directories
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError, SettingError

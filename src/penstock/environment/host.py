@@ -1,221 +1,185 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one environment process holds: memory, pools, partitions, sessions of tasks, and the end of each turn.
+"""One environment process: puts its parts together, gives its figures, and ends them.
 
-Everything here runs on the event loop's thread. Sessions, gates and writers mark themselves dirty while events
-are handled; at the end of the turn all gates are pumped and all sessions send, so a peer gets one message per
-turn however much happened.
+Everything here runs on the event loop's thread. The parts own their state and are given what they use of each
+other; none is given the host. What belongs to the host alone is who it is, and that it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import socket
+from typing import Final
 
-from penstock.buffer import NetworkBufferPool, SegmentMemory, SegmentReferences
-from penstock.environment.blocking import BlockingPartition
-from penstock.environment.hybrid import HybridResult
+from penstock.buffer import SegmentMemory
+from penstock.environment.attendance import Attendance
+from penstock.environment.calls import Services, TaskCalls
+from penstock.environment.config import HostConfig, Identity
+from penstock.environment.control import MasterLink, NoMaster
+from penstock.environment.folders import Folders
+from penstock.environment.hybrid import HybridPartitions
+from penstock.environment.inputs import Reading
+from penstock.environment.line import TaskLine
+from penstock.environment.memory import HostMemory, MemoryArbiter
+from penstock.environment.outputs import PipelinedPartitions
+from penstock.environment.partitions import NOT_PRODUCED_SECONDS, Partitions
+from penstock.environment.reading import FileReads
+from penstock.environment.remote import RemoteExchange
 from penstock.environment.results import ResultFiles
-from penstock.environment.spilling import HybridPartitions
-from penstock.network.rendezvous import Rendezvous
+from penstock.environment.session import Door, TaskSession, peer_pid
+from penstock.environment.sort_buffers import SortBuffers
+from penstock.environment.storage import Storage
+from penstock.environment.supervision import Supervisor
+from penstock.environment.tasks import AttachedTask
+from penstock.environment.turn import Turn
+from penstock.link import commands
+from penstock.link.handshake import Handshake, Role
+from penstock.link.master import Heartbeat, PartitionConsumable
+from penstock.link.welcome import Welcome
+from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
-from penstock.partition.view import DataListener, SubpartitionView
-from penstock.shuffle import AttemptId, PartitionId, Settings, ShuffleDescriptor
-
-if TYPE_CHECKING:
-    from penstock.environment.inputs import GatePort
-    from penstock.environment.remote import RemoteExchange
-    from penstock.environment.session import TaskSession
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import ProtocolError
 
 log = logging.getLogger("penstock.environment")
 
-_EARLY_CANCELS = 1024
-_EARLY_UPDATES = 65536
-"""Updates kept for gates that are not open yet; they are dropped when newer ones need the place."""
-
-NOT_PRODUCED_SECONDS = 10.0
-"""How long a reader waits for a partition that nobody has registered."""
-
-
-class Control(Protocol):
-    """The JobMaster, as the environment sees it."""
-
-    async def call(self, method: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Ask the JobMaster; raises what it raised, or ControlError."""
-
-    def tell(self, method: str, message: dict[str, Any]) -> None:
-        """Tell the JobMaster something, in order; failures are logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostConfig:
-    """The configuration that the starting task passes on standard input."""
-
-    application: str
-    secret: bytes
-    master: str
-    settings: Settings
-    place: Rendezvous
+_FOR_TASKS: Final = (commands.ReleasePartitions, commands.UpdatePartitionInfo)
+"""The commands that a task may give although a JobMaster owns the environment."""
 
 
 class Host:
-    """The state of one environment process."""
+    """One environment process."""
 
     def __init__(self, config: HostConfig) -> None:
-        network = config.settings.network
-        count = network.memory // network.segment_size
+        loop, settings = asyncio.get_running_loop(), config.settings
         self.config = config
-        self.settings = config.settings
-        self.environment = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.identity = Identity.fresh(config.secret)
         self.address = ""
-        self.memory = SegmentMemory.create(count, network.segment_size, "penstock")
-        self.pool = NetworkBufferPool(count)
-        self.references = SegmentReferences(count, network.segment_size)
-        self.registry = PartitionRegistry(self.environment, timeout=NOT_PRODUCED_SECONDS)
-        self.results = ResultFiles(self)
-        self.hybrid = HybridPartitions(self)
-        self.sessions: set[TaskSession] = set()
-        self.control: Control | None = None
-        self.remote: RemoteExchange | None = None
         self.stopping = asyncio.Event()
-        self._dirty_sessions: set[TaskSession] = set()
-        self._dirty_gates: dict[GatePort, None] = {}
-        self._turn_due = False
-        self._loop = asyncio.get_running_loop()
-        self._background: set[asyncio.Task[None]] = set()
-        self._left_gates: dict[AttemptId, list[GatePort]] = {}
-        self._early_cancels: deque[tuple[AttemptId, str]] = deque(maxlen=_EARLY_CANCELS)
-        self._early_updates: deque[tuple[AttemptId, ShuffleDescriptor]] = deque(maxlen=_EARLY_UPDATES)
+        self.supervisor = Supervisor(self.stop)
+        self.turn = Turn(loop.call_soon)
+        network, blocking = settings.network, settings.blocking
+        segments = SegmentMemory.create(network.memory // network.segment_size, network.segment_size, "penstock")
+        self.memory = HostMemory.of(segments)
+        self.arbiter = MemoryArbiter(self.memory, self.turn.wake)
+        self.turn.relieve = self.arbiter.relieve
+        name = self.identity.environment
+        self.registry = PartitionRegistry(name, timeout=NOT_PRODUCED_SECONDS)
+        self.partitions = Partitions(self.registry, loop.time)
+        self.attendance = Attendance()
+        self.reads = FileReads(blocking.read_memory, network.segment_size)
+        folders = Folders(config.place, blocking)
+        buffers = SortBuffers(self.memory.pool, network.segment_size)
+        self.storage = Storage(folders, self.reads, blocking.reserve)
+        self.hybrid = HybridPartitions(name, self.registry, self.memory, self.arbiter, self.storage, self.consumable)
+        self.remote = RemoteExchange(self.identity, self.partitions, self.memory, network, self.supervisor)
+        self.master: MasterLink | NoMaster = NoMaster()
+        if config.master:
+            self.master = MasterLink(config.master, self.identity, self, self.supervisor)
+        self._services = Services(
+            PipelinedPartitions(name, self.registry, self.memory, network, self.consumable),
+            self.hybrid,
+            ResultFiles(name, self.registry, buffers, folders, self.reads),
+            Reading(name, self.partitions, self.turn, self.attendance.leave, self.remote.open),
+            self.attendance,
+            self.master,
+            self,
+            self.supervisor,
+        )
 
-    def now(self) -> float:
-        """Seconds on the loop's clock."""
-        return self._loop.time()
+    @property
+    def environment(self) -> str:
+        """Its name."""
+        return self.identity.environment
 
-    def touch_session(self, session: TaskSession) -> None:
-        """The session has something to send."""
-        self._dirty_sessions.add(session)
-        self.schedule_turn()
+    @property
+    def is_owned(self) -> bool:
+        """Whether a JobMaster owns it."""
+        return isinstance(self.master, MasterLink)
 
-    def touch_gate(self, gate: GatePort) -> None:
-        """The gate may have something to deliver."""
-        self._dirty_gates[gate] = None
-        self.schedule_turn()
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task is attached."""
+        return not self.attendance.tasks
 
-    def in_background(self, work: Callable[[], Any]) -> None:
-        """Run a coroutine function on its own; its failure is logged, never lost."""
-        task = self._loop.create_task(self._guard(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    async def start(self, address: str) -> None:
+        """Serve other environments at this address, and attach to the JobMaster; raises ControlError."""
+        self.address = await self.remote.listen(address)
+        if isinstance(self.master, MasterLink):
+            await self.master.start(self.address, self.config.settings.environment.lease_timeout)
 
-    async def _guard(self, work: Callable[[], Any]) -> None:
-        try:
-            await work()
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("background work failed")
+    def accept(self, connection: socket.socket) -> None:
+        """A task has come; raises AuthenticationError where its process is another user's."""
+        connection.setblocking(False)
+        pid = peer_pid(connection)
+        segments = self.memory.segments
+        handshake = Handshake(Role.SERVER, self.identity.secret, self.environment, f"unix socket, pid {pid}")
+        welcome = Welcome(self.environment, self.address, segments.count, segments.segment_size)
+        line = TaskLine(connection, self.turn)
+        task = AttachedTask(line, self.memory.references.attach(f"pid {pid} session {id(line):x}"))
+        calls = TaskCalls(task, self._services)
+        session = TaskSession(connection, pid, task, calls, Door(handshake, welcome, segments.fd))
+        session.start()
+
+    def stop(self, reason: str) -> None:
+        """The environment ends, for this reason."""
+        if not self.stopping.is_set():
+            log.info("the environment ends: %s", reason)
+        self.stopping.set()
 
     def consumable(self, partition: PartitionId) -> None:
         """The partition can be consumed: at its first buffer, or complete."""
-        if self.control is not None:
-            message = {"partition": partition.to_wire(), "environment": self.environment}
-            self.control.tell("PartitionConsumable", message)
+        self.master.report(PartitionConsumable(partition))
 
-    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        """The real producer of a gate's unknown channels; kept for a gate that is not open yet (False)."""
-        gates = [g for session in self.sessions for g in session.gates.values() if g.attempt == consumer]
-        # Every gate is asked: two inputs of one task may read the same dataset.
-        updated = sum(gate.update(descriptor) for gate in gates) > 0
-        left = sum(gate.update(descriptor) for gate in self._left_gates.get(consumer, ())) > 0
-        if not (updated or left):
-            self._early_updates.append((consumer, descriptor))
-        return updated
+    def obey(self, command: commands.Command, *, from_task: bool = False) -> object:
+        """Do what the JobMaster, or where there is none a tool, has said; the answer."""
+        if from_task and self.is_owned and not isinstance(command, _FOR_TASKS):
+            raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
+        match command:
+            case commands.CancelTask():
+                self.attendance.cancel(command.attempt, command.cause)
+            case commands.UpdatePartitionInfo():
+                return commands.Updated(self.attendance.update(command.consumer, command.descriptor))
+            case commands.ReleasePartitions():
+                self.registry.release(command.partitions)
+            case commands.ExpirePartitions():
+                self.registry.expire(command.partitions)
+            case commands.ReleaseJob():
+                self.registry.release_job(command.job)
+                self.attendance.forget_job(command.job)
+            case commands.Shutdown():
+                self.stop("it was told to")
+        return Done()
 
-    def remember(self, gate: GatePort) -> None:
-        """A gate has closed before all its producers came: they are told when they come."""
-        self._left_gates.setdefault(gate.attempt, []).append(gate)
+    def occupying(self) -> list[PartitionId]:
+        """The partitions that hold memory or files here."""
+        return self.registry.occupying()
 
-    def release_job(self, job: str) -> None:
-        """A job is over: release all it has here."""
-        self.registry.release_job(job)
-        for attempt in [attempt for attempt in self._left_gates if attempt.job == job]:
-            del self._left_gates[attempt]
-
-    def take_updates(self, consumer: AttemptId) -> list[ShuffleDescriptor]:
-        """What came for a consumer before its gate was open."""
-        return [descriptor for attempt, descriptor in self._early_updates if attempt == consumer]
-
-    def local_view(self, partition: PartitionId, first: int, count: int, listener: DataListener) -> SubpartitionView:
-        """A view for a reader on this host; raises the answer that fits where there is none."""
-        found = self.registry.get(partition)
-        if isinstance(found, BlockingPartition | HybridResult):
-            return found.create_local_view(first, count, listener)
-        return self.registry.request(partition, first, listener, count)
-
-    def cancel_task(self, attempt: AttemptId, cause: str) -> None:
-        """Tell a task to stop; one that has not heard of this attempt yet is told when it has."""
-        found = [s for s in self.sessions if attempt == s.attempt or attempt in s.owners]
-        for session in found:
-            session.cancel(cause)
-        if not found:
-            self._early_cancels.append((attempt, cause))
-
-    def take_cancel(self, attempt: AttemptId) -> str | None:
-        """Why an attempt that has just been deployed here is to stop, where it is."""
-        return next((cause for known, cause in self._early_cancels if known == attempt), None)
-
-    def task_metrics(self) -> list[tuple[Any, dict[str, float]]]:
-        """What the tasks have reported, for the heartbeat."""
-        return [(s.attempt.to_wire(), s.metrics) for s in self.sessions if s.attempt is not None]
+    def heartbeat(self) -> Heartbeat:
+        """How it is, and how its tasks are."""
+        return Heartbeat(self.environment, self.statistics(), self.attendance.metrics())
 
     def statistics(self) -> dict[str, float]:
         """Figures for the heartbeat."""
-        pool = self.pool.statistics()
-        figures: dict[str, float] = {
-            "segments_total": pool.total,
-            "segments_in_use": pool.in_use,
-            "segments_guaranteed": pool.guaranteed,
+        return {
+            **self.memory.figures(),
+            "hybrid_segments": self.arbiter.held,
             "partitions": len(self.registry),
-            "read_bytes_held": self.results.reads.bytes_held,
-            "hybrid_segments": self.hybrid.held,
-            "hybrid_spilled_bytes": self.hybrid.spilled_bytes,
-            "tasks": len(self.sessions),
+            "read_bytes_held": self.reads.bytes_held,
+            "hybrid_spilled_bytes": self.storage.stored_bytes,
+            "tasks": len(self.attendance.tasks),
+            **self.remote.statistics(),
         }
-        if self.remote is not None:
-            figures.update(self.remote.statistics())
-        return figures
 
     async def close(self) -> None:
         """End sessions, network and memory; idempotent."""
-        for session in list(self.sessions):
-            session.close("the environment process is shutting down")
-        if self.remote is not None:
-            await self.remote.close()
-        for task in list(self._background):
-            task.cancel()
+        for task in list(self.attendance.tasks):
+            task.end_session("the environment process is shutting down")
+        await self.supervisor.close()
+        await self.remote.close()
+        await self.master.close()
         self.registry.close()
-        await self.hybrid.close()
-        await self.results.close()
-        self.pool.close()
+        await self.storage.close()
+        await self.reads.close()
         self.memory.close()
-
-    def schedule_turn(self) -> None:
-        """Something is to be looked at when all that has arrived is handled."""
-        if not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._turn_due = False
-        gates, self._dirty_gates = self._dirty_gates, {}
-        for gate in gates:
-            gate.pump()
-        self.hybrid.relieve()
-        sessions, self._dirty_sessions = self._dirty_sessions, set()
-        for session in sessions:
-            session.flush()

@@ -11,58 +11,95 @@ its producer is told at once; finished it is lost.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.buffer import BufferSlice
-from penstock.environment.file_view import LocalFileView, ServedFileView, sum_of
+from penstock.buffer.view import DataListener, ServableView, SubpartitionView
+from penstock.environment.file_view import FileView, LocalFileView, ServedFileView
 from penstock.environment.folders import PartitionFolder, remove_folder
 from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
-from penstock.partition.answers import end_error
+from penstock.environment.memory import HostMemory, MemoryArbiter
+from penstock.environment.producers import Registrar
+from penstock.environment.storage import Storage
+from penstock.link.calls import OpenWriter
+from penstock.partition.answers import check_range, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.extent_reader import ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_cursor import HybridCursor
 from penstock.partition.hybrid_index import HybridRange, write_index
 from penstock.partition.hybrid_items import Extent, SpillOrder
-from penstock.partition.hybrid_partition import HybridEnvironment, HybridPartition, HybridRules
+from penstock.partition.hybrid_partition import HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.partition.spill_policy import SpillPolicy, StoreEverything, StoreWhatDoesNotFit
-from penstock.partition.tiers import NAMES, OWN, DiskTier, store
-from penstock.partition.view import DataListener, SubpartitionView
-from penstock.shuffle import PartitionId, PartitionKind
-from penstock.shuffle.errors import PenstockError, ProtocolError
+from penstock.partition.tiers import DATA, NAMES, OWN, DiskTier
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.sums import sum_of
 
-if TYPE_CHECKING:
-    from penstock.environment.hybrid_port import HybridPort, WriterRequest
-    from penstock.environment.spilling import HybridPartitions
-
-POLICIES: dict[PartitionKind, SpillPolicy] = {
-    PartitionKind.HYBRID_FULL: StoreEverything(),
-    PartitionKind.HYBRID_SELECTIVE: StoreWhatDoesNotFit(),
-}
-"""How each kind deals with memory."""
+SETTLE_SECONDS = 1.0
+"""A finished partition that has memory is stored after this time: those of a short job are read and gone by then."""
 
 V = TypeVar("V", LocalFileView, ServedFileView)
 
 
-class HybridResult(Endings, HybridEnvironment):
-    """One hybrid partition; a `ReadablePartition` of the registry."""
+class HybridWriter(Protocol):
+    """Who writes a partition, as the partition sees it."""
 
-    def __init__(self, partitions: HybridPartitions, request: WriterRequest) -> None:
-        host = partitions.host
+    @property
+    def share(self) -> int:
+        """Segments that may hold data, where the writer has what it needs."""
+
+    @property
+    def spare(self) -> int:
+        """Segments that may be lent to readers without the writer missing them."""
+
+    def tell(self, error: PenstockError) -> None:
+        """The partition can't go on: tell the task."""
+
+    def task_event(self, subpartition: int, payload: bytes) -> None:
+        """Pass a reader's event on to the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class HybridPartitions:
+    """What all hybrid partitions of the environment `host` use. `announce` says that one can be consumed."""
+
+    host: str
+    registry: Registrar
+    memory: HostMemory
+    arbiter: MemoryArbiter
+    storage: Storage
+    announce: Callable[[PartitionId], None]
+
+    def register(self, request: OpenWriter) -> HybridResult:
+        """A new partition, known to readers; raises ProtocolError or StaleError where it can't be."""
+        result = HybridResult(self, request)
+        self.registry.register(result)
+        self.arbiter.hold(result)
+        return result
+
+
+class HybridResult(Endings):
+    """One hybrid partition; a `ReadablePartition` of the registry, and a `Holder` of memory."""
+
+    def __init__(self, partitions: HybridPartitions, request: OpenWriter) -> None:
         partition, count = request.partition, request.subpartitions
-        rules = HybridRules(POLICIES[request.kind], request.kind.reconnectable, host.memory.segment_size)
-        self.core = HybridPartition(partition, count, rules, self, host.environment)
-        self.port: HybridPort | None = None
+        segment = partitions.memory.segments.segment_size
+        rules = HybridRules(request.kind.reconnectable, segment)
+        self.core = HybridPartition(partition, count, rules, self, partitions.host)
+        self.port: HybridWriter | None = None
         self._partitions = partitions
-        self._host = host
-        self._folder = PartitionFolder(partitions.folders, partition)
-        self._disk = DiskTier(partition, count, self._folder.path, host.settings.blocking.reserve)
+        self._memory = partitions.memory
+        self._arbiter = partitions.arbiter
+        self._storage = partitions.storage
+        self._folder = PartitionFolder(self._storage.folders, partition)
+        self._disk = DiskTier(partition, count, self._folder.path, self._storage.reserve)
         self._own = ""
         self._index = ""
         self._working = 0
-        self._views: dict[LocalFileView | ServedFileView, None] = {}
+        self._views: dict[FileView, None] = {}
 
     @property
     def partition_id(self) -> PartitionId:
@@ -82,18 +119,31 @@ class HybridResult(Endings, HybridEnvironment):
     @property
     def origin(self) -> FileOrigin:
         """What its files should hold, and where they are."""
-        return FileOrigin(self.partition_id, self._host.environment)
+        return FileOrigin(self.partition_id, self._partitions.host)
+
+    @property
+    def held(self) -> int:
+        """Segments it holds, readers' apart."""
+        return self.core.held
 
     @property
     def excess(self) -> int:
         """Segments it holds beyond its share."""
         return self.core.held - (self.port.share if self.port is not None else 0)
 
-    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> SubpartitionView:
+    def relieve(self, segments: int) -> None:
+        """Let go of so many segments, now or when they are stored."""
+        self.core.relieve(segments)
+
+    def settle_later(self) -> None:
+        """It is finished: see later whether it is to be stored."""
+        self._storage.later(SETTLE_SECONDS, self.core.settle)
+
+    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServableView:
         """A view for a reader on another host."""
         if self._is_indexed(subpartition, count):
-            return self._opened(ServedFileView(self, subpartition, count, self._host.results.reads, listener))
-        return ServedHybridView(self, subpartition, count, self._host.results.reads, listener)
+            return self._opened(ServedFileView(self, subpartition, count, self._storage.reads, listener))
+        return ServedHybridView(self, subpartition, count, self._storage.reads, listener)
 
     def create_local_view(self, first: int, count: int, listener: DataListener) -> SubpartitionView:
         """A view for a reader on this host."""
@@ -115,14 +165,14 @@ class HybridResult(Endings, HybridEnvironment):
 
         def made(folder: object, error: BaseException | None) -> None:
             if error is not None:
-                self._give_up(error)
+                self.give_up(error)
             elif not self.state.is_end:
                 self._own = str(Path(str(folder)) / NAMES[OWN])
                 told(str(folder))
 
         self._work(self._folder.path, made)
 
-    def leave(self, view: LocalFileView | ServedFileView) -> None:
+    def leave(self, view: FileView) -> None:
         """A view of the files is closed."""
         self._views.pop(view, None)
         if view.was_read and not self.state.is_end:
@@ -136,36 +186,48 @@ class HybridResult(Endings, HybridEnvironment):
 
     def lost(self, cause: str) -> PenstockError:
         """A reader found that a file is gone: what it is told."""
-        self._host.registry.lose([self.partition_id], cause)
-        return end_error(self.partition_id, self.state, self.cause, self._host.environment)
+        self._partitions.registry.lose([self.partition_id], cause)
+        return end_error(self.partition_id, self.state, self.cause, self._partitions.host)
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it; see `HybridPartition.end`."""
         self.core.end(event, cause)
 
+    def give_up(self, error: BaseException | None) -> None:
+        """It can't go on: its producer is told while it writes; what is finished is lost."""
+        if self.state.is_end:
+            return
+        told = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
+        port, registry = self.port, self._partitions.registry
+        if self.core.is_finished:
+            registry.lose([self.partition_id], str(told))
+        else:
+            registry.fail(self.partition_id, str(told))
+        if port is not None:
+            port.tell(told)
+
     # What the partition tells its environment, and asks of it.
 
     def on_share(self, piece: BufferSlice) -> None:
         """A reader gets a reference of its own."""
-        self._partitions.lent += 1
-        self._host.references.add(piece.segment)
+        self._arbiter.lend(piece.segment)
 
     def on_returned(self) -> None:
         """A reader has given back what it was lent."""
-        self._partitions.returned()
+        self._arbiter.returned()
 
     def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less."""
-        return self._host.references.release(piece.segment)
+        return self._memory.references.release(piece.segment)
 
     def on_spill(self, order: SpillOrder) -> None:
         """Store this, in a thread."""
-        view = self._host.memory.view
+        view = self._memory.segments.view
         runs = [
             [view(item.piece.segment, item.piece.offset, item.length) for item in run if item.piece is not None]
             for run in order.runs
         ]
-        self._work(lambda: store((self._disk,), runs), lambda extents, error: self._stored(order, extents, error))
+        self._work(lambda: self._disk.write(runs, DATA), lambda extents, error: self._stored(order, extents, error))
 
     def on_stored(self) -> None:
         """Everything is stored: write the index, in a thread."""
@@ -184,12 +246,12 @@ class HybridResult(Endings, HybridEnvironment):
 
     def on_consumable(self) -> None:
         """It can be consumed."""
-        self._host.consumable(self.partition_id)
+        self._partitions.announce(self.partition_id)
 
     def on_end(self, state: PartitionState) -> None:
         """It has ended: what it has goes."""
-        self._host.registry.bury(self.partition_id)
-        self._partitions.forget(self)
+        self._partitions.registry.bury(self.partition_id)
+        self._arbiter.drop(self)
         if not self._working:
             self._remove()
 
@@ -198,15 +260,11 @@ class HybridResult(Endings, HybridEnvironment):
         if self.port is not None:
             self.port.task_event(subpartition, payload)
 
-    def share(self) -> int:
-        """Segments it may fill with data; all there are when nobody writes it, until others need them."""
-        return self.port.share if self.port is not None else self._host.pool.total
-
     def may_lend(self, lent: int) -> bool:
         """Whether one more slice may go to a reader: some of the writer's memory always stays with the writer."""
         if self.port is not None and lent >= self.port.spare:
             return False
-        return self._partitions.may_lend
+        return self._arbiter.may_lend
 
     def _work(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
         def finished(result: object, error: BaseException | None) -> None:
@@ -216,48 +274,32 @@ class HybridResult(Endings, HybridEnvironment):
                 self._remove()
 
         self._working += 1
-        self._partitions.run(work, finished)
+        self._storage.run(work, finished)
 
     def _stored(self, order: SpillOrder, extents: object, error: BaseException | None) -> None:
         if error is None and isinstance(extents, list):
-            self._partitions.spilled_bytes += order.size
+            self._storage.note_stored(order.size)
             self.core.spilled(order, [each for each in extents if isinstance(each, Extent)])
         else:
-            self._give_up(error)
+            self.give_up(error)
             self.core.spilled(order, ())
-        self._partitions.stepped()
+        self._arbiter.stepped()
 
     def _indexed(self, path: object, error: BaseException | None) -> None:
         if self.state.is_end:
             return
         if error is not None:
-            self._give_up(error)
+            self.give_up(error)
         else:
             self._index = str(path)
             self.core.forget()
-            self._partitions.forget(self)  # it holds no memory, and will hold none
-
-    def _give_up(self, error: BaseException | None) -> None:
-        if self.state.is_end:
-            return
-        told = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
-        port, registry = self.port, self._host.registry
-        if self.core.is_finished:
-            registry.lose([self.partition_id], str(told))
-        else:
-            registry.fail(self.partition_id, str(told))
-        if port is not None:
-            port.tell(told)
+            self._arbiter.drop(self)  # it holds no memory, and will hold none
 
     def _is_indexed(self, first: int, count: int) -> bool:
         """Whether it is read from its files; raises the answer that fits where it can't be read."""
         if not self._index or self.state.is_end:
             return False  # the partition answers
-        if first < 0 or count < 1 or first + count > self.core.subpartitions:
-            raise ProtocolError(
-                f"partition {self.partition_id} has no subpartitions {first} to {first + count - 1}: it has "
-                f"{self.core.subpartitions}"
-            )
+        check_range(self.partition_id, first, count, self.core.subpartitions)
         return True
 
     def _opened(self, view: V) -> V:
@@ -270,4 +312,4 @@ class HybridResult(Endings, HybridEnvironment):
         folder = self._folder.made
         self._disk.remove()
         if folder is not None:
-            self._partitions.run(lambda: remove_folder(folder), lambda *_: None)
+            self._storage.run(lambda: remove_folder(folder), lambda *_: None)

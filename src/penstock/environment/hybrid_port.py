@@ -20,20 +20,15 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from penstock.buffer import BufferSlice, DataType, Holdings
-from penstock.environment.hybrid import HybridResult
-from penstock.network.attachment import ALL, FINISHED
+from penstock.environment.hybrid import HybridPartitions, HybridResult
+from penstock.environment.line import TaskLine
+from penstock.link.calls import OpenWriter
+from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.hybrid_items import BROADCAST, Extent
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle import EndOfData, EndOfPartition
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.events import decode_event
-
-if TYPE_CHECKING:
-    from penstock.environment.host import Host
-    from penstock.environment.session import TaskSession
 
 AHEAD = 16
 """Segments granted ahead at most: a writer goes on while its announcements and the next grants are on their way."""
@@ -51,27 +46,19 @@ PACKED = 2
 """Segments a packing writer is guaranteed: one to write in, and one that is being stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriterRequest:
-    """What a task asks for when it opens a writer."""
-
-    port: int
-    partition: PartitionId
-    subpartitions: int
-    broadcast: bool
-    kind: PartitionKind
-
-
 class HybridPort:
     """One hybrid partition that a task is writing."""
 
-    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: WriterRequest) -> None:
-        total, guaranteed = host.pool.total, host.pool.guaranteed
+    def __init__(self, partitions: HybridPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter) -> None:
+        pool = partitions.memory.pool
+        total, guaranteed = pool.total, pool.guaranteed
         builders = 1 if request.broadcast else request.subpartitions
         self.is_packed = builders > 1 and builders >= (total - guaranteed) // SHARE
         self.port = request.port
-        self._host = host
-        self._session = session
+        self._memory = partitions.memory
+        self._arbiter = partitions.arbiter
+        self._storage = partitions.storage
+        self._line = line
         self._holdings = holdings
         self._builders = 1 if self.is_packed else builders
         self._granted: set[int] = set()
@@ -79,11 +66,11 @@ class HybridPort:
         self._is_open = True
         self._is_told = self._is_storing = False
         required = self._builders + 1
-        self._pool = host.pool.create_local_pool(
+        self._pool = pool.create_local_pool(
             required, max(required, total), overdraft=total, owner=f"the writer of partition {request.partition}"
         )
         try:
-            self._result = host.hybrid.register(request)
+            self._result = partitions.register(request)
         except BaseException:
             self._pool.lazy_destroy()
             raise
@@ -106,15 +93,16 @@ class HybridPort:
         """Segments that may be lent to readers without the writer missing them."""
         return self._pool.size - self._pool.limits.required
 
-    def take_slice(self, flags: int, target: int, segment: int, offset: int, length: int) -> None:
+    def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
-        piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
+        length = marked & LENGTH
+        piece = BufferSlice(segment, offset, length, marked >= FINISHED)
         core = self._result.core
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
         self._holdings.commit(piece, 1)
         if length and core.state.is_end:
-            self._host.references.release(segment)
+            self._memory.references.release(segment)
         elif length:
             try:
                 if target == ALL:
@@ -122,11 +110,11 @@ class HybridPort:
                 else:
                     core.add(target, piece)
             except ProtocolError:
-                self._host.references.release(segment)
+                self._memory.references.release(segment)
                 raise
         if piece.finished:
             self._refill()
-            self._host.hybrid.stepped()
+            self._arbiter.stepped()
 
     def take_stored(self, target: int, extent: Extent) -> None:
         """The task has stored something by itself; raises ProtocolError where it may not."""
@@ -134,8 +122,8 @@ class HybridPort:
             raise ProtocolError(f"{self._result.partition_id}: its writer stores without having been told where")
         if not self._result.state.is_end:
             self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
-            self._host.hybrid.spilled_bytes += extent.length
-            pool = self._host.pool
+            self._storage.note_stored(extent.length)
+            pool = self._memory.pool
             if self._is_storing and pool.free >= (pool.total - pool.guaranteed) // HIGH:
                 self._is_storing = False
                 self._grow()
@@ -151,7 +139,7 @@ class HybridPort:
 
     def overdraw(self) -> None:
         """The task is out of segments in the middle of a message."""
-        if not self._is_open or self._host.hybrid.is_waiting(self):
+        if not self._is_open or self._arbiter.is_waiting(self):
             return
         if self._pool.is_available:
             self._grow()
@@ -160,20 +148,24 @@ class HybridPort:
             return
         if not self._pool.has_listeners:  # it may still be there from the time before
             self._pool.add_listener(self._on_segment)
-        self._host.hybrid.wait(self)
+        self._arbiter.wait(self)
 
     def relieve(self) -> None:
         """The task waits: what is stored is forgotten, and more is stored, until there is a segment for it."""
         if not self._give_one():
             self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
-            if self._host.hybrid.is_waiting(self):
+            if self._arbiter.is_waiting(self):
                 self._give_one()
+
+    def give_up(self, error: Exception) -> None:
+        """It could not be given memory: its session ends."""
+        self._line.give_up(error)
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
         if not self._result.state.is_end:
             self._result.core.finish()
-            self._host.hybrid.settle_later(self._result)
+            self._result.settle_later()
         self._close()
 
     def fail(self, cause: str) -> None:
@@ -184,17 +176,18 @@ class HybridPort:
     def tell(self, error: PenstockError) -> None:
         """The partition can't go on: tell the task."""
         if self._is_open:
-            self._session.error(self.port, 0, error)
+            self._line.error(self.port, 0, error)
 
     def task_event(self, subpartition: int, payload: bytes) -> None:
         """Pass a reader's event on to the task."""
-        self._session.event(self.port, DataType.EVENT, subpartition, payload)
+        self._line.event(self.port, DataType.EVENT, subpartition, payload)
 
     def _close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
-        self._host.hybrid.ahead -= self._ahead - 1
+        self._arbiter.take_back_ahead(self._ahead - 1)
+        self._arbiter.wait_no_more(self)
         self._result.port = None
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
@@ -213,9 +206,7 @@ class HybridPort:
         self._grow_to(min(2 * self._ahead, AHEAD))
 
     def _grow_to(self, ahead: int) -> None:
-        more = max(0, min(ahead - self._ahead, self._host.hybrid.may_grant_ahead))
-        self._ahead += more
-        self._host.hybrid.ahead += more
+        self._ahead += self._arbiter.grant_ahead(ahead - self._ahead)
 
     def _refill(self) -> None:
         most = self._most
@@ -229,27 +220,27 @@ class HybridPort:
     @property
     def _is_low(self) -> bool:
         """Whether so little memory is left that the writer gets no more than what it is guaranteed."""
-        is_spent = self._host.pool.free < self._host.pool.total // LOW
+        is_spent = self._memory.pool.free < self._memory.pool.total // LOW
         return is_spent and self._pool.requested >= self._pool.limits.required
 
     def _store(self) -> None:
         self._is_storing = True
         if not self._is_told:
             self._is_told = True
-            self._result.prepare_own(lambda folder: self._session.store(self.port, folder) if self._is_open else None)
+            self._result.prepare_own(lambda folder: self._line.store(self.port, folder) if self._is_open else None)
 
     def _give_one(self) -> bool:
         """Grant a segment if any is free, whatever the writer's share."""
         segment = self._pool.request_overdraft()
         if segment is not None:
-            self._host.hybrid.wait_no_more(self)
+            self._arbiter.wait_no_more(self)
             self._grant(segment)
         return segment is not None
 
     def _on_segment(self, segment: int | None) -> bool:
         """One came free within the writer's share, or the pool is destroyed."""
-        is_wanted = self._is_open and self._host.hybrid.is_waiting(self)
-        self._host.hybrid.wait_no_more(self)
+        is_wanted = self._is_open and self._arbiter.is_waiting(self)
+        self._arbiter.wait_no_more(self)
         if segment is None or not is_wanted:
             return False
         self._grant(segment)
@@ -259,4 +250,4 @@ class HybridPort:
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)
         self._granted.add(segment)
-        self._session.grant(self.port, segment)
+        self._line.grant(self.port, segment)

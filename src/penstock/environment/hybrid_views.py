@@ -9,50 +9,63 @@ are read here, in threads, and sent as data, cut into chunks; what it has credit
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.buffer import DataType
+from penstock.buffer.view import BufferOrEvent, DataListener
 from penstock.environment.chunks import fetch
-from penstock.environment.file_view import AHEAD
+from penstock.environment.read_ahead import ReadAhead, failure_of
 from penstock.environment.reading import FileReads
-from penstock.network.attachment import EXTENTS
-from penstock.partition.extent_reader import MAPPED
-from penstock.partition.hybrid_cursor import Next
+from penstock.link.control import pack
+from penstock.link.frames import EXTENTS
+from penstock.partition.extent_reader import MAPPED, ExtentReader
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.hybrid_cursor import HybridCursor, Next
 from penstock.partition.hybrid_items import StoredPiece
-from penstock.partition.view import BufferOrEvent, DataListener
-from penstock.shuffle.control import pack
-from penstock.shuffle.errors import PartitionLostError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.environment.hybrid import HybridResult
+from penstock.partition.hybrid_partition import HybridPartition
+from penstock.shuffle.errors import PenstockError
 
 TOGETHER = 16
 """Extents in one event: so many that the reader has something to do while the next event comes."""
 
 
+class HybridOfViews(Protocol):
+    """The partition, as its views see it."""
+
+    @property
+    def core(self) -> HybridPartition:
+        """What is in memory, and where the rest is."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where what is stored is found, by tier."""
+
+    @property
+    def origin(self) -> FileOrigin:
+        """What its files should hold, and where they are."""
+
+    def reader(self) -> ExtentReader:
+        """A reader of what is stored."""
+
+    def left(self, cursor: HybridCursor) -> None:
+        """A reader is done."""
+
+    def lost(self, cause: str) -> PenstockError:
+        """A file is gone: what the reader is told."""
+
+
 class LocalHybridView:
     """One reader on this host."""
 
-    def __init__(self, result: HybridResult, first: int, count: int, listener: DataListener) -> None:
+    def __init__(self, result: HybridOfViews, first: int, count: int, listener: DataListener) -> None:
         self._result = result
         self._cursor = result.core.open(first, count, listener)
         self._is_blocked = False
 
     @property
-    def backlog(self) -> int:
-        """Buffers that are there."""
-        return self._cursor.backlog
-
-    @property
     def failure(self) -> BaseException | None:
         """Why nothing more will come."""
         return self._cursor.failure
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether the next thing is an event: the names of extents are one."""
-        return not self._is_blocked and self._cursor.look() in (Next.EVENT, Next.STORED)
 
     @property
     def is_available(self) -> bool:
@@ -79,9 +92,6 @@ class LocalHybridView:
             return BufferOrEvent(EXTENTS, pack(message), self._cursor.first)
         return None
 
-    def on_credit(self, buffers: int) -> None:
-        """Ignore: what a reader on this host takes costs none."""
-
     def resume(self) -> None:
         """The reader has begun to read the extents."""
         self._is_blocked = False
@@ -89,12 +99,6 @@ class LocalHybridView:
     def on_task_event(self, payload: bytes) -> None:
         """An event for the producer."""
         self._cursor.on_task_event(payload)
-
-    def new_buffer_size(self, size: int) -> None:
-        """Ignore: the producer fills its buffers."""
-
-    def acknowledge(self, last_seq: int) -> None:
-        """Ignore: what is kept is kept, and what is not has gone when it was read."""
 
     def release(self) -> None:
         """The reader is done; idempotent."""
@@ -105,26 +109,24 @@ class ServedHybridView:
     """One remote reader of a range."""
 
     def __init__(
-        self, result: HybridResult, first: int, count: int, reads: FileReads, listener: DataListener
+        self, result: HybridOfViews, first: int, count: int, reads: FileReads, listener: DataListener
     ) -> None:
         self._result = result
-        self._reads = reads
+        self._chunk = reads.chunk
         self._listener: DataListener | None = listener
+        self._ahead = ReadAhead(reads, self, first)
         self._cursor = result.core.open(first, count, self._changed)
         self._piece: StoredPiece | None = None
         self._view: memoryview | None = None  # the piece's bytes, over the file
         self._done = 0  # bytes of it that were read
         self._error: BaseException | None = None
-        self._ready: deque[BufferOrEvent] = deque()
-        self._credit = 0
-        self._is_reading = False
 
     @property
     def backlog(self) -> int:
         """Chunks that were read and wait, and buffers that are there."""
         if self._listener is None or self.failure is not None:
             return 0
-        return len(self._ready) + self._chunks_left + self._cursor.backlog
+        return len(self._ahead) + self._chunks_left + self._cursor.backlog
 
     @property
     def failure(self) -> BaseException | None:
@@ -134,7 +136,7 @@ class ServedHybridView:
     @property
     def next_is_event(self) -> bool:
         """Whether the next thing is an event."""
-        return not self._ready and self._piece is None and self._cursor.look() is Next.EVENT
+        return not self._ahead and self._piece is None and self._cursor.look() is Next.EVENT
 
     @property
     def is_available(self) -> bool:
@@ -144,7 +146,7 @@ class ServedHybridView:
         """
         if self._listener is None:
             return False
-        if self._ready or self.failure is not None:
+        if self._ahead or self.failure is not None:
             return True
         self._read_on()
         return self._piece is None and self._cursor.look() in (Next.EVENT, Next.MEMORY)
@@ -154,44 +156,33 @@ class ServedHybridView:
         item = None
         if self._listener is None:
             return None
-        if self._ready:
-            item = self._ready.popleft()
+        if self._ahead:
+            item = self._ahead.pop()
         elif self._piece is None:
             found = self._cursor.look()
             if found is Next.EVENT:
                 return BufferOrEvent(DataType.EVENT, self._cursor.take_event(), self._cursor.first)
             if found is Next.MEMORY:
                 item = self._cursor.take()
-        if item is not None:
-            self._credit -= 1
+                self._ahead.spend()
         self._read_on()
         return item
 
     def on_credit(self, buffers: int) -> None:
         """The reader can take more: read on."""
-        self._credit += buffers
+        self._ahead.grant(buffers)
         self._read_on()
-
-    def resume(self) -> None:
-        """Do nothing: nothing blocks it."""
 
     def on_task_event(self, payload: bytes) -> None:
         """An event for the producer."""
         self._cursor.on_task_event(payload)
-
-    def new_buffer_size(self, size: int) -> None:
-        """Ignore: the producer fills its buffers."""
-
-    def acknowledge(self, last_seq: int) -> None:
-        """Ignore: what is kept is kept, and what is not has gone when it was read."""
 
     def release(self) -> None:
         """The reader is done; idempotent. What was read for it is dropped."""
         if self._listener is None:
             return
         self._listener = None
-        self._reads.withdraw(self)
-        self._drop()
+        self._ahead.close()
         self._result.left(self._cursor)
 
     @property
@@ -214,22 +205,19 @@ class ServedHybridView:
                     fetch(reader.paths[extent.tier], extent.offset, extent.length)
                 (view,) = reader.read([piece])
             self._view = view
-        return bytes(view[self._done : self._done + self._reads.chunk])
+        return bytes(view[self._done : self._done + self._chunk])
 
     def take(self, chunk: bytes | None, error: BaseException | None) -> None:
         """A chunk was read, or could not be."""
-        self._is_reading = False
         self._done += 0 if chunk is None else len(chunk)
         if error is not None or not self._chunks_left:
             self._piece = self._view = None
+        self._ahead.take(chunk, is_wanted=self.failure is None)
         if self._listener is None or self.failure is not None:
-            if chunk is not None:
-                self._reads.give_back()
             return
         if error is not None:
-            self._failed(error)
-        elif chunk is not None:
-            self._ready.append(BufferOrEvent(DataType.DATA, chunk, self._cursor.first, self._reads.give_back))
+            self._error = failure_of(error, self._result.lost)
+            self._ahead.drop()
         self._read_on()
         self._listener()
 
@@ -238,38 +226,20 @@ class ServedHybridView:
         """Chunks of the piece that are still to be read."""
         if self._piece is None:
             return 0
-        return -(-(self._piece.extent.length - self._piece.skip - self._done) // self._reads.chunk)
+        return -(-(self._piece.extent.length - self._piece.skip - self._done) // self._chunk)
 
     def _read_on(self) -> None:
-        if self._is_reading or self._listener is None or self.failure is not None:
-            return
-        if len(self._ready) >= min(AHEAD, self._credit):
+        if self.failure is not None or not self._ahead.may_read:
             return
         if self._piece is None and self._cursor.look() is Next.STORED:
             (self._piece,) = self._cursor.take_stored(1)
             self._done = 0
         if self._piece is not None:
-            self._is_reading = True
-            self._reads.want(self)
+            self._ahead.read()
 
     def _changed(self) -> None:
         if self._listener is not None:
             if self.failure is not None:
-                self._drop()
+                self._ahead.drop()
             self._read_on()
             self._listener()
-
-    def _failed(self, error: BaseException) -> None:
-        if isinstance(error, PartitionLostError):
-            self._error = self._result.lost(str(error))
-        elif isinstance(error, PenstockError | OSError):
-            self._error = error
-        else:
-            self._error = PenstockError(f"{type(error).__name__} while a file was read: {error}")
-        self._drop()
-
-    def _drop(self) -> None:
-        ready, self._ready = self._ready, deque()
-        for item in ready:
-            if item.recycle is not None:
-                item.recycle()

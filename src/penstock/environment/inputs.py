@@ -13,50 +13,22 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
-from penstock.buffer import BufferSlice, Holdings
-from penstock.network.attachment import FILE
-from penstock.partition.view import BufferOrEvent
-from penstock.shuffle import AttemptId, EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
+from penstock.buffer import BufferSlice, DataType, Holdings
+from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView, TaskEventListener
+from penstock.environment.line import TaskLine
+from penstock.environment.partitions import Partitions
+from penstock.environment.turn import Turn
+from penstock.link.calls import OpenGate
+from penstock.link.frames import FILE
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 from penstock.shuffle.events import encode_event
-
-if TYPE_CHECKING:
-    from penstock.environment.host import Host
-    from penstock.environment.session import TaskSession
 
 WINDOW = 16
 """Slices out at a task: enough for it to copy without waiting, few enough for a barrier to split them cheaply."""
 
 _END_OF_PARTITION = b"\x02"
-
-
-class ChannelSource(Protocol):
-    """Where a channel's buffers come from."""
-
-    @property
-    def is_available(self) -> bool:
-        """Whether `poll` or `failure` has something."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why nothing more will come."""
-
-    def poll(self) -> BufferOrEvent | None:
-        """The next buffer or event."""
-
-    def resume(self) -> None:
-        """Go on after a blocking event."""
-
-    def on_task_event(self, payload: bytes) -> None:
-        """An event back to the producer."""
-
-    def acknowledge(self, last_seq: int) -> None:
-        """Everything was processed."""
-
-    def release(self) -> None:
-        """The reader is done; idempotent."""
 
 
 @dataclass(slots=True)
@@ -67,8 +39,7 @@ class Channel:
     descriptor: ShuffleDescriptor
     subpartition: int
     count: int
-    source: ChannelSource | None = None
-    polled: int = 0
+    source: SubpartitionView | None = None
     out: int = 0
     early_events: list[bytes] = field(default_factory=list)
     is_queued: bool = False
@@ -76,29 +47,37 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class GateRequest:
-    """What a task asks for when it opens a gate: per channel the partition, first subpartition and their number."""
+class Reading:
+    """What all gates of the environment `host` use.
 
-    port: int
-    attempt: AttemptId
-    channels: tuple[tuple[ShuffleDescriptor, int, int], ...]
+    `leave` is told of a gate that closes, `open_remote` opens a channel to another environment.
+    """
+
+    host: str
+    partitions: Partitions
+    turn: Turn
+    leave: Callable[[GatePort], None]
+    open_remote: Callable[[GatePort, Channel], None]
 
 
 class GatePort:
     """One gate that a task is reading."""
 
-    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: GateRequest) -> None:
+    def __init__(self, reading: Reading, line: TaskLine, holdings: Holdings, request: OpenGate) -> None:
         self.port = request.port
         self.attempt = request.attempt
-        self._host = host
-        self._session = session
+        self._reading = reading
+        self._line = line
         self._holdings = holdings
         self._ready: deque[Channel] = deque()
         self._out: dict[int, list[tuple[Channel, Callable[[], None] | None]]] = {}
         self._share = max(2, WINDOW // max(1, len(request.channels)))
         self._closed = False
         self._releases: list[Callable[[], None]] = []
-        self.channels = [Channel(index, *channel) for index, channel in enumerate(request.channels)]
+        self.channels = [
+            Channel(index, channel.source, channel.subpartition, channel.count)
+            for index, channel in enumerate(request.channels)
+        ]
 
     @property
     def is_closed(self) -> bool:
@@ -123,7 +102,16 @@ class GatePort:
                 found = True
         return found
 
-    def pump(self) -> None:
+    @property
+    def is_complete(self) -> bool:
+        """Whether all producers of channels that have not ended are known."""
+        return not any(channel.descriptor.is_unknown and not channel.is_ended for channel in self.channels)
+
+    def give_up(self, error: Exception) -> None:
+        """Handing over has failed: the session ends."""
+        self._line.give_up(error)
+
+    def take_turn(self) -> None:
         """Hand over what the window allows, channel after channel."""
         while self._ready and not self._closed:
             channel = self._ready[0]
@@ -161,16 +149,17 @@ class GatePort:
         """Let a blocked channel go on; without effect on one that is not blocked."""
         source = self._channel(channel).source
         if source is not None:
-            with contextlib.suppress(ProtocolError):
-                source.resume()
+            if isinstance(source, Resumable):
+                with contextlib.suppress(ProtocolError):
+                    source.resume()
             self.available(self.channels[channel])
 
     def task_event(self, channel: int, payload: bytes) -> None:
         """Pass an event back to the channel's producer."""
         target = self._channel(channel)
-        if target.source is not None:
+        if isinstance(target.source, TaskEventListener):
             target.source.on_task_event(payload)
-        elif not target.is_ended:
+        elif target.source is None and not target.is_ended:
             target.early_events.append(payload)  # for when its producer is there
 
     def close(self) -> None:
@@ -182,8 +171,7 @@ class GatePort:
         if self._closed:
             return
         self._closed = True
-        if any(channel.descriptor.is_unknown and not channel.is_ended for channel in self.channels):
-            self._host.remember(self)
+        self._reading.leave(self)
         for channel in self.channels:
             if channel.source is not None:
                 channel.source.release()
@@ -204,20 +192,21 @@ class GatePort:
         if not channel.is_queued and not self._closed:
             channel.is_queued = True
             self._ready.append(channel)
-            self._host.touch_gate(self)
+            self._reading.turn.pump(self)
 
     def on_close(self, release: Callable[[], None]) -> None:
         """Register something to be given back when the gate closes."""
         self._releases.append(release)
 
-    def attach(self, channel: Channel, source: ChannelSource) -> None:
+    def attach(self, channel: Channel, source: SubpartitionView) -> None:
         """Give a channel its source."""
         if self._closed or channel.is_ended:
             source.release()
             return
         channel.source = source
-        for payload in channel.early_events:
-            source.on_task_event(payload)
+        if isinstance(source, TaskEventListener):
+            for payload in channel.early_events:
+                source.on_task_event(payload)
         channel.early_events.clear()
         if source.is_available:
             self.available(channel)
@@ -242,21 +231,17 @@ class GatePort:
                 self._end_empty(channel)
         elif descriptor.is_unknown:
             return
-        elif descriptor.environment in ("", self._host.environment):
+        elif descriptor.environment in ("", self._reading.host):
             self._request_local(channel, descriptor.partition)
-        elif self._host.remote is not None:
-            self._host.remote.open(self, channel)
         else:
-            self.fail_channel(channel, PenstockError(f"there is no network here to read {descriptor.partition}"))
+            self._reading.open_remote(self, channel)
 
     def _request_local(self, channel: Channel, partition: PartitionId) -> None:
-        registry = self._host.registry
+        first, count = channel.subpartition, channel.count
         try:
-            view = self._host.local_view(
-                partition, channel.subpartition, channel.count, lambda: self.available(channel)
-            )
+            view = self._reading.partitions.local_view(partition, first, count, lambda: self.available(channel))
         except PartitionNotProducedError:
-            registry.wait(partition, lambda error: self._waited(channel, error), self._host.now())
+            self._reading.partitions.wait(partition, lambda error: self._waited(channel, error))
             return
         except PenstockError as error:
             self.fail_channel(channel, error)
@@ -271,19 +256,18 @@ class GatePort:
 
     def _end_empty(self, channel: Channel) -> None:
         channel.is_ended = True
-        self._session.event(self.port, 1, channel.index, encode_event(EndOfData()))
-        self._session.event(self.port, 1, channel.index, encode_event(EndOfPartition(0, 0, 0)))
+        self._line.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfData()))
+        self._line.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfPartition(0, 0, 0)))
 
     def _deliver(self, channel: Channel, item: BufferOrEvent) -> None:
-        channel.polled += 1
         payload = item.payload
         if isinstance(payload, BufferSlice):
             self._holdings.deliver(payload.segment)
             self._out.setdefault(payload.segment, []).append((channel, item.recycle))
             channel.out += 1
-            self._session.deliver((self.port, 0, channel.index, payload.segment, payload.offset, payload.length))
+            self._line.deliver((self.port, channel.index, payload.segment, payload.offset, payload.length))
             return
-        self._session.event(self.port, item.data_type, channel.index, payload)
+        self._line.event(self.port, item.data_type, channel.index, payload)
         if item.data_type == FILE or payload[:1] == _END_OF_PARTITION:
             self._end(channel)
 
@@ -291,7 +275,6 @@ class GatePort:
         channel.is_ended = True
         source, channel.source = channel.source, None
         if source is not None:
-            source.acknowledge(channel.polled - 1)
             source.release()
 
     def _fail(self, channel: Channel, error: BaseException) -> None:
@@ -301,4 +284,4 @@ class GatePort:
             source.release()
         if isinstance(error, PenstockError) and not channel.descriptor.is_unknown:
             error.partition = channel.descriptor.partition.to_wire()
-        self._session.error(self.port, channel.index, error)
+        self._line.error(self.port, channel.index, error)

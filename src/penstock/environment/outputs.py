@@ -3,32 +3,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
-from penstock.environment.hybrid_port import WriterRequest
-from penstock.network.attachment import ALL, FINISHED
+from penstock.environment.line import TaskLine
+from penstock.environment.memory import HostMemory
+from penstock.environment.producers import Registrar
+from penstock.link.calls import OpenWriter
+from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.settings import NetworkSettings
 
-if TYPE_CHECKING:
-    from penstock.environment.host import Host
-    from penstock.environment.session import TaskSession
+
+@dataclass(frozen=True, slots=True)
+class PipelinedPartitions:
+    """What all pipelined partitions of the environment `host` use. `announce` says that one can be consumed."""
+
+    host: str
+    registry: Registrar
+    memory: HostMemory
+    network: NetworkSettings
+    announce: Callable[[PartitionId], None]
 
 
 class WriterPort:
     """One pipelined partition that a task is writing."""
 
-    def __init__(self, host: Host, session: TaskSession, holdings: Holdings, request: WriterRequest) -> None:
-        network = host.settings.network
+    def __init__(
+        self, partitions: PipelinedPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter
+    ) -> None:
+        network, registry = partitions.network, partitions.registry
         builders = 1 if request.broadcast else request.subpartitions
         self.port = request.port
-        self._host = host
-        self._session = session
+        self._references = references = partitions.memory.references
+        self._line = line
         self._holdings = holdings
         self._granted: set[int] = set()
         self._open = True
-        self._pool = host.pool.create_local_pool(
+        self._pool = partitions.memory.pool.create_local_pool(
             builders + 1,
             builders * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate,
             network.overdraft_buffers_per_gate,
@@ -38,23 +53,24 @@ class WriterPort:
             request.partition,
             request.subpartitions,
             PartitionCallbacks(
-                on_recycle=lambda piece: void(host.references.release(piece.segment)),
-                on_consumable=lambda: host.consumable(request.partition),
-                on_end=lambda _: host.registry.bury(request.partition),
-                on_task_event=lambda sub, payload: session.event(request.port, DataType.EVENT, sub, payload),
+                on_recycle=lambda piece: void(references.release(piece.segment)),
+                on_consumable=lambda: partitions.announce(request.partition),
+                on_end=lambda _: registry.bury(request.partition),
+                on_task_event=lambda sub, payload: line.event(request.port, DataType.EVENT, sub, payload),
             ),
-            host.environment,
+            partitions.host,
         )
         try:
-            host.registry.register(self.partition)
+            registry.register(self.partition)
         except BaseException:
             self._pool.lazy_destroy()
             raise
         self._refill()
 
-    def take_slice(self, flags: int, target: int, segment: int, offset: int, length: int) -> None:
+    def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
-        piece = BufferSlice(segment, offset, length, bool(flags & FINISHED))
+        length = marked & LENGTH
+        piece = BufferSlice(segment, offset, length, marked >= FINISHED)
         readers = self.partition.subpartitions if target == ALL else 1
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
@@ -63,14 +79,14 @@ class WriterPort:
             return
         if self.partition.state.is_end:
             for _ in range(readers):
-                self._host.references.release(segment)
+                self._references.release(segment)
         elif target == ALL:
             self.partition.broadcast(piece)
         else:
             try:
                 self.partition.add(target, piece)
             except ProtocolError:
-                self._host.references.release(segment)
+                self._references.release(segment)
                 raise
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
@@ -128,7 +144,7 @@ class WriterPort:
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)
         self._granted.add(segment)
-        self._session.grant(self.port, segment)
+        self._line.grant(self.port, segment)
 
 
 def void(_: object) -> None:

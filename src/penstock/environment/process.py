@@ -21,11 +21,10 @@ from typing import Any
 
 import msgpack
 
-from penstock.environment.control import redial
-from penstock.environment.host import Host, HostConfig
-from penstock.environment.remote import RemoteExchange, address_towards
-from penstock.environment.session import TaskSession
-from penstock.network.rendezvous import Rendezvous, sweep
+from penstock.environment.config import HostConfig
+from penstock.environment.host import Host
+from penstock.environment.remote import address_towards
+from penstock.link.rendezvous import Rendezvous, sweep
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
 
@@ -89,30 +88,21 @@ async def _serve(config: HostConfig, null: int) -> bool:
     host = Host(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, host.stopping.set)
+        loop.add_signal_handler(number, host.stop, f"signal {number.name}")
     listener = _listen(host)
-    link = None
     try:
-        host.remote = RemoteExchange(host)
-        host.address = await host.remote.listen(address_towards(config.master))
-        if config.master:
-            host.control = link = await redial(host)
+        await host.start(address_towards(config.master))
         with contextlib.suppress(BrokenPipeError):  # who started it is gone; others may attach
             os.write(1, b"+")
         os.dup2(null, 1)
         loop.add_reader(listener.fileno(), _accept, host, listener)
-        watch = asyncio.create_task(_watch(host))
+        host.supervisor.keep("watch", lambda: _watch(host))
         await host.stopping.wait()
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch
     finally:
         loop.remove_reader(listener.fileno())
         listener.close()
-        if link is not None:
-            await link.close()
         await host.close()
-    return link is None or link.dismissed
+    return host.master.dismissed
 
 
 def _listen(host: Host) -> socket.socket:
@@ -133,7 +123,7 @@ def _accept(host: Host, listener: socket.socket) -> None:
         except BlockingIOError:
             return
         try:
-            TaskSession(host, connection).start()
+            host.accept(connection)
         except PenstockError as error:
             log.warning("%s", error)
             connection.close()
@@ -141,14 +131,13 @@ def _accept(host: Host, listener: socket.socket) -> None:
 
 async def _watch(host: Host) -> None:
     """Expire readers that wait too long, look after writers that wait, end an environment nobody owns or uses."""
-    idle_since = host.now()
+    loop, lease = asyncio.get_running_loop(), host.config.settings.environment.lease_timeout
+    idle_since = loop.time()
     while True:
         await asyncio.sleep(_IDLE_LOOK_SECONDS)
-        now = host.now()
-        host.registry.expire_waiting(now)
-        host.hybrid.stepped()
-        if host.sessions or host.control is not None:
-            idle_since = now
-        elif now - idle_since > host.settings.environment.lease_timeout:
-            log.info("nobody is attached and no JobMaster owns this environment: it ends")
-            host.stopping.set()
+        host.partitions.expire_waiting()
+        host.arbiter.stepped()
+        if host.is_owned or not host.is_idle:
+            idle_since = loop.time()
+        elif loop.time() - idle_since > lease:
+            host.stop("nobody is attached and no JobMaster owns this environment")

@@ -13,18 +13,22 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool
+from penstock.buffer.view import BufferOrEvent, ServableView
+from penstock.environment.config import Identity
+from penstock.environment.inputs import Channel, GatePort
+from penstock.environment.memory import HostMemory
+from penstock.environment.partitions import Partitions
+from penstock.environment.supervision import Supervisor
 from penstock.network.client import ConnectionManager
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import ChannelSink, RemoteInputChannel
 from penstock.network.server import DataServer
 from penstock.network.sockets import TcpTransport
 from penstock.network.transport import split_host
-from penstock.network.views import BufferOrEvent as OutgoingItem
-from penstock.partition.view import BufferOrEvent, SubpartitionView
+from penstock.network.views import Outgoing
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import (
     AuthenticationError,
@@ -33,10 +37,7 @@ from penstock.shuffle.errors import (
     PartitionNotProducedError,
     PenstockError,
 )
-
-if TYPE_CHECKING:
-    from penstock.environment.host import Host
-    from penstock.environment.inputs import Channel, GatePort
+from penstock.shuffle.settings import NetworkSettings
 
 log = logging.getLogger("penstock.environment")
 
@@ -49,11 +50,21 @@ _HANDSHAKE_PAUSES = (0.0, 0.05, 0.2)
 class RemoteExchange:
     """Server and client of one environment."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: Partitions,
+        memory: HostMemory,
+        network: NetworkSettings,
+        supervisor: Supervisor,
+    ) -> None:
         transport = TcpTransport()
-        self._host = host
-        self._server = DataServer(transport, HostPartitions(host), host.config.secret, host.environment)
-        self._client = ConnectionManager(transport, host.config.secret, host.environment)
+        self._memory = memory
+        self._network = network
+        self._supervisor = supervisor
+        provider = HostPartitions(partitions, memory)
+        self._server = DataServer(transport, provider, identity.secret, identity.environment)
+        self._client = ConnectionManager(transport, identity.secret, identity.environment)
         self._floating: dict[GatePort, LocalBufferPool] = {}
 
     async def listen(self, address: str) -> str:
@@ -62,7 +73,7 @@ class RemoteExchange:
 
     def open(self, gate: GatePort, channel: Channel) -> None:
         """Open a channel to a partition of another environment; what goes wrong is told to the gate."""
-        self._host.in_background(lambda: self._open(gate, channel))
+        self._supervisor.run(lambda: self._open(gate, channel), gate.give_up)
 
     def statistics(self) -> dict[str, float]:
         """Counters of both sides."""
@@ -86,7 +97,7 @@ class RemoteExchange:
             if gate.is_closed:
                 await self._decline(channel)
                 return
-            source = RemoteSource(self._host, gate, channel, self._buffers(gate, channel))
+            source = RemoteSource(self._memory, gate, channel, self._buffers(gate, channel))
             source.remote = await self._request(channel, source, source.credit)
         except PenstockError as error:
             if source is not None:
@@ -114,16 +125,15 @@ class RemoteExchange:
         return await self._client.request_partition(*request)
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
-        network = self._host.settings.network
+        network, pool = self._network, self._memory.pool
         name = f"the gate of {gate.attempt}"
         floating = self._floating.get(gate)
         if floating is None:
             count = max(1, network.floating_buffers_per_gate)
-            floating = self._host.pool.create_local_pool(1, count, owner=name)
+            floating = pool.create_local_pool(1, count, owner=name)
             self._floating[gate] = floating
             gate.on_close(lambda: self._forget(gate))
         exclusive, count = None, network.exclusive_buffers_per_channel
-        pool = self._host.pool
         if count and pool.guaranteed + count <= pool.total // EXCLUSIVE_SHARE:
             exclusive = pool.reserve_exclusive(count, owner=f"channel {channel.index} of {name}")
             gate.on_close(exclusive.lazy_destroy)
@@ -197,13 +207,12 @@ class DecliningSink:
 class RemoteSource:
     """A remote channel as its gate sees it, and the sink of what arrives."""
 
-    def __init__(self, host: Host, gate: GatePort, channel: Channel, buffers: ChannelBuffers) -> None:
-        self._host = host
+    def __init__(self, memory: HostMemory, gate: GatePort, channel: Channel, buffers: ChannelBuffers) -> None:
+        self._memory = memory
         self._gate = gate
         self._channel = channel
         self._queue: deque[BufferOrEvent] = deque()
         self._error: BaseException | None = None
-        self._acknowledged = False
         self._released = False
         self.credit = ReceiverCredit(buffers.exclusive, buffers)
         self.remote: RemoteInputChannel | None = None
@@ -232,26 +241,19 @@ class RemoteSource:
         if self.remote is not None:
             self.remote.send_task_event(payload)
 
-    def acknowledge(self, last_seq: int) -> None:
-        """Everything was processed."""
-        if self.remote is not None and self.remote.is_open:
-            self.remote.acknowledge()
-            self._acknowledged = True
-
     def release(self) -> None:
-        """End the channel; idempotent. An acknowledged one ends with its gate, or the acknowledgement is lost."""
+        """End the channel; idempotent."""
         if self._released:
             return
         self._released = True
         while self._queue:
             item = self._queue.popleft()
             if isinstance(item.payload, BufferSlice):
-                self._host.references.release(item.payload.segment)
-        if self._acknowledged:
-            self.credit.release()  # what is left of it is of use to the gate's other channels
-            self._gate.on_close(self._end)
+                self._memory.references.release(item.payload.segment)
+        if self.remote is not None:
+            self.remote.release()
         else:
-            self._end()
+            self.credit.release()
 
     def recycle(self, segment: int) -> None:
         """Nobody needs the segment any more: its credit is free again."""
@@ -261,13 +263,13 @@ class RemoteSource:
     def take_buffer(self, length: int) -> tuple[int, memoryview] | None:
         """A segment for incoming data."""
         segment = self.credit.take()
-        return segment, self._host.memory.view(segment)
+        return segment, self._memory.segments.view(segment)
 
     def on_buffer(self, segment: int, length: int, backlog: int) -> None:
         """Data is complete in its segment."""
-        self._host.references.receive(segment, self)
+        self._memory.references.receive(segment, self)
         if self._released:
-            self._host.references.release(segment)
+            self._memory.references.release(segment)
             return
         self._queue.append(BufferOrEvent(DataType.DATA, BufferSlice(segment, 0, length), self._channel.subpartition))
         self._gate.available(self._channel)
@@ -283,12 +285,6 @@ class RemoteSource:
         self._error = lost(self._channel, error)
         self._gate.available(self._channel)
 
-    def _end(self) -> None:
-        if self.remote is not None:
-            self.remote.release()
-        else:
-            self.credit.release()
-
 
 def lost(channel: Channel, error: BaseException) -> BaseException:
     """What a reader is told: where the producer's environment is gone, its partition is lost."""
@@ -303,68 +299,33 @@ def lost(channel: Channel, error: BaseException) -> BaseException:
 class HostPartitions:
     """The `PartitionProvider` of the data server: this environment's partitions, out of shared segments."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, partitions: Partitions, memory: HostMemory) -> None:
+        self._partitions = partitions
+        self._memory = memory
 
-    def request_view(self, partition: PartitionId, first: int, last: int, listener: Callable[[], None]) -> ServedView:
+    def request_view(
+        self, partition: PartitionId, first: int, last: int, listener: Callable[[], None]
+    ) -> ServableView:
         """A view of a subpartition, or of a range where the partition allows; see the protocol."""
-        registry = self._host.registry
         try:
-            return ServedView(self._host, registry.request(partition, first, listener, last - first + 1))
+            return self._partitions.served_view(partition, first, last - first + 1, listener)
         except PartitionNotProducedError:
-            registry.wait(partition, lambda _: listener(), self._host.now())
+            self._partitions.wait(partition, lambda _: listener())
             raise
 
-
-class ServedView:
-    """A partition's view, with slices turned into memory that the server can send. Data out of files is bytes."""
-
-    def __init__(self, host: Host, view: SubpartitionView) -> None:
-        self._host = host
-        self._view = view
-        self.on_credit = view.on_credit
-        self.resume = view.resume
-        self.on_task_event = view.on_task_event
-        self.new_buffer_size = view.new_buffer_size
-        self.acknowledge = view.acknowledge
-        self.release = view.release
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers that wait."""
-        return self._view.backlog
-
-    @property
-    def is_available(self) -> bool:
-        """Whether `poll` would give something."""
-        return self._view.is_available
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether the next thing is an event."""
-        return self._view.next_is_event
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the view ended before its end."""
-        return self._view.failure
-
-    def poll(self) -> OutgoingItem | None:
-        """The next thing, as memory and what to call when it was sent."""
-        item = self._view.poll()
-        if item is None:
-            return None
+    def outgoing(self, item: BufferOrEvent) -> Outgoing:
+        """A slice as memory, which goes back when it was sent. Events, and data out of files, are bytes."""
         payload = item.payload
         if not isinstance(payload, BufferSlice):
-            return OutgoingItem(item.data_type, payload, item.recycle, item.subpartition)
-        segment = payload.segment
-        memory = self._host.memory.view(segment, payload.offset, payload.length)
-        return OutgoingItem(item.data_type, memory, lambda: self._recycle(segment, item.recycle), item.subpartition)
+            return Outgoing(payload, item.recycle)
+        segment, returned = payload.segment, item.recycle
 
-    def _recycle(self, segment: int, returned: Callable[[], None] | None) -> None:
-        self._host.references.release(segment)
-        if returned is not None:
-            returned()
+        def recycle() -> None:
+            self._memory.references.release(segment)
+            if returned is not None:
+                returned()
+
+        return Outgoing(self._memory.segments.view(segment, payload.offset, payload.length), recycle)
 
 
 def address_towards(master: str) -> str:

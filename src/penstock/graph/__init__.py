@@ -5,8 +5,8 @@ from penstock.graph.ddl import parse_ddl
 from penstock.graph.deadlocks import without_deadlocks
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
 from penstock.graph.execution_graph import ExecutionGraph
-from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState, IllegalTransitionError
-from penstock.graph.explanation import explain_graph
+from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
+from penstock.graph.explanation import INTERNAL, columns_text, explain_graph
 from penstock.graph.failover import JobView, Place, downstream_of, restart_set
 from penstock.graph.job_graph import (
     RESULT_EDGE,
@@ -22,8 +22,10 @@ from penstock.graph.job_graph import (
     Summary,
 )
 from penstock.graph.regions import Region, regions, slots_needed
+from penstock.graph.spark_types import collated, collation_of, same_columns, spark_type, with_spark_type
 
 __all__ = [
+    "INTERNAL",
     "RESULT_EDGE",
     "Combine",
     "Exchange",
@@ -31,7 +33,6 @@ __all__ = [
     "ExecutionGraph",
     "ExecutionLifecycle",
     "ExecutionState",
-    "IllegalTransitionError",
     "InputDeployment",
     "JobEdge",
     "JobGraph",
@@ -46,11 +47,17 @@ __all__ = [
     "Source",
     "Summary",
     "TaskDeployment",
+    "collated",
+    "collation_of",
+    "columns_text",
     "downstream_of",
     "explain_graph",
     "parse_ddl",
     "regions",
     "restart_set",
+    "same_columns",
     "slots_needed",
+    "spark_type",
+    "with_spark_type",
     "without_deadlocks",
 ]

@@ -4,7 +4,8 @@
 Accepts what Spark's own parser accepts as a table schema (`a int, b: array<string> NOT NULL COMMENT 'x'`) or
 as one struct type (`struct<a: int>`), and gives the types PySpark's Arrow exchange uses: `timestamp` is
 `timestamp[us, UTC]`, `timestamp_ntz` has no zone, day-time intervals are `duration[us]`, `char(n)` and
-`varchar(n)` are strings, `void` is Arrow's null. Comments and collations are read and dropped.
+`varchar(n)` are strings, `void` is Arrow's null. What the Arrow type does not tell (a collation, `interval hour`,
+`time(3)`) stays in the field's metadata (`spark_types`). Comments are read and dropped.
 
 Limits: types that have no Arrow form in PySpark (year-month intervals, `variant`, `geometry`, `geography`) are
 refused by name. Default values and generated columns belong to tables and are refused.
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.graph.spark_types import collated, with_spark_type
 from penstock.shuffle.errors import SchemaError
 
 _TOKEN = re.compile(
@@ -59,6 +61,11 @@ _NO_ARROW = {"variant", "geometry", "geography"}
 _MAX_DECIMAL = 38
 _DECIMAL_PRECISION = 10
 _MAX_TIME = 9
+_TIME_DIGITS = 6
+"""What `time` without a number has, and what Spark takes Arrow's times for."""
+
+_Typed = tuple[pa.DataType, str | None]
+"""A type, and Spark's name for it where the Arrow type does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +164,11 @@ class _Parser:
             raise self._problem(f"expected a column name, found {token.text or 'the end'!r}", token)
         if self._peek().text == ":":
             self.next()
-        kind = self._type()
+        kind, spark_name = self._type()
         nullable = self._nullable()
         if pa.types.is_null(kind) and not nullable:
             raise self._problem(f"column {name!r} of type void cannot be NOT NULL", token)
-        return pa.field(name, kind, nullable=nullable)
+        return with_spark_type(pa.field(name, kind, nullable=nullable), spark_name)
 
     def _nullable(self) -> bool:
         nullable = True
@@ -178,22 +185,22 @@ class _Parser:
                 raise self._problem("expected a quoted text behind COMMENT", token)
         return nullable
 
-    def _type(self) -> pa.DataType:
+    def _type(self) -> _Typed:
         token = self.next()
         word = token.text.lower()
         if token.kind != "word":
             raise self._problem(f"expected a type, found {token.text or 'the end'!r}", token)
         if word in _SIMPLE:
-            return _SIMPLE[word]()
+            return _SIMPLE[word](), None
         if word == "string":
-            return self._string()
+            return pa.string(), self._collation()
         if word in _LENGTHS:
             self._numbers(token, 1, 1)
-            return pa.string()
+            return pa.string(), None
         if word in _DECIMALS:
-            return self._decimal(token)
+            return self._decimal(token), None
         if word in ("array", "map", "struct"):
-            return self._nested(word)
+            return self._nested(word), None
         if word == "interval":
             return self._interval(token)
         if word == "time":
@@ -206,22 +213,24 @@ class _Parser:
         if word == "struct":
             return pa.struct(self.struct_fields())
         self._sign("<")
-        first = self._type()
+        first, name = self._type()
         if word == "array":
             self._sign(">")
-            return pa.list_(pa.field("element", first))
+            return pa.list_(with_spark_type(pa.field("element", first), name))
+        key = with_spark_type(pa.field("key", first, nullable=False), name)
         self._sign(",")
-        value = self._type()
+        second, name = self._type()
         self._sign(">")
-        return pa.map_(pa.field("key", first, nullable=False), pa.field("value", value))
+        return pa.map_(key, with_spark_type(pa.field("value", second), name))
 
-    def _string(self) -> pa.DataType:
-        if self._word_is("collate"):
-            self.next()
-            token = self.next()
-            if token.kind not in ("word", "quoted"):
-                raise self._problem("expected a collation behind COLLATE", token)
-        return pa.string()
+    def _collation(self) -> str | None:
+        if not self._word_is("collate"):
+            return None
+        self.next()
+        token = self.next()
+        if token.kind not in ("word", "quoted"):
+            raise self._problem("expected a collation behind COLLATE", token)
+        return collated(token.text.strip("`"))
 
     def _decimal(self, token: _Token) -> pa.DataType:
         numbers = self._numbers(token, 0, 2)
@@ -233,24 +242,28 @@ class _Parser:
             )
         return pa.decimal128(precision, scale)
 
-    def _time(self, token: _Token) -> pa.DataType:
+    def _time(self, token: _Token) -> _Typed:
         digits = self._numbers(token, 0, 1)
         if digits and digits[0] > _MAX_TIME:
             raise self._problem(f"time({digits[0]}) is not possible: the precision is 0 to {_MAX_TIME}", token)
-        return pa.time64("ns")
+        precision = digits[0] if digits else _TIME_DIGITS
+        return pa.time64("ns"), None if precision == _TIME_DIGITS else f"time({precision})"
 
-    def _interval(self, token: _Token) -> pa.DataType:
+    def _interval(self, token: _Token) -> _Typed:
         start = self.next().text.lower()
         if start in _YEAR_MONTH:
             raise self._problem("year-month intervals have no Arrow form in PySpark: use a number of months", token)
         if start not in _DAY_TIME:
             raise self._problem("expected DAY, HOUR, MINUTE or SECOND behind INTERVAL", token)
+        end = start
         if self._word_is("to"):
             self.next()
             end = self.next().text.lower()
             if end not in _DAY_TIME or _DAY_TIME.index(end) <= _DAY_TIME.index(start):
                 raise self._problem(f"an interval from {start} to {end or 'the end'} is not possible", token)
-        return pa.duration("us")
+        if (start, end) == (_DAY_TIME[0], _DAY_TIME[-1]):
+            return pa.duration("us"), None
+        return pa.duration("us"), f"interval {start}" + (f" to {end}" if end != start else "")
 
     def _numbers(self, token: _Token, least: int, most: int) -> list[int]:
         numbers: list[int] = []

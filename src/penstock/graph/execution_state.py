@@ -9,10 +9,9 @@ and must be filtered by the caller with `is_terminal`. The module knows neither 
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.lifecycle import Lifecycle, ends_of
 
 
 class ExecutionState(Enum):
@@ -55,9 +54,6 @@ class ExecutionEvent(Enum):
     """The task reported an error, or was lost."""
 
 
-TERMINAL_STATES = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED})
-
-
 def _transitions() -> dict[tuple[ExecutionState, ExecutionEvent], ExecutionState]:
     state, event = ExecutionState, ExecutionEvent
     table = {
@@ -93,43 +89,14 @@ TRANSITIONS = _transitions()
 """Every legal step; what is not here is illegal."""
 
 
-class IllegalTransitionError(PenstockError):
-    """An event that the state does not allow; the message holds the attempt's last events."""
+TERMINAL_STATES = ends_of(TRANSITIONS)
+"""How an attempt ends."""
 
 
-class ExecutionLifecycle:
+class ExecutionLifecycle(Lifecycle[ExecutionState, ExecutionEvent]):
     """One attempt's state with its last events."""
 
-    __slots__ = ("name", "state", "story")
+    __slots__ = ()
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.state = ExecutionState.CREATED
-        self.story: deque[str] = deque(maxlen=16)
-
-    def handle(self, event: ExecutionEvent) -> ExecutionState:
-        """Apply one event; raises IllegalTransitionError and stays where it is when the table has no such step."""
-        following = TRANSITIONS.get((self.state, event))
-        if following is None:
-            story = ", ".join(self.story) or "none"
-            raise IllegalTransitionError(
-                f"{self.name}: event {event.value} is illegal in state {self.state.value}; events so far: {story}"
-            )
-        self.story.append(f"{event.value} -> {following.value}")
-        self.state = following
-        return following
-
-
-def as_markdown() -> str:
-    """The table as it stands in docs/execution-states.md."""
-    events = list(ExecutionEvent)
-    head = "| state | " + " | ".join(f"`{event.value}`" for event in events) + " |"
-    rows = [head, "|---" * (len(events) + 1) + "|"]
-    for state in ExecutionState:
-        cells = []
-        for event in events:
-            following = TRANSITIONS.get((state, event))
-            cells.append(following.value if following else "-")
-        mark = " (end)" if state.is_terminal else ""
-        rows.append(f"| {state.value}{mark} | " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
+        super().__init__(name, TRANSITIONS, ExecutionState.CREATED)

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.regions import Region, regions, slots_needed
+from penstock.graph.spark_types import spark_type
+
+INTERNAL = "#"
+"""The sign in names of columns that Penstock adds to rows on their way."""
+_PLACE = "place"
 
 
 def explain_graph(graph: JobGraph) -> str:
@@ -34,9 +41,25 @@ def _vertex_lines(graph: JobGraph, vertex: JobVertex) -> list[str]:
     if vertex.combine is not None:
         lines.append(f"  combine: {vertex.combine.name}")
     lines += [f"  operator: {operator.name}" for operator in vertex.operators]
-    columns = ", ".join(f"{field.name}: {field.type}" for field in vertex.schema)
-    lines.append(f"  output: ({columns})")
+    lines.append(f"  output: ({columns_text(vertex.schema)})")
     return lines
+
+
+def columns_text(schema: pa.Schema) -> str:
+    """The columns with their types; of those that are Penstock's own only what they stand for.
+
+    `total#sum` is the state of an aggregate, `#k` a key on its way to a sort, `#place` a row's place there.
+    """
+    shown = []
+    for field in schema:
+        own, sign, _ = field.name.partition(INTERNAL)
+        if not sign:
+            shown.append(f"{field.name}: {spark_type(field) or field.type}")
+        elif own:
+            shown.append(f"partial {own}")
+        elif field.name.strip(INTERNAL) != _PLACE:
+            shown.append(f"{field.name.strip(INTERNAL)}: {field.type}")
+    return ", ".join(dict.fromkeys(shown))
 
 
 def _region_text(graph: JobGraph, region: Region) -> str:
@@ -48,7 +71,7 @@ def _region_text(graph: JobGraph, region: Region) -> str:
 
 
 def _edge_text(graph: JobGraph, edge: JobEdge) -> str:
-    keys = ", ".join(getattr(edge.exchange, "keys", ()))
+    keys = ", ".join(key for key in getattr(edge.exchange, "keys", ()) if not key.startswith(INTERNAL))
     partitioner = f"{edge.exchange.kind}({keys})" if keys else edge.exchange.kind
     if edge.summary is not None:
         partitioner = f"{edge.summary.name}, {partitioner}"

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO."""
+"""The JobMaster, one per application.
+
+`core` decides and is pure; `launcher` is the seam to whoever runs the tasks; `results` serves what jobs leave behind;
+`shell` joins all of that on one thread. Imports go in this order.
+"""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.parts import LaunchPart
+from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.shuffle import Settings
 
-Returned = Callable[[int, str | None, bool], None]
-"""Part, error text or None, whether it was cancelled; from any thread, once per part."""
+Returned = Callable[[SparkJobId, str | None, bool], None]
+"""Which Spark job, error text or None, whether it was cancelled; from any thread, once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A job once more, under a new id. `plan` is what whoever lends it a slot needs, as the launcher packs it."""
+    """A job once more, under a new id.
+
+    `plan` is what a task needs that lends it a slot, as the launcher packs and seals it.
+    """
 
     submission: Submission
     plan: bytes = field(repr=False)
@@ -41,14 +44,14 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """Start Spark jobs of a job; call `returned` once for each part.
+    """Start Spark jobs of a job; call `returned` once for each.
 
     `graph` is the job's plan as it is now: the number of a vertex's subtasks may have been chosen since submission.
     """
 
     submission: Submission
     graph: JobGraph
-    parts: tuple[LaunchPart, ...]
+    spark_jobs: tuple[SparkJob, ...]
     returned: Returned = field(repr=False)
 
 
@@ -58,7 +61,7 @@ class Launcher(Protocol):
     def launch(self, request: LaunchRequest) -> None:
         """Start the Spark jobs on threads of their own; returns at once."""
 
-    def cancel(self, job: str, part: int | None = None) -> None:
+    def cancel(self, job: str, spark_job: SparkJobId | None = None) -> None:
         """Cancel what is left of a job's Spark jobs, or one of them; may block a little; unknown ones are ignored."""
 
     def close(self) -> None:

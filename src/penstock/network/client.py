@@ -3,8 +3,8 @@
 
 Rules. Concurrent requesters of an address wait for the same attempt and get the same outcome, each with an error of
 its own; a failed attempt is forgotten, so that the next request tries anew; a requester that is cancelled does not
-cancel the attempt of the others. A connection is counted by its channels, and is kept at zero of them, across tasks
-and jobs; `close_idle` ends those. A lost connection is told to all its channels once and forgotten at once.
+cancel the attempt of the others. A connection stays when its last channel has ended, for later tasks and jobs. A lost
+connection is told to all its channels once and forgotten at once.
 
 A connection on which nothing arrives for a while is pinged, and given up after MISSES unanswered intervals.
 """
@@ -15,8 +15,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.link.handshake import Handshake, Role
 from penstock.network.connection import FrameConnection, authenticate
-from penstock.network.handshake import Handshake, Role
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import ChannelRequest, ChannelSink, ConnectionCore, RemoteInputChannel
 from penstock.network.transport import Endpoint, Transport
@@ -124,13 +124,6 @@ class ConnectionManager:
             self._bytes_received + sum(connection.frames.bytes_received for connection in connections),
             self._bytes_sent + sum(connection.frames.bytes_sent for connection in connections),
         )
-
-    def close_idle(self) -> int:
-        """Close connections that no channel uses; how many there were."""
-        idle = [connection for connection in self._connections.values() if connection.core.channels == 0]
-        for connection in idle:
-            connection.frames.close()
-        return len(idle)
 
     async def close(self) -> None:
         """Close every connection; their channels get an EnvironmentLostError. Idempotent."""

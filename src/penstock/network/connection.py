@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
+from penstock.link.handshake import Handshake
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import OutgoingFrame
-from penstock.network.handshake import Handshake
 from penstock.network.messages import Message
 from penstock.network.transport import Endpoint
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
@@ -245,17 +245,13 @@ class FrameConnection:
 
 async def authenticate(endpoint: Endpoint, handshake: Handshake) -> None:
     """Run a handshake to its end; raises AuthenticationError. The caller sets the deadline and closes on failure."""
-    while True:
-        try:
+    try:
+        await _send_all(endpoint, handshake.outgoing())
+        while not handshake.is_done:
+            handshake.feed(await _receive(endpoint, handshake.missing))
             await _send_all(endpoint, handshake.outgoing())
-            if handshake.is_done:
-                return
-            message = await _receive_exactly(endpoint, handshake.needed)
-        except OSError as error:
-            raise handshake.closed() from error
-        if len(message) < handshake.needed:
-            raise handshake.closed()
-        handshake.receive(message)
+    except OSError as error:
+        raise handshake.closed() from error
 
 
 async def _send_all(endpoint: Endpoint, data: bytes) -> None:
@@ -267,18 +263,12 @@ async def _send_all(endpoint: Endpoint, data: bytes) -> None:
             await _ready(endpoint.set_writable)
 
 
-async def _receive_exactly(endpoint: Endpoint, size: int) -> bytes:
+async def _receive(endpoint: Endpoint, size: int) -> bytes:
+    """At most so many bytes; none where the peer has closed."""
     data = bytearray(size)
-    filled = 0
-    while filled < size:
-        count = endpoint.receive_nowait(memoryview(data)[filled:])
-        if count is None:
-            await _ready(endpoint.set_readable)
-        elif count == 0:
-            break
-        else:
-            filled += count
-    return bytes(data[:filled])
+    while (count := endpoint.receive_nowait(memoryview(data))) is None:
+        await _ready(endpoint.set_readable)
+    return bytes(data[:count])
 
 
 async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:

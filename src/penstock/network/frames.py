@@ -23,7 +23,6 @@ import xxhash
 
 from penstock.buffer.data_types import DataType
 from penstock.network.messages import (
-    AckAllProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferHeader,
@@ -33,7 +32,6 @@ from penstock.network.messages import (
     ErrorCode,
     ErrorResponse,
     Message,
-    NewBufferSize,
     PartitionRequest,
     Ping,
     Pong,
@@ -75,10 +73,8 @@ class FrameType(IntEnum):
     CANCEL_PARTITION_REQUEST = 7
     CLOSE_REQUEST = 8
     ERROR_RESPONSE = 9
-    NEW_BUFFER_SIZE = 10
-    ACK_ALL_PROCESSED = 11
-    PING = 12
-    PONG = 13
+    PING = 10
+    PONG = 11
 
 
 CLIENT_TYPES: Final = frozenset(FrameType) - {
@@ -127,8 +123,6 @@ BODY_LIMITS: Final[dict[FrameType, tuple[int, int]]] = {
     FrameType.CANCEL_PARTITION_REQUEST: (_RECEIVER.size, _RECEIVER.size),
     FrameType.CLOSE_REQUEST: (0, 0),
     FrameType.ERROR_RESPONSE: (_ERROR.size, _ERROR.size + MAX_TEXT),
-    FrameType.NEW_BUFFER_SIZE: (_RECEIVER_COUNT.size, _RECEIVER_COUNT.size),
-    FrameType.ACK_ALL_PROCESSED: (_RECEIVER_COUNT.size, _RECEIVER_COUNT.size),
     FrameType.PING: (_RECEIVER.size, _RECEIVER.size),
     FrameType.PONG: (_RECEIVER.size, _RECEIVER.size),
 }
@@ -198,10 +192,6 @@ def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:
         case ErrorResponse(receiver, code, text):
             flags = 0 if receiver is None else FLAG_RECEIVER
             return FrameType.ERROR_RESPONSE, flags, _ERROR.pack(receiver or 0, code) + _cut(text)
-        case NewBufferSize(receiver, size):
-            return FrameType.NEW_BUFFER_SIZE, 0, _RECEIVER_COUNT.pack(receiver, size)
-        case AckAllProcessed(receiver, last_sequence):
-            return FrameType.ACK_ALL_PROCESSED, 0, _RECEIVER_COUNT.pack(receiver, last_sequence)
         case Ping(token):
             return FrameType.PING, 0, _RECEIVER.pack(token)
         case Pong(token):
@@ -278,8 +268,6 @@ _DECODERS: Final[dict[FrameType, Callable[[int, memoryview], Message]]] = {
     FrameType.CANCEL_PARTITION_REQUEST: lambda _, body: CancelPartitionRequest(_receiver(body)),
     FrameType.CLOSE_REQUEST: lambda _, _body: CloseRequest(),
     FrameType.ERROR_RESPONSE: _error_response,
-    FrameType.NEW_BUFFER_SIZE: lambda _, body: NewBufferSize(*_count(body, "buffer size", MAX_PAYLOAD)),
-    FrameType.ACK_ALL_PROCESSED: lambda _, body: AckAllProcessed(*_RECEIVER_COUNT.unpack(body)),
     FrameType.PING: lambda _, body: Ping(_receiver(body)),
     FrameType.PONG: lambda _, body: Pong(_receiver(body)),
 }

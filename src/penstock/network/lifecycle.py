@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lifecycles of the two ends of a channel, as tables that can be printed.
-
-Rules. All transitions are here. A pair that is not in the table is illegal and raises with the object's last events.
-`str(Lifecycle)` and `table_text` are for people; nothing parses them.
-"""
+"""The lives of the two ends of a channel, as tables."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final
+
+from penstock.shuffle.lifecycle import Lifecycle, Table
 
 
 class ReaderState(Enum):
@@ -24,6 +20,16 @@ class ReaderState(Enum):
     RELEASED = "RELEASED"
 
 
+class ReaderEvent(Enum):
+    """What moves a reader."""
+
+    PRODUCED = "produced"
+    BARRIER = "barrier sent"
+    RESUME = "resumed"
+    FAIL = "failed"
+    CANCEL = "cancelled"
+
+
 class ChannelState(Enum):
     """The receiving end: one remote input channel."""
 
@@ -35,65 +41,50 @@ class ChannelState(Enum):
     RELEASED = "RELEASED"
 
 
-Table = Mapping[tuple[Enum, str], Enum]
+class ChannelEvent(Enum):
+    """What moves a channel."""
 
-READER_TABLE: Final[Table] = {
-    (ReaderState.WAITING, "produced"): ReaderState.READING,
-    (ReaderState.WAITING, "failed"): ReaderState.RELEASED,
-    (ReaderState.WAITING, "cancelled"): ReaderState.RELEASED,
-    (ReaderState.READING, "barrier sent"): ReaderState.BLOCKED,
-    (ReaderState.READING, "failed"): ReaderState.RELEASED,
-    (ReaderState.READING, "cancelled"): ReaderState.RELEASED,
-    (ReaderState.BLOCKED, "resumed"): ReaderState.READING,
-    (ReaderState.BLOCKED, "failed"): ReaderState.RELEASED,
-    (ReaderState.BLOCKED, "cancelled"): ReaderState.RELEASED,
+    BARRIER = "barrier received"
+    RESUME = "resumed"
+    FAIL = "failed"
+    RELEASE = "released"
+
+
+READER_TABLE: Final[Table[ReaderState, ReaderEvent]] = {
+    (ReaderState.WAITING, ReaderEvent.PRODUCED): ReaderState.READING,
+    (ReaderState.READING, ReaderEvent.BARRIER): ReaderState.BLOCKED,
+    (ReaderState.BLOCKED, ReaderEvent.RESUME): ReaderState.READING,
+    **{
+        (state, event): ReaderState.RELEASED
+        for state in (ReaderState.WAITING, ReaderState.READING, ReaderState.BLOCKED)
+        for event in (ReaderEvent.FAIL, ReaderEvent.CANCEL)
+    },
 }
 
-CHANNEL_TABLE: Final[Table] = {
-    (ChannelState.OPEN, "barrier received"): ChannelState.BLOCKED,
-    (ChannelState.OPEN, "failed"): ChannelState.FAILED,
-    (ChannelState.OPEN, "released"): ChannelState.RELEASED,
-    (ChannelState.BLOCKED, "resumed"): ChannelState.OPEN,
-    (ChannelState.BLOCKED, "failed"): ChannelState.FAILED,
-    (ChannelState.BLOCKED, "released"): ChannelState.RELEASED,
-    (ChannelState.FAILED, "released"): ChannelState.RELEASED,
+CHANNEL_TABLE: Final[Table[ChannelState, ChannelEvent]] = {
+    (ChannelState.OPEN, ChannelEvent.BARRIER): ChannelState.BLOCKED,
+    (ChannelState.BLOCKED, ChannelEvent.RESUME): ChannelState.OPEN,
+    (ChannelState.OPEN, ChannelEvent.FAIL): ChannelState.FAILED,
+    (ChannelState.BLOCKED, ChannelEvent.FAIL): ChannelState.FAILED,
+    (ChannelState.OPEN, ChannelEvent.RELEASE): ChannelState.RELEASED,
+    (ChannelState.BLOCKED, ChannelEvent.RELEASE): ChannelState.RELEASED,
+    (ChannelState.FAILED, ChannelEvent.RELEASE): ChannelState.RELEASED,
 }
 
 
-class IllegalTransitionError(RuntimeError):
-    """An event that the lifecycle does not allow in this state: a fault on our side."""
+class ReaderLifecycle(Lifecycle[ReaderState, ReaderEvent]):
+    """The state of one reader."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, READER_TABLE, ReaderState.WAITING)
 
 
-class Lifecycle:
-    """The current state of one object and its last few events."""
+class ChannelLifecycle(Lifecycle[ChannelState, ChannelEvent]):
+    """The state of one channel."""
 
-    __slots__ = ("_events", "_name", "_table", "state")
+    __slots__ = ()
 
-    def __init__(self, name: str, table: Table, state: Enum) -> None:
-        self._name = name
-        self._table = table
-        self.state = state
-        self._events: deque[str] = deque(maxlen=8)
-
-    def allows(self, event: str) -> bool:
-        """Whether the event is legal now."""
-        return (self.state, event) in self._table
-
-    def move(self, event: str) -> None:
-        """Take one step; raises IllegalTransitionError."""
-        successor = self._table.get((self.state, event))
-        if successor is None:
-            story = ", ".join(self._events) or "none"
-            raise IllegalTransitionError(
-                f"{self._name}: {event!r} in state {self.state.name}; events so far: {story}"
-            )
-        self._events.append(event)
-        self.state = successor
-
-    def __str__(self) -> str:
-        return f"{self._name} {self.state.name} ({', '.join(self._events)})"
-
-
-def table_text(table: Table) -> str:
-    """The table as text, one transition a line."""
-    return "\n".join(f"{state.name:9} {event:17} -> {successor.name}" for (state, event), successor in table.items())
+    def __init__(self, name: str) -> None:
+        super().__init__(name, CHANNEL_TABLE, ChannelState.OPEN)

@@ -153,22 +153,6 @@ class ErrorResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class NewBufferSize:
-    """Client: fill buffers up to this many bytes from now on."""
-
-    receiver: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class AckAllProcessed:
-    """Client: everything up to and including this sequence number was processed; it must be the last one sent."""
-
-    receiver: int
-    last_sequence: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ping:
     """Client: a sign of life, please."""
 
@@ -192,8 +176,6 @@ Message = (
     | CancelPartitionRequest
     | CloseRequest
     | ErrorResponse
-    | NewBufferSize
-    | AckAllProcessed
     | Ping
     | Pong
 )

@@ -25,9 +25,8 @@ from penstock.buffer.data_types import DataType
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import SERVER_TYPES, OutgoingFrame, payload_checksum
 from penstock.network.ledger import ReceiverCredit
-from penstock.network.lifecycle import CHANNEL_TABLE, ChannelState, Lifecycle
+from penstock.network.lifecycle import ChannelEvent, ChannelLifecycle, ChannelState
 from penstock.network.messages import (
-    AckAllProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferHeader,
@@ -36,7 +35,6 @@ from penstock.network.messages import (
     CloseRequest,
     ErrorResponse,
     Message,
-    NewBufferSize,
     PartitionRequest,
     Ping,
     Pong,
@@ -87,7 +85,7 @@ class RemoteInputChannel:
         credit: ReceiverCredit,
     ) -> None:
         self._connection = connection
-        self._lifecycle = Lifecycle(f"channel {receiver} of {request.partition}", CHANNEL_TABLE, ChannelState.OPEN)
+        self._lifecycle = ChannelLifecycle(f"channel {receiver} of {request.partition}")
         self._sink = sink
         self._received = 0
         self.receiver = receiver
@@ -118,38 +116,28 @@ class RemoteInputChannel:
 
     def resume(self) -> None:
         """Go on after an aligned barrier; without effect on a channel that is not blocked."""
-        if self._lifecycle.allows("resumed"):
-            self._lifecycle.move("resumed")
+        if self._lifecycle.allows(ChannelEvent.RESUME):
+            self._lifecycle.move(ChannelEvent.RESUME)
             self.credit.withdraw()
             self._send(ResumeConsumption(self.receiver))
-
-    def acknowledge(self) -> None:
-        """Everything was processed. To be called after the last event only: the sender compares sequence numbers."""
-        if self._received == 0:
-            raise ValueError(f"{self._lifecycle}: nothing was received that could be acknowledged")
-        self._send(AckAllProcessed(self.receiver, (self._received - 1) % _SEQUENCES))
 
     def send_task_event(self, payload: bytes) -> None:
         """Send an event to the producer."""
         self._send(TaskEventRequest(self.receiver, payload))
 
-    def announce_buffer_size(self, size: int) -> None:
-        """Ask the producer for buffers of at most this size."""
-        self._send(NewBufferSize(self.receiver, size))
-
     def release(self) -> None:
         """End the channel: cancel the request, give free buffers back. Idempotent."""
         if self._lifecycle.state is ChannelState.RELEASED:
             return
-        self._lifecycle.move("released")
+        self._lifecycle.move(ChannelEvent.RELEASE)
         self.credit.on_unannounced = lambda: None
         self._connection.forget(self)
         self.credit.release()
 
     def fail(self, error: BaseException) -> None:
         """End the channel with an error for its sink. Without effect on one that has ended."""
-        if self._lifecycle.allows("failed"):
-            self._lifecycle.move("failed")
+        if self._lifecycle.allows(ChannelEvent.FAIL):
+            self._lifecycle.move(ChannelEvent.FAIL)
             self._connection.forget(self)
             self.credit.release()
             self._sink.on_error(error)
@@ -200,7 +188,7 @@ class RemoteInputChannel:
             self.credit.recycle(empty)
             return
         if header.data_type == DataType.ALIGNED_BARRIER:
-            self._lifecycle.move("barrier received")
+            self._lifecycle.move(ChannelEvent.BARRIER)
             self.credit.withdraw()
         self._deliver(header, lambda: self._sink.on_event(header.data_type, payload))
 

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.buffer.data_types import DataType
+from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView, TaskEventListener
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, OutgoingFrame, encode_header, payload_checksum
 from penstock.network.ledger import SenderCredit
-from penstock.network.lifecycle import READER_TABLE, Lifecycle, ReaderState
+from penstock.network.lifecycle import ReaderEvent, ReaderLifecycle, ReaderState
 from penstock.network.messages import (
-    AckAllProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferHeader,
@@ -33,7 +33,6 @@ from penstock.network.messages import (
     CloseRequest,
     ErrorResponse,
     Message,
-    NewBufferSize,
     PartitionRequest,
     Ping,
     Pong,
@@ -41,7 +40,7 @@ from penstock.network.messages import (
     TaskEventRequest,
     error_to_code,
 )
-from penstock.network.views import BufferOrEvent, PartitionProvider, SubpartitionView
+from penstock.network.views import PartitionProvider
 from penstock.shuffle.errors import PartitionNotProducedError, ProtocolError
 
 MAX_READERS: Final = 1 << 18
@@ -63,11 +62,6 @@ class AvailabilityListener:
         if self._queue is not None:
             self._queue.data_available(self._receiver)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether anybody still waits for this call."""
-        return self._queue is not None
-
     def end(self) -> None:
         """Calls have no effect from now on."""
         self._queue = None
@@ -77,6 +71,7 @@ class _Reader:
     __slots__ = (
         "announced",
         "credit",
+        "credit_listener",
         "is_announcing",
         "is_opening",
         "is_queued",
@@ -91,10 +86,10 @@ class _Reader:
         self.request = request
         self.listener = listener
         self.credit = SenderCredit(request.credit)
-        self.lifecycle = Lifecycle(
-            f"reader {request.receiver} of {request.partition}", READER_TABLE, ReaderState.WAITING
-        )
-        self.view: SubpartitionView | None = None
+        self.lifecycle = ReaderLifecycle(f"reader {request.receiver} of {request.partition}")
+        self.view: ServableView | None = None
+        self.credit_listener: CreditListener | None = None
+        """The view, if it reads ahead of what it gives."""
         self.sequence = 0
         """Messages sent so far; on the wire modulo 2**32."""
         self.announced = 0
@@ -154,12 +149,8 @@ class PartitionRequestQueue:
                 self._request(message)
             case ResumeConsumption(receiver):
                 self._with_reader(receiver, self._resume)
-            case AckAllProcessed(receiver, last):
-                self._with_reader(receiver, lambda reader: self._acknowledge(reader, last))
-            case NewBufferSize(receiver, size):
-                self._with_view(receiver, lambda view: view.new_buffer_size(size))
             case TaskEventRequest(receiver, payload):
-                self._with_view(receiver, lambda view: view.on_task_event(payload))
+                self._with_reader(receiver, lambda reader: self._task_event(reader, payload))
             case CancelPartitionRequest(receiver):
                 self._cancel(receiver)
             case CloseRequest():
@@ -202,7 +193,7 @@ class PartitionRequestQueue:
         faults = []
         for reader in list(self._readers.values()):
             try:
-                self._remove(reader, "cancelled")
+                self._remove(reader, ReaderEvent.CANCEL)
             except Exception as fault:  # noqa: BLE001 - a view that raises must not keep the others from being released
                 faults.append(fault)
         if faults:
@@ -256,8 +247,10 @@ class PartitionRequestQueue:
         finally:
             reader.is_opening = False
         reader.view = view
-        reader.lifecycle.move("produced")
-        view.on_credit(reader.credit.credit)
+        reader.lifecycle.move(ReaderEvent.PRODUCED)
+        if isinstance(view, CreditListener):
+            reader.credit_listener = view
+            view.on_credit(reader.credit.credit)
         self._enqueue(reader)
 
     def _with_reader(self, receiver: int, action: Callable[[_Reader], None]) -> None:
@@ -269,34 +262,29 @@ class PartitionRequestQueue:
         except Exception as error:  # noqa: BLE001 - one reader's fault must not end the connection
             self._fail(reader, error)
 
-    def _with_view(self, receiver: int, action: Callable[[SubpartitionView], None]) -> None:
-        self._with_reader(receiver, lambda reader: None if reader.view is None else action(reader.view))
-
     def _add_credit(self, reader: _Reader, credit: int) -> None:
         reader.credit.grant(credit)
-        if reader.view is not None:
-            reader.view.on_credit(credit)
+        if reader.credit_listener is not None:
+            reader.credit_listener.on_credit(credit)
         self._enqueue(reader)
 
     def _resume(self, reader: _Reader) -> None:
-        if not reader.lifecycle.allows("resumed") or reader.view is None:
+        if not reader.lifecycle.allows(ReaderEvent.RESUME) or not isinstance(reader.view, Resumable):
             raise ProtocolError(f"RESUME_CONSUMPTION for a channel that is not blocked: {reader.lifecycle}")
         if reader.credit.initial == 0:
             reader.credit.reset()
-        reader.lifecycle.move("resumed")
+        reader.lifecycle.move(ReaderEvent.RESUME)
         reader.view.resume()
         self._enqueue(reader)
 
-    def _acknowledge(self, reader: _Reader, last: int) -> None:
-        sent = (reader.sequence - 1) % _SEQUENCES if reader.sequence else None
-        if reader.view is None or last != sent:
-            raise ProtocolError(f"{reader.lifecycle}: the receiver acknowledged sequence {last}, last sent is {sent}")
-        reader.view.acknowledge(last)
+    def _task_event(self, reader: _Reader, payload: bytes) -> None:
+        if isinstance(reader.view, TaskEventListener):
+            reader.view.on_task_event(payload)
 
     def _cancel(self, receiver: int) -> None:
         reader = self._readers.get(receiver)
         if reader is not None:
-            self._remove(reader, "cancelled")
+            self._remove(reader, ReaderEvent.CANCEL)
 
     def _enqueue(self, reader: _Reader) -> None:
         view = reader.view
@@ -328,8 +316,8 @@ class PartitionRequestQueue:
         self._enqueue(reader)
         return frame
 
-    def _frame(self, reader: _Reader, view: SubpartitionView, taken: BufferOrEvent) -> OutgoingFrame:
-        payload = taken.payload
+    def _frame(self, reader: _Reader, view: ServableView, taken: BufferOrEvent) -> OutgoingFrame:
+        payload, recycle = self._provider.outgoing(taken)
         if isinstance(payload, memoryview) and payload.format != "B":
             payload = payload.cast("B")
         length = len(payload)
@@ -347,29 +335,30 @@ class PartitionRequestQueue:
             )
             head = encode_header(header)
         except BaseException:
-            if taken.recycle is not None:
-                taken.recycle()
+            if recycle is not None:
+                recycle()
             raise
         reader.sequence += 1
         reader.announced = header.backlog
         if taken.data_type == DataType.ALIGNED_BARRIER:
-            reader.lifecycle.move("barrier sent")
+            reader.lifecycle.move(ReaderEvent.BARRIER)
         parts = (head, payload) if length else (head,)
-        return OutgoingFrame(parts, BUFFER_HEAD + length, taken.recycle)
+        return OutgoingFrame(parts, BUFFER_HEAD + length, recycle)
 
     def _fail(self, reader: _Reader, error: BaseException) -> None:
         if reader.lifecycle.state is ReaderState.RELEASED:
             return
         text = str(error) or type(error).__name__
-        self._remove(reader, "failed")
+        self._remove(reader, ReaderEvent.FAIL)
         if not self._is_closed:
             self._control.append(ErrorResponse(reader.request.receiver, error_to_code(error), text))
             self.wake()
 
-    def _remove(self, reader: _Reader, event: str) -> None:
+    def _remove(self, reader: _Reader, event: ReaderEvent) -> None:
         reader.lifecycle.move(event)
         del self._readers[reader.request.receiver]
         reader.listener.end()
         view, reader.view = reader.view, None
+        reader.credit_listener = None
         if view is not None:
             view.release()

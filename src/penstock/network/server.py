@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.link.handshake import Handshake, Role
 from penstock.network.connection import FrameConnection, WaterMarks, authenticate
 from penstock.network.frames import OutgoingFrame
-from penstock.network.handshake import Handshake, Role
 from penstock.network.messages import Message, PartitionRequest
 from penstock.network.sender import PartitionRequestQueue
 from penstock.network.transport import Endpoint, Listener, Transport

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports over sockets: TCP between hosts, Unix sockets on one.
+"""The transport over sockets: TCP.
 
 Raw non-blocking sockets with the loop's readers and writers, not asyncio streams: a payload is received straight into
 its segment and sent straight out of one, and nothing is buffered in between that credit does not know of. Works with
@@ -13,12 +13,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
-from penstock.network.transport import Endpoint, Listener, join_host, split_address, split_host
+from penstock.network.transport import Endpoint, Listener, join_host, split_host
 
 GATHER: Final = 64
 """Parts of one gather write: far below every system's IOV_MAX, and enough for megabytes of buffers."""
@@ -106,17 +104,14 @@ class SocketListener:
         return self._address
 
     def close(self) -> None:
-        """Stop accepting; a Unix socket's file goes too."""
+        """Stop accepting."""
         if self._socket.fileno() < 0:
             return
         if self._pause is not None:
             self._pause.cancel()
         else:
             self._loop.remove_reader(self._socket.fileno())
-        name = self._socket.getsockname()
         self._socket.close()
-        if self._address.startswith("unix://") and isinstance(name, str):
-            Path(name).unlink(missing_ok=True)
 
     def _start(self) -> None:
         self._pause = None
@@ -164,34 +159,7 @@ class TcpTransport:
         return SocketEndpoint(connected, address)
 
 
-class UnixTransport:
-    """Unix stream sockets. `unix:///path`; the directory's mode is the caller's business."""
-
-    async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
-        """Bind to a path that must not exist."""
-        path = split_address(address, "unix")
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listening.bind(path)
-            listening.listen(256)
-        except OSError:
-            listening.close()
-            raise
-
-        def accepted(connected: socket.socket, _peer: object) -> None:
-            on_connection(SocketEndpoint(connected, f"{address}#{_peer_pid(connected)}"))
-
-        return SocketListener(listening, address, accepted)
-
-    async def connect(self, address: str, timeout: float) -> Endpoint:  # noqa: ASYNC109 - the seam's signature
-        """Connect within `timeout` seconds."""
-        async with asyncio.timeout(timeout):
-            path = split_address(address, "unix")
-            connected = await _connect(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
-        return SocketEndpoint(connected, address)
-
-
-async def _connect(connected: socket.socket, where: tuple[str, int] | str) -> socket.socket:
+async def _connect(connected: socket.socket, where: tuple[str, int]) -> socket.socket:
     connected.setblocking(False)
     try:
         await asyncio.get_running_loop().sock_connect(connected, where)
@@ -217,11 +185,3 @@ def _tune(connected: socket.socket) -> None:
     except OSError:
         # The peer may be gone already; the first read or write says so, in one place.
         return
-
-
-def _peer_pid(connected: socket.socket) -> str:
-    """The process at the other end, where the system tells."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return "?"
-    return str(int.from_bytes(connected.getsockopt(socket.SOL_SOCKET, option, 12)[:4], byteorder=sys.byteorder))

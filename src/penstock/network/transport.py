@@ -5,7 +5,7 @@ A transport opens endpoints. An endpoint is non-blocking: it gathers a write, re
 back on the event loop when it becomes readable or writable (level-triggered: again, as long as it is). Another
 transport (RDMA, a relay) implements these protocols and touches neither writers nor readers of partitions.
 
-Addresses are text: `tcp://host:port`, `tcp://[v6]:port`, `unix:///path`, `memory://name`.
+Addresses are text: `tcp://host:port`, `tcp://[v6]:port`, `memory://name`.
 
 Non-goals: framing, authentication, water marks, retries: the layers above have them, once for all transports.
 """

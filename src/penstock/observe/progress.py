@@ -25,12 +25,13 @@ DRAW_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class VertexProgress:
-    """One job vertex: its subtasks that run, of how many, and the rows it has read."""
+    """One job vertex: its subtasks that run, of how many, the rows it has read, and the share done where known."""
 
     name: str
     running: int
     total: int
     rows: int
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Progress:
 def plain_line(snapshot: ProgressSnapshot, last: ProgressSnapshot | None = None) -> str:
     """A snapshot as one line of text."""
     parts = (
-        f"{item.name} {item.running}/{item.total} {short_count(item.rows)} rows{_rate(item, snapshot, last)}"
+        f"{item.name} {item.running}/{item.total}{_share(item)} {short_count(item.rows)} rows"
+        f"{_rate(item, snapshot, last)}"
         for item in snapshot.vertices
     )
     return f"penstock {snapshot.job} {snapshot.seconds:.0f}s: {', '.join(parts)}"
@@ -122,12 +124,13 @@ def plain_line(snapshot: ProgressSnapshot, last: ProgressSnapshot | None = None)
 def progress_table(snapshot: ProgressSnapshot, last: ProgressSnapshot | None = None) -> Table:
     """A snapshot as a table, one row per vertex."""
     table = Table(title=f"{snapshot.job}  {snapshot.seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
-    table.add_column("vertex", no_wrap=True)
-    for heading in ("running", "rows", "rows/s"):
+    table.add_column("stage", no_wrap=True)
+    for heading in ("running", "done", "rows", "rows/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for vertex in snapshot.vertices:
         rate = _rate(vertex, snapshot, last).strip(" ()/s")
-        table.add_row(vertex.name, f"{vertex.running}/{vertex.total}", short_count(vertex.rows), rate)
+        share = "" if vertex.share is None else f"{vertex.share:.0%}"
+        table.add_row(vertex.name, f"{vertex.running}/{vertex.total}", share, short_count(vertex.rows), rate)
     return table
 
 
@@ -138,6 +141,10 @@ def short_count(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f}{unit}" if unit == "" or count >= 10 else f"{count:.1f}{unit}"
+
+
+def _share(vertex: VertexProgress) -> str:
+    return "" if vertex.share is None else f" {vertex.share:.0%}"
 
 
 def _rate(vertex: VertexProgress, snapshot: ProgressSnapshot, last: ProgressSnapshot | None) -> str:

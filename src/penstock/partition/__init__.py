@@ -4,13 +4,7 @@
 from penstock.partition.directories import Directories, DirectorySpace
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
-from penstock.partition.lifecycle import (
-    IllegalPartitionEventError,
-    PartitionEvent,
-    PartitionLifecycle,
-    PartitionState,
-    as_markdown,
-)
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.registry import (
     PartitionRegistry,
     ReadablePartition,
@@ -19,31 +13,25 @@ from penstock.partition.registry import (
     job_of,
 )
 from penstock.partition.result_file import ResultFileReader, ResultFileSummary, ResultFileWriter
-from penstock.partition.result_partition import PartitionCallbacks, PartitionStatistics, PipelinedPartition
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
     PipelinedView,
     SubpartitionState,
-    SubpartitionStatistics,
 )
-from penstock.partition.view import BufferOrEvent, DataListener, SubpartitionView
 
 __all__ = [
-    "BufferOrEvent",
-    "DataListener",
     "Directories",
     "DirectorySpace",
     "FileOptions",
     "FileOrigin",
-    "IllegalPartitionEventError",
     "PartitionCallbacks",
     "PartitionEvent",
     "PartitionLifecycle",
     "PartitionRegistry",
     "PartitionState",
-    "PartitionStatistics",
     "PipelinedPartition",
     "PipelinedSubpartition",
     "PipelinedView",
@@ -56,9 +44,6 @@ __all__ = [
     "SortMergeReader",
     "SortMergeWriter",
     "SubpartitionState",
-    "SubpartitionStatistics",
-    "SubpartitionView",
     "WaitingRequest",
-    "as_markdown",
     "job_of",
 ]

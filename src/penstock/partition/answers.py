@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader is told about a partition that has ended: one distinct, picklable error per end."""
+"""What a reader is told: one distinct, picklable error for each end of a partition, and one for a wrong range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from penstock.shuffle.errors import (
     PartitionLostError,
     PartitionReleasedError,
     ProducerFailedError,
+    ProtocolError,
 )
+
+
+def check_range(name: object, first: int, count: int, subpartitions: int) -> None:
+    """Raise ProtocolError unless `count` subpartitions from `first` on exist, and there is at least one."""
+    if first < 0 or count < 1 or first + count > subpartitions:
+        raise ProtocolError(
+            f"partition {name} has no subpartitions {first} to {first + count - 1}: it has {subpartitions}"
+        )
 
 
 def describe(cause: BaseException | str) -> str:

@@ -15,7 +15,7 @@ class Endings:
     __slots__ = ()
 
     def release(self, cause: BaseException | str = "") -> None:
-        """Give up the data on purpose; idempotent."""
+        """Free the data on purpose, as nobody needs it; idempotent."""
         self.end(PartitionEvent.RELEASE, cause)
 
     def fail(self, cause: BaseException | str) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks: what the files of blocking partitions hold between header and footer.
 
-    block = rows u64, place u64, payload's length u64, its checksum u64, payload, zeroes to a multiple of 8
+    block = rows u64, number u64, payload's length u64, its checksum u64, payload, zeroes to a multiple of 8
 
 Rules:
 
 - A block is one batch. The last 16 bytes of its header and what follows are a message of the record stream, so a
   reader on another host is sent a block as it lies in the file.
-- `place` says which block it is (number in the file, or region and subpartition), so a block that stands where
+- `number` says which block it is (counted in the file, or region and subpartition), so a block that stands where
   another belongs is found at once; the payload's checksum covers the payload, and its length with it; the rows are
   compared with the batch's, and sums over all blocks with what the writer counted.
 - `BlockOutput` hands blocks to the file in runs of a MiB or a thousand parts, whichever comes first.
@@ -24,13 +24,11 @@ import xxhash
 from penstock.buffer import PayloadFormat
 from penstock.partition.file_input import FileInput
 from penstock.partition.file_output import FileOutput
-from penstock.shuffle import EndOfPartition
 
 BLOCK = struct.Struct("<QQQQ")
-"""Rows, place, bytes of payload, xxh3_64 of it."""
+"""Rows, number, bytes of payload, xxh3_64 of it."""
 BEFORE_MESSAGE = 16
 """The bytes of a block's header that are no part of its message."""
-MASK = (1 << 64) - 1
 
 _RUN_BYTES = 1 << 20
 _RUN_PARTS = 1000
@@ -58,16 +56,16 @@ class BlockOutput:
         self._size = 0
         self.position = file.size
 
-    def append(self, batch: pa.RecordBatch, place: int) -> tuple[int, int]:
+    def append(self, batch: pa.RecordBatch, number: int) -> tuple[int, int]:
         """Append a batch; returns bytes and checksum of its payload. PenstockError where the file takes no more."""
-        return self.append_payload(batch.num_rows, memoryview(self._format.encode(batch)), place)
+        return self.append_payload(batch.num_rows, memoryview(self._format.encode(batch)), number)
 
-    def append_payload(self, rows: int, payload: memoryview, place: int) -> tuple[int, int]:
+    def append_payload(self, rows: int, payload: memoryview, number: int) -> tuple[int, int]:
         """The same with a batch's payload, which must stay as it is until it is handed over."""
         length = len(payload)
         checksum: int = xxhash.xxh3_64_intdigest(payload)
         parts = self._parts
-        parts.append(BLOCK.pack(rows, place, length, checksum))
+        parts.append(BLOCK.pack(rows, number, length, checksum))
         parts.append(payload)
         padding = -length % 8
         if padding:
@@ -85,14 +83,14 @@ class BlockOutput:
         self._file.append(parts)
 
 
-def read_block(file: FileInput, position: int, limit: int, place: int) -> Block:
+def read_block(file: FileInput, position: int, limit: int, number: int) -> Block:
     """The block at a position, which ends at the limit at the latest; IncompleteDataError unless it is sound."""
     start = position + BLOCK.size
     if start > limit:
         raise file.incomplete(f"the block at {position} is missing")
     rows, found, length, checksum = BLOCK.unpack_from(file.view, position)
-    if found != place:
-        raise file.incomplete(f"at {position} stands block {found:#x} instead of {place:#x}")
+    if found != number:
+        raise file.incomplete(f"at {position} stands block {found:#x} instead of {number:#x}")
     padding = -length % 8
     end = start + length + padding
     if end > limit:
@@ -120,22 +118,3 @@ def read_batch(file: FileInput, block: Block, payloads: PayloadFormat) -> pa.Rec
 def message_of(file: FileInput, block: Block) -> memoryview:
     """The block as a message of the record stream (length, checksum, payload, padding), over the file's map."""
     return file.view[block.position + BEFORE_MESSAGE : block.end]
-
-
-class BlockSums:
-    """Rows, bytes and checksums of the blocks that were read so far."""
-
-    __slots__ = ("bytes", "checksum", "rows")
-
-    def __init__(self) -> None:
-        self.rows = self.bytes = self.checksum = 0
-
-    def add(self, block: Block) -> None:
-        """Count a block."""
-        self.rows += block.rows
-        self.bytes += block.payload.size
-        self.checksum = (self.checksum + block.checksum) & MASK
-
-    def end(self) -> EndOfPartition:
-        """The sums."""
-        return EndOfPartition(self.rows, self.bytes, self.checksum)

@@ -18,17 +18,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from penstock.buffer import DataType
+from penstock.buffer import BufferSlice, DataType
+from penstock.buffer.view import BufferOrEvent, DataListener
 from penstock.partition.hybrid_items import Item, StoredPiece
-from penstock.partition.view import BufferOrEvent, DataListener
 from penstock.shuffle.events import EndOfData, EndOfPartition, encode_event
-
-if TYPE_CHECKING:
-    from penstock.partition.hybrid_partition import HybridPartition
-
-_MASK = (1 << 64) - 1
+from penstock.shuffle.sums import Sums
 
 
 class Next(Enum):
@@ -62,6 +58,38 @@ class Log:
         return None if item is None else item.sequence
 
 
+class CursorPartition(Protocol):
+    """The partition, as its cursors see it."""
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether one more slice may go to a reader."""
+
+    def log(self, subpartition: int) -> Log:
+        """A subpartition."""
+
+    def lend(self, subpartition: int, position: int, item: Item) -> BufferSlice:
+        """A reader takes this item from memory: a slice with a reference of the reader's own."""
+
+    def returned(self) -> None:
+        """A reader has given back what it was lent."""
+
+    def passed(self, subpartition: int, begin: int, end: int) -> None:
+        """A reader has these items behind it."""
+
+    def urge(self, cursor: HybridCursor) -> None:
+        """A reader can't be lent what comes next for it: that should be stored soon."""
+
+    def move(self, cursor: HybridCursor, before: int, after: int | None) -> None:
+        """A reader goes on to the next subpartition, or has reached its end."""
+
+    def on_task_event(self, subpartition: int, payload: bytes) -> None:
+        """An event from a reader to the producer."""
+
+    def leave(self, cursor: HybridCursor, inside: int | None) -> None:
+        """A reader has left, in the middle of a subpartition unless `inside` is None."""
+
+
 class HybridCursor:
     """One reader of `count` subpartitions from `first` on. Made by `HybridPartition.open`, ended by `release`."""
 
@@ -70,7 +98,7 @@ class HybridCursor:
         "is_blocked", "is_done",
     )  # fmt: skip
 
-    def __init__(self, partition: HybridPartition, first: int, count: int, listener: DataListener) -> None:
+    def __init__(self, partition: CursorPartition, first: int, count: int, listener: DataListener) -> None:
         self.first = first
         self.count = count
         self.failure: BaseException | None = None
@@ -80,7 +108,7 @@ class HybridCursor:
         self._listener: DataListener | None = listener
         self._subpartition = first
         self._position = 0
-        self._sums = EndOfPartition(0, 0, 0)
+        self._sums = Sums()
         self._events: deque[bytes] = deque()
 
     @property
@@ -186,14 +214,12 @@ class HybridCursor:
         return item
 
     def _end_subpartition(self, end: EndOfPartition) -> None:
-        sums = self._sums
-        checksum = (sums.checksum + end.checksum) & _MASK
-        self._sums = EndOfPartition(sums.rows + end.rows, sums.bytes + end.bytes, checksum)
+        self._sums.add(end.rows, end.bytes, end.checksum)
         self.is_done = self._subpartition + 1 == self.first + self.count
         following = None if self.is_done else self._subpartition + 1
         self._partition.move(self, self._subpartition, following)
         if following is None:
-            self._events.extend((encode_event(EndOfData()), encode_event(self._sums)))
+            self._events.extend((encode_event(EndOfData()), encode_event(self._sums.end_of_partition())))
         else:
             self._subpartition = following
             self._position = 0

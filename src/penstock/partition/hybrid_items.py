@@ -11,12 +11,12 @@ Rules:
 - `MemoryBooks` knows by segment what is in memory, because memory comes free by segments: one is *idle* when all its
   items are stored, so that forgetting them frees it and loses nothing.
 
-Sans-I/O. Not here: what is to be stored when (`spill_policy`), and reference counts.
+Sans-I/O. Not here: what is to be stored when, and reference counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -130,6 +130,11 @@ class MemoryBooks:
         """Items in memory only that nobody stores at the moment, oldest first."""
         return self._unspilled
 
+    @property
+    def unspilled_segments(self) -> Iterable[int]:
+        """The segments that those items are in; one with several of them comes several times."""
+        return (item.piece.segment for item in self._unspilled if item.piece is not None)
+
     def add(self, item: Item) -> None:
         """A new item, in memory."""
         assert item.piece is not None  # noqa: S101 - for the type checker
@@ -174,14 +179,6 @@ class MemoryBooks:
         if not self._open[segment]:
             del self._open[segment]
             self.idle[segment] = None
-
-    def farthest(self, segments: Iterable[int], count: int, distance: Callable[[Item], int]) -> list[int]:
-        """Up to `count` of these segments: those whose next needed item is farthest from being read."""
-        found = list(segments)
-        if len(found) > count:
-            nearest = {segment: min(map(distance, self.segments[segment])) for segment in found}
-            found.sort(key=nearest.__getitem__, reverse=True)
-        return found[:count]
 
     def check(self) -> None:
         """Assert that the books agree with the items: used by tests after every step."""

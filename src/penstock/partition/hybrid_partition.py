@@ -4,10 +4,13 @@
 Rules:
 
 - Buffers are visible at once and stay in memory as long as there is some. What memory can't hold the producer stores
-  by itself and says where (`add_stored`). What else is stored, to make room or to keep it, is the policy's to say
-  (`spill_policy`), one order at a time; who carries it out says `spilled`.
-- A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. One that
-  does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone.
+  by itself and says where (`add_stored`). What else is stored, one order at a time: what others need the memory of
+  (`relieve`), what a reader can't be lent (`urge`), and, where it keeps, everything once it has settled; who carries
+  an order out says `spilled`. To store nothing earlier is quickest: `docs/decisions/0010-hybrid-partitions.md`.
+- A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. What it
+  has stored stays in memory too, until it was read or somebody needs the memory; the oldest is stored first. One that
+  does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone, and what is
+  needed last is stored first.
 - The partition owns one reference of each slice it was given, broadcast ones too. A reader gets one of its own
   (`on_share`), or the partition's, when that needs it no more. Whatever is dropped comes out through `on_recycle`.
 - At most as many slices are lent to readers as the environment allows; see `hybrid_cursor`.
@@ -23,15 +26,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.buffer import BufferSlice
-from penstock.partition.answers import describe, end_error
+from penstock.buffer.view import DataListener
+from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.hybrid_cursor import HybridCursor, Log
 from penstock.partition.hybrid_items import BROADCAST, Extent, Item, MemoryBooks, SpillOrder, runs_of
+from penstock.partition.hybrid_order import distance_to_reading, farthest, oldest
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
-from penstock.partition.spill_policy import Load, SpillPolicy
-from penstock.partition.view import DataListener
 from penstock.shuffle.errors import PartitionError, ProtocolError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -44,15 +48,14 @@ URGENT_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HybridRules:
-    """What kind of hybrid partition it is: its policy, whether it keeps what was read, and a segment's bytes."""
+    """What kind of hybrid partition it is: whether it keeps what was read, and a segment's bytes."""
 
-    policy: SpillPolicy
     keeps: bool
     segment_size: int
 
 
-class HybridEnvironment:
-    """What a partition tells its environment and asks of it; the environment overrides what concerns it."""
+class HybridEnvironment(Protocol):
+    """What a partition tells its environment, and asks of it."""
 
     def on_share(self, piece: BufferSlice) -> None:
         """A reader gets a reference of its own."""
@@ -62,7 +65,6 @@ class HybridEnvironment:
 
     def on_recycle(self, piece: BufferSlice) -> bool:
         """One reference less; whether the segment came free with it, and no reader has a part of it."""
-        return piece.length > 0
 
     def on_spill(self, order: SpillOrder) -> None:
         """Store this, then call `spilled`; where that fails, end the partition and call `spilled` with nothing."""
@@ -79,13 +81,8 @@ class HybridEnvironment:
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
         """An event from a reader to the producer."""
 
-    def share(self) -> int:
-        """Segments the partition may fill with data at the moment."""
-        return 1 << 30
-
     def may_lend(self, lent: int) -> bool:
         """Whether one more slice may go to a reader, where `lent` are out."""
-        return lent >= 0
 
 
 class HybridPartition(Endings):
@@ -109,7 +106,7 @@ class HybridPartition(Endings):
         self.is_finished = False
         self._rules = rules
         self._environment = environment
-        self._lifecycle = PartitionLifecycle(str(partition_id))
+        self._lifecycle = PartitionLifecycle(partition_id)
         self._logs = [Log() for _ in range(subpartitions)]
         self._cursors: dict[HybridCursor, None] = {}
         self._books = MemoryBooks()
@@ -146,10 +143,7 @@ class HybridPartition(Endings):
 
     def log(self, subpartition: int) -> Log:
         """A subpartition; ProtocolError where there is none."""
-        if not 0 <= subpartition < len(self._logs):
-            raise ProtocolError(
-                f"partition {self.partition_id} has no subpartition {subpartition}: it has {self.subpartitions}"
-            )
+        check_range(self.partition_id, subpartition, 1, len(self._logs))
         return self._logs[subpartition]
 
     def add(self, subpartition: int, piece: BufferSlice) -> bool:
@@ -182,7 +176,7 @@ class HybridPartition(Endings):
         missing = [index for index, log in enumerate(self._logs) if log.end is None]
         if missing:
             raise ProtocolError(f"partition {self.partition_id} is finished, but {missing} have no end")
-        self._lifecycle.apply(PartitionEvent.FINISH)
+        self._lifecycle.move(PartitionEvent.FINISH)
         self.is_finished = True
         self._announce()
         self._go_on()
@@ -206,11 +200,7 @@ class HybridPartition(Endings):
         """A reader of a range, from its beginning; a PartitionError says why there is none to be had."""
         if self.state.is_end:
             raise end_error(self.partition_id, self.state, self.cause, self.host)
-        if first < 0 or count < 1 or first + count > len(self._logs):
-            raise ProtocolError(
-                f"partition {self.partition_id} has no subpartitions {first} to {first + count - 1}: it has "
-                f"{self.subpartitions}"
-            )
+        check_range(self.partition_id, first, count, len(self._logs))
         logs = self._logs[first : first + count]
         if not self.keeps and any(log.is_taken for log in logs):
             raise PartitionError(
@@ -238,8 +228,7 @@ class HybridPartition(Endings):
                 item.extent, item.skip, item.rest = extent, skip, len(run) - place
                 skip += item.length
                 self._books.stored(item)
-        keeps = self._rules.policy.keeps_copies
-        done = [item for run in order.runs for item in run if not (keeps and item.left)]
+        done = [item for run in order.runs for item in run if not (self.keeps and item.left)]
         self._drop(item for item in done if item.piece is not None)
         self._free_wanted()
         self._go_on()
@@ -280,13 +269,13 @@ class HybridPartition(Endings):
         for log in self._logs[first : first + count]:
             log.was_read = True
         if all(log.was_read for log in self._logs):
-            self._lifecycle.apply(PartitionEvent.CONSUME)
+            self._lifecycle.move(PartitionEvent.CONSUME)
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it: readers are told why, what is in memory is recycled; nothing happens when it has ended before."""
         if self.state.is_end:
             return
-        state = self._lifecycle.apply(event)
+        state = self._lifecycle.move(event)
         self.cause = describe(cause)
         error = end_error(self.partition_id, state, self.cause, self.host)
         self._drop([item for items in list(self._books.segments.values()) for item in items if not item.is_spilling])
@@ -380,7 +369,7 @@ class HybridPartition(Endings):
         if self.is_finished or [log for log in logs if log.end is not None]:
             raise ProtocolError(f"{self.partition_id}: its producer writes after it has finished")
         if self._lifecycle.state is not PartitionState.WRITING:
-            self._lifecycle.apply(PartitionEvent.WRITE)
+            self._lifecycle.move(PartitionEvent.WRITE)
         piece = source if isinstance(source, BufferSlice) else None
         if logs:
             item = Item(source, subpartition, order, self._sequence, len(logs))
@@ -410,14 +399,13 @@ class HybridPartition(Endings):
             cursor.notify()
 
     def _go_on(self) -> None:
-        """Ask the policy, and do as it says."""
+        """Store what is due, if anything is."""
         if self.state.is_end:
             return
-        books, policy = self._books, self._rules.policy
-        unspilled = -(-books.unspilled_bytes // self._rules.segment_size)
-        load = Load(max(1, self._environment.share()), len(books), unspilled, self._is_settled)
         if self._order is None:
-            self._owed = max(self._owed, policy.spill(load), self._wanted)
+            size = self._rules.segment_size
+            due = -(-self._books.unspilled_bytes // size) if self.keeps and self._is_settled else 0
+            self._owed = max(self._owed, due, self._wanted)
             if self._owed:
                 self._begin(self._chosen())
         self._look_if_stored()
@@ -429,35 +417,15 @@ class HybridPartition(Endings):
             return []
         size = self._rules.segment_size
         count = min(self._owed, max(1, ORDER_BYTES // size))
-        if self._rules.policy.farthest_first:
-            return self._farthest(count)
-        self._owed -= count
-        chosen: list[Item] = []
-        left = count * size
-        for item in self._books.unspilled:
-            chosen.append(item)
-            left -= item.length
-            if left <= 0:
-                break
-        return chosen
-
-    def _farthest(self, count: int) -> list[Item]:
-        segments = dict.fromkeys(item.piece.segment for item in self._books.unspilled if item.piece is not None)
-        chosen = self._books.farthest(segments, count, self._distance())
-        self._owed -= len(chosen)
-        return [item for segment in chosen for item in self._books.segments[segment] if item.is_unspilled]
+        if self.keeps:
+            self._owed -= count
+            return oldest(self._books, count * size)
+        segments = farthest(self._books, dict.fromkeys(self._books.unspilled_segments), count, self._distance())
+        self._owed -= len(segments)
+        return [item for segment in segments for item in self._books.segments[segment] if item.is_unspilled]
 
     def _distance(self) -> Callable[[Item], int]:
-        """How far an item is from being read; what nobody reads yet is farther than all that somebody reads."""
-        unread = self._sequence
-        needs = [log.needs if log.cursors else None for log in self._logs]
-        first = min((need for need in needs if need is not None), default=None)
-
-        def distance(item: Item) -> int:
-            need = first if item.subpartition == BROADCAST else needs[item.subpartition]
-            return item.sequence - need if need is not None else item.sequence + unread
-
-        return distance
+        return distance_to_reading(self._logs, self._sequence)
 
     def _begin(self, items: Iterable[Item]) -> None:
         runs = runs_of(items, self._rules.segment_size)
@@ -472,7 +440,7 @@ class HybridPartition(Endings):
     def _free(self, count: int) -> None:
         """Forget the memory of up to so many segments that are stored, what is needed last first."""
         if count and self._books.idle:
-            chosen = self._books.farthest(self._books.idle, count, self._distance())
+            chosen = farthest(self._books, self._books.idle, count, self._distance())
             self._drop([item for segment in chosen for item in self._books.segments[segment]])
 
     def _free_wanted(self) -> None:

@@ -16,10 +16,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 
-from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.lifecycle import Lifecycle
 
 
 class PartitionState(Enum):
@@ -52,18 +51,15 @@ class PartitionEvent(Enum):
     FAIL = "fail"
 
 
-class IllegalPartitionEventError(ProtocolError):
-    """An event that has no place in the partition's state: whoever sent it does not keep to the protocol."""
-
-
-ENDS = frozenset({PartitionState.RELEASED, PartitionState.EXPIRED, PartitionState.LOST, PartitionState.FAILED})
-
 _ENDING = {
     PartitionEvent.RELEASE: PartitionState.RELEASED,
     PartitionEvent.EXPIRE: PartitionState.EXPIRED,
     PartitionEvent.LOSE: PartitionState.LOST,
     PartitionEvent.FAIL: PartitionState.FAILED,
 }
+
+ENDS = frozenset(_ENDING.values())
+"""The data is gone, and only the answer is left."""
 
 TABLE: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (PartitionState.REGISTERED, PartitionEvent.WRITE): PartitionState.WRITING,
@@ -86,53 +82,11 @@ TABLE: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
 }  # fmt: skip
 """Every legal transition."""
 
-HISTORY = 8
-"""Events that an illegal one is reported with."""
 
-
-class PartitionLifecycle:
+class PartitionLifecycle(Lifecycle[PartitionState, PartitionEvent]):
     """The state of one partition, and its last events."""
 
-    __slots__ = ("_history", "_name", "_state")
+    __slots__ = ()
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._state = PartitionState.REGISTERED
-        self._history: deque[PartitionEvent] = deque(maxlen=HISTORY)
-
-    @property
-    def state(self) -> PartitionState:
-        """The current state."""
-        return self._state
-
-    @property
-    def history(self) -> tuple[PartitionEvent, ...]:
-        """The last events, oldest first; repetitions count once."""
-        return tuple(self._history)
-
-    def apply(self, event: PartitionEvent) -> PartitionState:
-        """The state after an event; IllegalPartitionEventError, and no change, when it has no place here."""
-        after = TABLE.get((self._state, event))
-        if after is None:
-            last = ", ".join(past.value for past in self._history) or "none"
-            raise IllegalPartitionEventError(
-                f"partition {self._name}: {event.value!r} is not possible when {self._state.value} (last events: "
-                f"{last})"
-            )
-        if not self._history or self._history[-1] is not event:
-            self._history.append(event)
-        self._state = after
-        return after
-
-
-def as_markdown() -> str:
-    """The table, one row per state and one column per event; an empty cell is illegal."""
-    events = list(PartitionEvent)
-    lines = [
-        "| state | " + " | ".join(event.value for event in events) + " |",
-        "|---" * (len(events) + 1) + "|",
-    ]
-    for state in PartitionState:
-        cells = [after.value if (after := TABLE.get((state, event))) else "" for event in events]
-        lines.append(f"| **{state.value}** | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    def __init__(self, name: object) -> None:
+        super().__init__(f"partition {name}", TABLE, PartitionState.REGISTERED)

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.buffer.view import DataListener, ServableView
 from penstock.partition.answers import describe, end_error
 from penstock.partition.lifecycle import PartitionState
-from penstock.partition.view import DataListener, SubpartitionView
 from penstock.shuffle.errors import (
     PartitionNotProducedError,
     PenstockError,
@@ -49,8 +49,8 @@ class ReadablePartition(Protocol):
     def cause(self) -> str:
         """Why it ended."""
 
-    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> SubpartitionView:
-        """A view of `count` subpartitions, or the PartitionError that says why not."""
+    def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServableView:
+        """A view of `count` subpartitions for a reader elsewhere, or the PartitionError that says why not."""
 
     def release(self, cause: BaseException | str = "") -> None:
         """End it on purpose."""
@@ -154,7 +154,7 @@ class PartitionRegistry:
 
     def request(
         self, partition: PartitionId, subpartition: int, listener: DataListener, count: int = 1
-    ) -> SubpartitionView:
+    ) -> ServableView:
         """A view. PartitionNotProducedError means that `wait` may help; every other error is final."""
         found = self._partitions.get(partition)
         if found is not None:
@@ -178,10 +178,6 @@ class PartitionRegistry:
             requests.remove(request)
             if not requests:
                 del self._waiting[request.partition]
-
-    def next_deadline(self) -> float | None:
-        """When `expire_waiting` has something to do next."""
-        return min((r.since + self._timeout for requests in self._waiting.values() for r in requests), default=None)
 
     def expire_waiting(self, now: float) -> int:
         """Answer those who have waited too long; their number."""

@@ -27,11 +27,12 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.buffer import PayloadFormat
-from penstock.partition.file_blocks import MASK, Block, BlockOutput, BlockSums, message_of, read_batch, read_block
+from penstock.partition.file_blocks import Block, BlockOutput, message_of, read_batch, read_block
 from penstock.partition.file_header import FileHeader, pack_footer, pack_header, read_footer, read_header
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.file_output import FileOptions, FileOutput
 from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.sums import Sums
 
 MAGIC = b"PENSTOCK"
 FOOTER = struct.Struct("<QQQQ")
@@ -53,7 +54,7 @@ class ResultFileSummary:
 class ResultFileWriter:
     """Writes one file. Life: any number of `write`, then `finish`; `abort` instead leaves nothing behind."""
 
-    __slots__ = ("_batches", "_blocks", "_bytes", "_checksum", "_file", "_rows", "_schema", "path")
+    __slots__ = ("_batches", "_blocks", "_file", "_schema", "_sums", "path")
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class ResultFileWriter:
         payloads = PayloadFormat(schema, options.compression)
         header = FileHeader(partition, schema, 1, options.compression, payloads.self_contained)
         self._schema = schema
-        self._rows = self._bytes = self._checksum = self._batches = 0
+        self._sums = Sums()
+        self._batches = 0
         self._file = FileOutput(self.path, partition, options.reserve)
         self._file.append([pack_header(MAGIC, header)])
         self._blocks = BlockOutput(self._file, payloads)
@@ -90,18 +92,17 @@ class ResultFileWriter:
             )
         length, checksum = self._blocks.append(batch, self._batches)
         self._blocks.flush()
-        self._rows += batch.num_rows
-        self._bytes += length
+        self._sums.add(batch.num_rows, length, checksum)
         self._batches += 1
-        self._checksum = (self._checksum + checksum) & MASK
 
     def finish(self) -> ResultFileSummary:
         """Write the footer and give the file its name."""
         self._check_open()
-        footer = FOOTER.pack(self._batches, self._rows, self._bytes, self._checksum)
+        sums = self._sums
+        footer = FOOTER.pack(self._batches, sums.rows, sums.nbytes, sums.checksum)
         self._file.append([pack_footer(footer, MAGIC)])
         self._file.publish()
-        return ResultFileSummary(self._rows, self._bytes, self._checksum, self._batches)
+        return ResultFileSummary(sums.rows, sums.nbytes, sums.checksum, self._batches)
 
     def abort(self) -> None:
         """Give up: the temporary file goes; idempotent, and without effect after `finish`."""
@@ -153,14 +154,14 @@ class ResultFileReader:
 
     def _blocks(self) -> Iterator[Block]:
         """Every block, checked; at the end the counts must be the footer's."""
-        sums = BlockSums()
+        sums = Sums()
         position = self._first
         for number in range(self.summary.batches):
             block = read_block(self._file, position, self._last, number)
-            sums.add(block)
+            sums.add(block.rows, block.payload.size, block.checksum)
             yield block
             position = block.end
-        found = ResultFileSummary(sums.rows, sums.bytes, sums.checksum, self.summary.batches)
+        found = ResultFileSummary(sums.rows, sums.nbytes, sums.checksum, self.summary.batches)
         if found != self.summary or position != self._last:
             raise self._file.incomplete(f"it holds {found}, its footer says {self.summary}")
 

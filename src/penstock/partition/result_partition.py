@@ -18,17 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.buffer import BufferSlice
-from penstock.partition.answers import describe, end_error
+from penstock.buffer.view import DataListener
+from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
     PipelinedView,
-    SubpartitionState,
-    SubpartitionStatistics,
+    SubpartitionEvent,
 )
-from penstock.partition.view import DataListener
-from penstock.shuffle.errors import PartitionReleasedError, ProtocolError
+from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
 
@@ -44,24 +43,13 @@ class PartitionCallbacks:
     on_consumable: Callable[[], None] = field(default=_ignore)
     on_end: Callable[[PartitionState], None] = field(default=_ignore)
     on_task_event: Callable[[int, bytes], None] = field(default=_ignore)
-    on_acknowledged: Callable[[], None] = field(default=_ignore)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatistics:
-    """A snapshot of a partition and of its subpartitions."""
-
-    state: PartitionState
-    readers_left: int
-    producer_closed: bool
-    subpartitions: tuple[SubpartitionStatistics, ...]
 
 
 class PipelinedPartition(Endings):
     """One result partition. Life: adds, `finish` or `fail`, `close_producer`. Its readers come and go by views."""
 
     __slots__ = (
-        "_all_acknowledged", "_announced", "_callbacks", "_cause", "_closed", "_finished", "_lifecycle", "_readers",
+        "_announced", "_callbacks", "_cause", "_closed", "_finished", "_lifecycle", "_readers",
         "_subpartitions", "host", "partition_id",
     )  # fmt: skip
 
@@ -73,13 +61,12 @@ class PipelinedPartition(Endings):
         self.partition_id = partition_id
         self.host = host
         self._callbacks = callbacks
-        self._lifecycle = PartitionLifecycle(str(partition_id))
+        self._lifecycle = PartitionLifecycle(partition_id)
         self._subpartitions = [PipelinedSubpartition(index, self) for index in range(subpartitions)]
         self._readers = subpartitions
         self._finished = False
         self._closed = False
         self._announced = False
-        self._all_acknowledged = False
         self._cause = ""
 
     @property
@@ -101,16 +88,6 @@ class PipelinedPartition(Endings):
     def subpartitions(self) -> int:
         """The number of subpartitions."""
         return len(self._subpartitions)
-
-    @property
-    def is_consumable(self) -> bool:
-        """Whether `on_consumable` was called."""
-        return self._announced
-
-    @property
-    def is_fully_acknowledged(self) -> bool:
-        """Whether every reader has acknowledged everything the producer wrote."""
-        return self._all_acknowledged
 
     def add(self, subpartition: int, buffer: BufferSlice) -> bool:
         """Queue a slice for one reader; False when it was recycled instead, because nobody will read it."""
@@ -145,20 +122,13 @@ class PipelinedPartition(Endings):
         self._write()
         return sum(target.add_event(payload, data_type) for target in self._subpartitions)
 
-    def buffer_size(self, subpartition: int) -> int | None:
-        """The buffer size the reader asked for last."""
-        return self._target(subpartition).buffer_size
-
     def _target(self, subpartition: int) -> PipelinedSubpartition:
-        if not 0 <= subpartition < len(self._subpartitions):
-            raise ProtocolError(
-                f"partition {self.name} has no subpartition {subpartition}: it has {self.subpartitions}"
-            )
+        check_range(self.partition_id, subpartition, 1, len(self._subpartitions))
         return self._subpartitions[subpartition]
 
     def _write(self) -> None:
         if self._lifecycle.state is not PartitionState.WRITING:
-            self._lifecycle.apply(PartitionEvent.WRITE)
+            self._lifecycle.move(PartitionEvent.WRITE)
 
     def _announce(self) -> None:
         if not self._announced and not self.state.is_end:
@@ -167,12 +137,11 @@ class PipelinedPartition(Endings):
 
     def finish(self) -> None:
         """The producer has written everything, its closing events included."""
-        self._lifecycle.apply(PartitionEvent.FINISH)
+        self._lifecycle.move(PartitionEvent.FINISH)
         self._finished = True
         for target in self._subpartitions:
             target.finish()
         self._announce()
-        self._look_at_acknowledgements()
 
     def close_producer(self) -> None:
         """The producer lets go; idempotent. Not finished means failed; read to the end means released."""
@@ -198,10 +167,11 @@ class PipelinedPartition(Endings):
         """End it: readers are told why, what is queued is recycled; nothing happens when it has ended before."""
         if self.state.is_end:
             return
-        state = self._lifecycle.apply(event)
+        state = self._lifecycle.move(event)
         self._cause = describe(cause)
         error = end_error(self.name, state, self._cause, self.host)
-        ended = SubpartitionState.RELEASED if isinstance(error, PartitionReleasedError) else SubpartitionState.FAILED
+        released = state is PartitionState.RELEASED
+        ended = SubpartitionEvent.RELEASE if released else SubpartitionEvent.FAIL
         dropped = [buffer for target in self._subpartitions for buffer in target.end(ended, error)]
         for buffer in dropped:
             self._callbacks.on_recycle(buffer)
@@ -211,7 +181,7 @@ class PipelinedPartition(Endings):
         """A reader has left. Called by the subpartition."""
         self._readers -= 1
         if self._readers == 0:
-            self._lifecycle.apply(PartitionEvent.CONSUME)
+            self._lifecycle.move(PartitionEvent.CONSUME)
         for buffer in buffers:
             self._callbacks.on_recycle(buffer)
         if self._readers == 0 and self._closed:
@@ -220,21 +190,3 @@ class PipelinedPartition(Endings):
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
         """An event from a reader to the producer. Called by the subpartition."""
         self._callbacks.on_task_event(subpartition, payload)
-
-    def on_acknowledged(self) -> None:
-        """A reader has acknowledged. Called by the subpartition."""
-        self._look_at_acknowledgements()
-
-    def _look_at_acknowledgements(self) -> None:
-        if not self._all_acknowledged and all(target.is_fully_acknowledged for target in self._subpartitions):
-            self._all_acknowledged = True
-            self._callbacks.on_acknowledged()
-
-    def statistics(self) -> PartitionStatistics:
-        """A snapshot."""
-        return PartitionStatistics(
-            state=self.state,
-            readers_left=self._readers,
-            producer_closed=self._closed,
-            subpartitions=tuple(target.statistics() for target in self._subpartitions),
-        )

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from penstock.partition.file_blocks import MASK
 from penstock.partition.file_header import CHECKSUM, pack_footer, read_footer, read_header
 from penstock.partition.file_input import FileInput
 from penstock.shuffle import EndOfPartition
+from penstock.shuffle.sums import Sums, sum_of
 
 INDEX_MAGIC = b"PENSTIDX"
 REGION = struct.Struct("<QII")
@@ -69,23 +69,21 @@ class Totals:
     __slots__ = ("_all", "_each")
 
     def __init__(self, subpartitions: int) -> None:
-        self._each = [(0, 0, 0)] * subpartitions
-        self._all = (0, 0, 0)
+        self._each = [Sums() for _ in range(subpartitions)]
+        self._all = Sums()
 
     def add(self, subpartition: int, rows: int, nbytes: int, checksum: int) -> None:
         """Count a block of one subpartition."""
-        had = self._each[subpartition]
-        self._each[subpartition] = (had[0] + rows, had[1] + nbytes, had[2] + checksum)
+        self._each[subpartition].add(rows, nbytes, checksum)
 
     def add_to_all(self, rows: int, nbytes: int, checksum: int) -> None:
         """Count a block that belongs to all."""
-        had = self._all
-        self._all = (had[0] + rows, had[1] + nbytes, had[2] + checksum)
+        self._all.add(rows, nbytes, checksum)
 
     def ends(self) -> tuple[EndOfPartition, ...]:
         """What each subpartition holds."""
-        rows, nbytes, checksum = self._all
-        return tuple(EndOfPartition(r + rows, b + nbytes, (c + checksum) & MASK) for r, b, c in self._each)
+        to_all = self._all.end_of_partition()
+        return tuple(sum_of((each.end_of_partition(), to_all)) for each in self._each)
 
 
 def pack_end(regions: int, data_size: int, position: int, ends: Sequence[EndOfPartition]) -> list[bytes]:
@@ -115,10 +113,8 @@ class IndexReader:
         """The sums of a range of subpartitions. ValueError for a range that is not there."""
         self.check_range(first, count)
         begin = self._totals + first * TOTAL.size
-        rows = nbytes = checksum = 0
-        for each in TOTAL.iter_unpack(self._file.view[begin : begin + count * TOTAL.size]):
-            rows, nbytes, checksum = rows + each[0], nbytes + each[1], checksum + each[2]
-        return EndOfPartition(rows, nbytes, checksum & MASK)
+        totals = TOTAL.iter_unpack(self._file.view[begin : begin + count * TOTAL.size])
+        return sum_of(EndOfPartition(*total) for total in totals)
 
     def check_range(self, first: int, count: int) -> None:
         """ValueError unless the range has a subpartition and all of them exist."""

@@ -27,13 +27,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.buffer import PayloadFormat
-from penstock.partition.file_blocks import Block, BlockSums, message_of, read_batch, read_block
+from penstock.partition.file_blocks import Block, message_of, read_batch, read_block
 from penstock.partition.file_header import read_header
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.sort_buffer import joined
 from penstock.partition.sort_merge_index import IndexReader
 from penstock.partition.sort_merge_writer import DATA_MAGIC, SortMergePaths
 from penstock.shuffle import EndOfPartition
+from penstock.shuffle.sums import Sums
 
 LOOK_AHEAD = 4 << 20
 """Bytes of the file that the kernel is asked for before they are read."""
@@ -101,21 +102,22 @@ class SortMergeReader:
     def _blocks(self, first: int, count: int) -> Iterator[Block]:
         """Every block of the range, checked; at the end the sums must be the index's."""
         expected = self._index.end(first, count)
-        sums = BlockSums()
+        sums = Sums()
         data = self._data
         for stretch in self._ahead(first, count):
-            place = stretch.region << 32
+            region = stretch.region << 32
             for number, begin, end in stretch.parts:
                 position = begin
                 while position < end:
-                    block = read_block(data, position, end, place | number)
+                    block = read_block(data, position, end, region | number)
                     for _ in range(stretch.times):
-                        sums.add(block)
+                        sums.add(block.rows, block.payload.size, block.checksum)
                         yield block
                     position = block.end
             data.is_done_with(stretch.begin, stretch.end)
-        if sums.end() != expected:
-            raise data.incomplete(f"subpartitions {first} to {first + count - 1}: {sums.end()}, not {expected}")
+        found = sums.end_of_partition()
+        if found != expected:
+            raise data.incomplete(f"subpartitions {first} to {first + count - 1}: {found}, not {expected}")
 
     def _ahead(self, first: int, count: int) -> Iterator[_Stretch]:
         """The stretches of a range, each announced to the kernel some MiB before its turn."""

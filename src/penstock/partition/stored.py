@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.partition.file_blocks import BEFORE_MESSAGE, MASK
+from penstock.partition.file_blocks import BEFORE_MESSAGE
 from penstock.partition.file_input import FileInput, FileOrigin
 from penstock.partition.result_file import ResultFileReader
 from penstock.partition.sort_merge_index import IndexReader
@@ -27,6 +27,7 @@ from penstock.shuffle.descriptors import PartitionDescriptor
 from penstock.shuffle.errors import PartitionLostError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.kinds import PartitionKind
+from penstock.shuffle.sums import Sums
 
 
 class Layout(Enum):
@@ -165,7 +166,7 @@ class _HashRange:
 
     def __init__(self, stored: StoredRange) -> None:
         self._stored = stored
-        self._end = EndOfPartition(0, 0, 0)
+        self._sums = Sums()
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -173,7 +174,7 @@ class _HashRange:
 
     @property
     def end(self) -> EndOfPartition:
-        return self._end
+        return self._sums.end_of_partition()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for reader in self._readers():
@@ -187,9 +188,8 @@ class _HashRange:
         for path in self._stored.paths:
             with ResultFileReader(path, self._stored.origin) as reader:
                 yield reader
-                found, end = reader.summary, self._end
-            checksum = (end.checksum + found.checksum) & MASK
-            self._end = EndOfPartition(end.rows + found.rows, end.bytes + found.bytes, checksum)
+                found = reader.summary
+            self._sums.add(found.rows, found.bytes, found.checksum)
 
     def _size(self, path: Path) -> int:
         try:

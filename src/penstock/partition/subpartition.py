@@ -18,15 +18,15 @@ Sans-I/O, one thread. Not here: reference counts, and when a partition may be re
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.buffer import BufferSlice, DataType
+from penstock.buffer.view import BufferOrEvent, DataListener
 from penstock.partition.answers import end_error
 from penstock.partition.lifecycle import PartitionState
-from penstock.partition.view import BufferOrEvent, DataListener
 from penstock.shuffle.errors import PartitionError, ProtocolError
+from penstock.shuffle.lifecycle import Lifecycle, Table
 
 
 class SubpartitionState(Enum):
@@ -39,22 +39,25 @@ class SubpartitionState(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class SubpartitionStatistics:
-    """A snapshot. `buffers`, `bytes` and `events` were added in all; `queued_*` are waiting now."""
+class SubpartitionEvent(Enum):
+    """What moves a subpartition: its producer, its reader, the end of its partition."""
 
-    state: SubpartitionState
-    buffers: int
-    bytes: int
-    events: int
-    queued_buffers: int
-    queued_bytes: int
-    queued_events: int
-    polled: int
-    acknowledged: int
-    is_blocked: bool
-    has_view: bool
-    buffer_size: int | None
+    FINISH = "finish"
+    LEAVE = "leave"
+    RELEASE = "release"
+    FAIL = "fail"
+
+
+_LIVE = (SubpartitionState.OPEN, SubpartitionState.FINISHED)
+
+TABLE: Final[Table[SubpartitionState, SubpartitionEvent]] = {
+    **{(state, SubpartitionEvent.FINISH): SubpartitionState.FINISHED for state in _LIVE},
+    **{(state, SubpartitionEvent.LEAVE): SubpartitionState.CONSUMED for state in _LIVE},
+    **{(state, SubpartitionEvent.RELEASE): SubpartitionState.RELEASED for state in _LIVE},
+    **{(state, SubpartitionEvent.FAIL): SubpartitionState.FAILED for state in _LIVE},
+    **{(state, event): state for state in SubpartitionState if state not in _LIVE for event in SubpartitionEvent},
+}
+"""Every legal step; nothing leads out of the three ends, and nobody need ask before."""
 
 
 class SubpartitionParent(Protocol):
@@ -74,40 +77,35 @@ class SubpartitionParent(Protocol):
     def on_task_event(self, subpartition: int, payload: bytes) -> None:
         """An event from the reader to the producer."""
 
-    def on_acknowledged(self) -> None:
-        """The reader has acknowledged more than before."""
-
-
-_LIVE = (SubpartitionState.OPEN, SubpartitionState.FINISHED)
-
 
 class PipelinedSubpartition:
     """One subpartition. The producer's side adds, the reader's side is its view."""
 
     __slots__ = (
-        "_acknowledged", "_blocked", "_buffers", "_bytes", "_events", "_failure", "_parent", "_polled", "_priority",
-        "_queue", "_queued_buffers", "_queued_bytes", "_state", "_view", "buffer_size", "index",
+        "_blocked", "_failure", "_lifecycle", "_parent",
+        "_priority", "_queue", "_queued_buffers", "_view", "index",
     )  # fmt: skip
 
     def __init__(self, index: int, parent: SubpartitionParent) -> None:
         self.index = index
-        self.buffer_size: int | None = None
         self._parent = parent
-        self._state = SubpartitionState.OPEN
+        self._lifecycle = Lifecycle(f"{parent.name}[{index}]", TABLE, SubpartitionState.OPEN)
         self._queue: deque[BufferOrEvent] = deque()
         self._priority = 0  # priority events at the head of the queue
-        self._queued_buffers = self._queued_bytes = 0
-        self._buffers = self._bytes = self._events = 0
-        self._polled = 0
-        self._acknowledged = -1
+        self._queued_buffers = 0
         self._blocked = False
         self._failure: PartitionError | None = None
         self._view: PipelinedView | None = None
 
     @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self._lifecycle.name
+
+    @property
     def state(self) -> SubpartitionState:
         """Where it is in its life."""
-        return self._state
+        return self._lifecycle.state
 
     @property
     def backlog(self) -> int:
@@ -129,20 +127,11 @@ class PipelinedSubpartition:
         """Why nothing more will come, where that is not the reader's doing."""
         return self._failure
 
-    @property
-    def is_fully_acknowledged(self) -> bool:
-        """Whether the producer has finished and the reader has acknowledged all of it."""
-        ended = self._state in (SubpartitionState.FINISHED, SubpartitionState.CONSUMED)
-        return ended and not self._queue and self._acknowledged == self._polled - 1
-
     def add(self, buffer: BufferSlice) -> bool:
         """Queue a slice. False when nobody will read it: then it is the caller's to recycle."""
         if not self._takes(buffer.length > 0):
             return False
-        self._buffers += 1
-        self._bytes += buffer.length
         self._queued_buffers += 1
-        self._queued_bytes += buffer.length
         self._append(BufferOrEvent(DataType.DATA, buffer, self.index))
         return True
 
@@ -150,7 +139,6 @@ class PipelinedSubpartition:
         """Queue an event behind the data, or before it when it has priority. False when nobody will read it."""
         if not self._takes(data_type != DataType.DATA):
             return False
-        self._events += 1
         item = BufferOrEvent(data_type, payload, self.index)
         if data_type != DataType.PRIORITY_EVENT:
             self._append(item)
@@ -164,10 +152,11 @@ class PipelinedSubpartition:
 
     def _takes(self, well_formed: bool) -> bool:
         if not well_formed:
-            raise ProtocolError(f"{self._name()}: an empty buffer, or an event that claims to be data")
-        if self._state is SubpartitionState.FINISHED:
-            raise ProtocolError(f"{self._name()}: its producer writes after it has finished")
-        return self._state is SubpartitionState.OPEN
+            raise ProtocolError(f"{self.name}: an empty buffer, or an event that claims to be data")
+        state = self._lifecycle.state
+        if state is SubpartitionState.FINISHED:
+            raise ProtocolError(f"{self.name}: its producer writes after it has finished")
+        return state is SubpartitionState.OPEN
 
     def _append(self, item: BufferOrEvent) -> None:
         was_empty = not self._queue
@@ -177,17 +166,16 @@ class PipelinedSubpartition:
 
     def finish(self) -> None:
         """The producer adds no more. Its reader learns that from the last event, so nobody is notified."""
-        if self._state is SubpartitionState.OPEN:
-            self._state = SubpartitionState.FINISHED
+        self._lifecycle.move(SubpartitionEvent.FINISH)
 
     def create_view(self, listener: DataListener) -> PipelinedView:
         """The one view; PartitionError says why there is none to be had."""
         if self._failure is not None:
             raise self._failure
         if self._view is not None:
-            if self._state in _LIVE:
-                raise PartitionError(f"{self._name()} has a reader already: pipelined data is read once")
-            raise end_error(self._name(), PartitionState.RELEASED, "its reader has left", self._parent.host)
+            if self.state in _LIVE:
+                raise PartitionError(f"{self.name} has a reader already: pipelined data is read once")
+            raise end_error(self.name, PartitionState.RELEASED, "its reader has left", self._parent.host)
         self._view = PipelinedView(self, listener)
         return self._view
 
@@ -196,63 +184,49 @@ class PipelinedSubpartition:
         if self._blocked or not self._queue:
             return None
         item = self._queue.popleft()
-        self._polled += 1
         if self._priority:
             self._priority -= 1
         if isinstance(item.payload, BufferSlice):
             self._queued_buffers -= 1
-            self._queued_bytes -= item.payload.length
         elif item.data_type == DataType.ALIGNED_BARRIER:
             self._blocked = True
         return item
 
     def resume(self) -> None:
         """Go on behind the barrier."""
-        if self._state not in _LIVE:
+        if self.state not in _LIVE:
             return
         if not self._blocked:
-            raise ProtocolError(f"{self._name()} is resumed, but nothing blocks it")
+            raise ProtocolError(f"{self.name} is resumed, but nothing blocks it")
         self._blocked = False
         if self._queue:
             self._notify()
 
-    def acknowledge(self, last_seq: int) -> None:
-        """The reader has processed everything up to `last_seq`; going back is ignored."""
-        if last_seq >= self._polled or last_seq < -1:
-            raise ProtocolError(
-                f"{self._name()}: {last_seq} is acknowledged, but only {self._polled} things were sent"
-            )
-        if last_seq > self._acknowledged:
-            self._acknowledged = last_seq
-            self._parent.on_acknowledged()
-
     def on_task_event(self, payload: bytes) -> None:
         """Pass the reader's event on to the producer, unless that one is gone."""
-        if self._state in _LIVE:
+        if self.state in _LIVE:
             self._parent.on_task_event(self.index, payload)
 
     def consume(self) -> None:
         """The reader has left; called by its view."""
-        if self._state in _LIVE:
-            self._state = SubpartitionState.CONSUMED
+        if self.state in _LIVE:
+            self._lifecycle.move(SubpartitionEvent.LEAVE)
             self._parent.on_consumed(self._drain())
 
     def release(self, cause: BaseException | str = "") -> list[BufferSlice]:
         """End it and return what has to be recycled; idempotent. A reader is told that it was released."""
-        error = end_error(self._name(), PartitionState.RELEASED, cause, self._parent.host)
-        return self.end(SubpartitionState.RELEASED, error)
+        error = end_error(self.name, PartitionState.RELEASED, cause, self._parent.host)
+        return self.end(SubpartitionEvent.RELEASE, error)
 
     def fail(self, cause: BaseException | str) -> list[BufferSlice]:
         """The producer failed: drop what is queued and return it for recycling. A reader is told the cause."""
-        return self.end(
-            SubpartitionState.FAILED, end_error(self._name(), PartitionState.FAILED, cause, self._parent.host)
-        )
+        return self.end(SubpartitionEvent.FAIL, end_error(self.name, PartitionState.FAILED, cause, self._parent.host))
 
-    def end(self, state: SubpartitionState, error: PartitionError) -> list[BufferSlice]:
+    def end(self, event: SubpartitionEvent, error: PartitionError) -> list[BufferSlice]:
         """End it with the error that a reader shall get; nothing happens when it has ended before."""
-        if self._state not in _LIVE:
+        if self.state not in _LIVE:
             return []
-        self._state = state
+        self._lifecycle.move(event)
         self._failure = error
         buffers = self._drain()
         self._notify()
@@ -261,7 +235,7 @@ class PipelinedSubpartition:
     def _drain(self) -> list[BufferSlice]:
         buffers = [item.payload for item in self._queue if isinstance(item.payload, BufferSlice)]
         self._queue.clear()
-        self._priority = self._queued_buffers = self._queued_bytes = 0
+        self._priority = self._queued_buffers = 0
         self._blocked = False
         return buffers
 
@@ -269,29 +243,9 @@ class PipelinedSubpartition:
         if self._view is not None:
             self._view.notify()
 
-    def _name(self) -> str:
-        return f"{self._parent.name}[{self.index}]"
-
-    def statistics(self) -> SubpartitionStatistics:
-        """A snapshot."""
-        return SubpartitionStatistics(
-            state=self._state,
-            buffers=self._buffers,
-            bytes=self._bytes,
-            events=self._events,
-            queued_buffers=self._queued_buffers,
-            queued_bytes=self._queued_bytes,
-            queued_events=len(self._queue) - self._queued_buffers,
-            polled=self._polled,
-            acknowledged=self._acknowledged,
-            is_blocked=self._blocked,
-            has_view=self._view is not None,
-            buffer_size=self.buffer_size,
-        )
-
 
 class PipelinedView:
-    """The reading end: a `SubpartitionView`. Silent and empty once it is released."""
+    """The reading end, for a reader here or elsewhere. Silent and empty once it is released."""
 
     __slots__ = ("_listener", "_subpartition")
 
@@ -328,9 +282,6 @@ class PipelinedView:
         """The next thing, if there is one."""
         return None if self.is_released else self._subpartition.poll()
 
-    def on_credit(self, buffers: int) -> None:
-        """Ignore: what is queued is in memory already."""
-
     def resume(self) -> None:
         """Go on behind a blocking event."""
         if not self.is_released:
@@ -340,16 +291,6 @@ class PipelinedView:
         """An event for the producer."""
         if not self.is_released:
             self._subpartition.on_task_event(payload)
-
-    def new_buffer_size(self, size: int) -> None:
-        """The reader wants buffers of this size."""
-        if size < 1:
-            raise ProtocolError(f"a reader asks for buffers of {size} bytes")
-        self._subpartition.buffer_size = size
-
-    def acknowledge(self, last_seq: int) -> None:
-        """The reader has processed everything up to here. Counts even after the view was released."""
-        self._subpartition.acknowledge(last_seq)
 
     def notify(self) -> None:
         """Call the listener, if there is one left."""

@@ -12,8 +12,10 @@ All are picklable, because Spark and our own control plane carry them between pr
     │   ├── PartitionNotProducedError / PartitionReleasedError / PartitionExpiredError
     │   ├── PartitionLostError  its host or file is gone
     │   └── ProducerFailedError the producer failed; the cause is the producer's
+    ├── ArithmeticOverflowError  a value left its type; the user's data, so nothing is tried again
     ├── IncompleteDataError     rows, bytes or checksum differ from what the writer counted
     ├── ProtocolError           a peer sent bytes that are not our protocol (the remote is to blame)
+    │   └── IllegalTransitionError  an event that has no place in an object's state
     ├── AuthenticationError     a peer could not prove the application's secret
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
     ├── InsufficientBuffersError  the network memory cannot give the guaranteed minimum
@@ -76,12 +78,20 @@ class ProducerFailedError(PartitionError):
     """The partition's producer failed or was cancelled."""
 
 
+class ArithmeticOverflowError(PenstockError, ArithmeticError):
+    """A result does not fit its type, and the session's rules (`spark.sql.ansi.enabled`) make that an error."""
+
+
 class IncompleteDataError(PenstockError):
     """A reader received other rows, bytes or checksum than the writer counted."""
 
 
 class ProtocolError(PenstockError):
     """The peer sent bytes that are not our protocol."""
+
+
+class IllegalTransitionError(ProtocolError):
+    """An event that has no place in an object's state: whoever caused it does not keep to the order of things."""
 
 
 class AuthenticationError(PenstockError):

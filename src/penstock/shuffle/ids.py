@@ -13,8 +13,9 @@ Wire = tuple[object, ...]
 class AttemptId:
     """One execution attempt of one subtask of one job vertex.
 
-    `attempt` is unique over the application (Spark's task attempt id), so two attempts that live at the
-    same time, as after an executor's death, never share an identity.
+    `attempt` of a subtask counts from 0: the JobMaster numbers its attempts, one at a time. `attempt` of whatever
+    Spark starts (a worker, a task that is bound to its subtask, a reader of a result) is Spark's task attempt id,
+    so two that live at the same time, as after an executor's death, never share an identity.
     """
 
     job: str

@@ -109,7 +109,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestartSettings:
-    """What follows a failure: how often and when what failed runs again. Times in seconds.
+    """After a failure: how often a job restarts, and how soon. Times in seconds.
 
     `strategy` is `none`, `fixed` or `exponential`. Fixed: `attempts` restarts in a job, each `delay` after its
     failure. Exponential: the wait begins with `delay` and doubles up to `max_delay`; after `reset_after` without a
@@ -126,6 +126,28 @@ class RestartSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Risks that the user accepts knowingly.
+
+    Rows travel and lie in plain text. So where Spark is told to encrypt them (`spark.io.encryption.enabled`,
+    `spark.network.crypto.enabled`, `spark.ssl.enabled` and the like) a job is refused, unless `accept_plain_text`
+    says that the network and the disks are safe without.
+    """
+
+    accept_plain_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveSettings:
+    """The display. `progress` draws the jobs that run, on a terminal or below a notebook's cell.
+
+    It is off, too, where `spark.ui.showConsoleProgress` is set to false.
+    """
+
+    progress: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one job."""
 
@@ -136,6 +158,8 @@ class Settings:
     job: JobSettings = field(default_factory=JobSettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    observe: ObserveSettings = field(default_factory=ObserveSettings)
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, str]) -> Settings:
@@ -174,6 +198,8 @@ _CONCERNS = {
     "job": JobSettings,
     "task": TaskSettings,
     "restart": RestartSettings,
+    "security": SecuritySettings,
+    "observe": ObserveSettings,
 }
 _SIZES = {"memory", "segment_size", "sort_buffer", "reserve", "read_memory", "target_bytes", "group_memory"}
 _TIMES = {

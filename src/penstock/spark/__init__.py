@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO."""
+"""Runs Penstock on Spark: the only room that imports pyspark."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all sessions of one SparkContext share: one JobMaster, one secret, one folder of tickets.
+"""What all sessions of one SparkContext share: one JobMaster, one secret, one door for who opens a result.
 
 The JobMaster starts when a session first needs it, bound to the address Spark uses for its driver. It closes when
 the SparkContext has stopped (looked at twice a second) or the driver's Python ends.
@@ -12,18 +12,23 @@ import contextlib
 import itertools
 import secrets
 import threading
-import weakref
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
-from penstock.job.master import JobMaster, MasterIdentity
+from penstock.job.core.result import JobProgress
+from penstock.job.shell.client import MasterClient
+from penstock.job.shell.master import JobMaster, MasterIdentity
+from penstock.link.master import PLANNER, OpenResult
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.shuffle import Settings
+from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.shuffle.errors import ControlError
 from penstock.spark.datasets import PersistedResults
+from penstock.spark.interrupts import forget, on_interrupt
+from penstock.spark.job_watch import JobWatch
 from penstock.spark.launcher import SparkLauncher
-from penstock.spark.result_files import ResultFolder
+from penstock.spark.preflight import warn_of_what_is_wrong
+from penstock.spark.running_jobs import RunningJobs
+from penstock.spark.slots import naming_holders
 
 _WATCH_SECONDS = 0.5
 _WORKERS_SECONDS = 1.0
@@ -39,15 +44,15 @@ class Application:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self.name = f"{context.applicationId}-{secrets.token_hex(4)}"
-        self.tickets = ResultFolder()
-        self.sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-        """The sessions that know our data source format."""
         self.persisted = PersistedResults(self.release_result)
+        self.running = RunningJobs()
+        self.watch = JobWatch(self.running, self._progress).silencing(context)
         self._secret = secrets.token_bytes(32)
         self._results = itertools.count(1)
         self._lock = threading.Lock()
         self._master: JobMaster | None = None
         self._launcher: SparkLauncher | None = None
+        self._planner: MasterClient | None = None
         self._closed = False
 
     @classmethod
@@ -73,13 +78,16 @@ class Application:
             if self.is_closed:
                 raise ControlError("this SparkSession was stopped: build a new one")
             if self._master is None:
+                warn_of_what_is_wrong(settings)
                 launcher = SparkLauncher(self._context)
                 master = JobMaster(self._identity(), launcher, settings)
                 master.every(_WATCH_SECONDS, self._close_if_stopped)
                 master.start()
                 atexit.register(self.close)
                 self._master, self._launcher = master, launcher
-            return self._master
+            master = self._master
+        on_interrupt(id(self), self.cancel_jobs)
+        return master
 
     def launch(self, settings: Settings) -> EnvironmentLaunch:
         """What tasks need to reach their host's environment."""
@@ -89,6 +97,18 @@ class Application:
         """A name for a result."""
         return f"r{next(self._results)}"
 
+    def open_result(self, name: str) -> list[ShuffleDescriptor]:
+        """The partitions of a result, which is made now where it is not; raises what its job raises. Blocks."""
+        with self._lock:
+            if self._master is None:
+                raise ControlError("the SparkSession of this DataFrame was stopped: make it again in a new one")
+            if self._planner is None:
+                self._planner = MasterClient(self._master.address, self._secret, PLANNER, "planner")
+            planner = self._planner
+        # No deadline here: the job's own deadlines end it.
+        with naming_holders(self._context):
+            return list(planner.ask(OpenResult(name), None).partitions)
+
     def release_result(self, job: str) -> None:
         """Release the result of a finished job; nothing where the JobMaster is closed, and with it all results."""
         master = self._master
@@ -96,17 +116,36 @@ class Application:
             with contextlib.suppress(ControlError):
                 master.release_result(job)
 
+    def cancel_jobs(self, cause: str) -> None:
+        """Ask all jobs of this application to stop, on a thread of its own: a signal's handler may call it."""
+        threading.Thread(target=self._cancel_jobs, args=(cause,), name="penstock-cancel", daemon=True).start()
+
     def close(self) -> None:
         """Stop the JobMaster and with it the environments; idempotent."""
         self._closed = True
+        forget(id(self))
+        self.watch.close()
         with self._lock:
             master, self._master = self._master, None
+            planner, self._planner = self._planner, None
         if master is not None:
             if self._launcher is not None and self._context._jsc is not None:  # noqa: SLF001 - as in `is_closed`
                 self._launcher.wait(_WORKERS_SECONDS)
             master.close()
-        self.tickets.close()
+        if planner is not None:
+            planner.close()
         atexit.unregister(self.close)
+
+    def _cancel_jobs(self, cause: str) -> None:
+        master = self._master
+        if master is not None:
+            for job in self.running.stop(cause):
+                with contextlib.suppress(ControlError):
+                    master.cancel(job, cause)
+
+    def _progress(self, job: str) -> JobProgress | None:
+        master = self._master
+        return None if master is None else master.job_progress(job)
 
     def _identity(self) -> MasterIdentity:
         conf = self._context.getConf()
@@ -118,7 +157,7 @@ class Application:
         # Runs beside the JobMaster's own thread, which must not wait for itself.
         if self.is_closed:
             self._closed = True
+            forget(id(self))
             master = self._master
             if master is not None:
                 master.close_nowait()
-            self.tickets.close()

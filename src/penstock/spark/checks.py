@@ -3,13 +3,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from penstock.graph.job_graph import JobGraph
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.settings import PREFIX, SecuritySettings
 
+_DIED = ("Python worker exited unexpectedly", "Python worker crashed", "PYTHON_WORKER_EXITED")
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
+
+
+_ENCRYPTION = re.compile(
+    r"spark\.(io\.encryption|network\.crypto|authenticate\.enableSaslEncryption|ssl(\.\w+)?)(\.enabled)?"
+)
+_WEB_PAGES = ("spark.ssl.ui.enabled", "spark.ssl.standalone.enabled", "spark.ssl.historyServer.enabled")
+"""These encrypt pages for people to look at, which no row passes."""
+ACCEPTS_PLAIN_TEXT = f"{PREFIX}security.acceptPlainText"
 
 
 def refuse_connect(spark: Any) -> None:
@@ -43,6 +55,21 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
         )
 
 
+def refuse_plain_text(conf: Mapping[str, str], security: SecuritySettings) -> None:
+    """Refuse a session that is told to encrypt what Penstock does not, unless that is accepted knowingly."""
+    if security.accept_plain_text:
+        return
+    wanted = sorted(
+        key for key in conf if _ENCRYPTION.fullmatch(key) and key not in _WEB_PAGES and _is_true(conf, key)
+    )
+    if wanted:
+        raise SettingError(
+            f"{wanted[0]}=true asks Spark to encrypt, and Penstock's own connections and files are in plain text:"
+            f" leave this pipeline to Spark's exchanges, or, if the network and the disks are safe without, set"
+            f" {ACCEPTS_PLAIN_TEXT}=true"
+        )
+
+
 def refuse_what_cannot_travel(graph: JobGraph) -> None:
     """Refuse a job whose functions or sources can't be sent to tasks, naming the first and why."""
     for vertex in graph.vertices:
@@ -68,12 +95,33 @@ def _pickle(thing: object, name: str) -> None:
 
 def python_hint(error: str) -> str:
     """What to do when the workers run another Python than the driver, or an empty string."""
+    if "No module named 'penstock" in error:
+        return (
+            " (Penstock is not installed where Spark's workers run: install it there, send it along with --archives,"
+            " or set PYSPARK_PYTHON to a Python that has it before the session is built; see penstock doctor)"
+        )
     if "PYTHON_VERSION_MISMATCH" in error or "ModuleNotFoundError" in error or "No module named" in error:
         return (
             " (Spark's workers do not run this Python: set the environment variable PYSPARK_PYTHON, or"
             " spark.pyspark.python, to an interpreter with Penstock before the session is built)"
         )
     return ""
+
+
+def worker_hint(error: str, master: str) -> str:
+    """What helps when a Python worker died where Spark never runs a task again, or an empty string.
+
+    `master` is Spark's; in plain `local[N]` a task has one attempt, and the tasks that read a DataFrame are Spark's.
+    """
+    died = any(word in error for word in _DIED)
+    threads = _LOCAL.fullmatch(master)
+    if not (died and threads):
+        return ""
+    count = threads[1] or "1"
+    return (
+        f" (a Python worker process was killed or crashed, and in {master} Spark never runs a task again: start Spark"
+        f" with a number of attempts, such as local[{count},4], or on a cluster)"
+    )
 
 
 def _is_true(conf: Mapping[str, str], key: str) -> bool:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from penstock.job.driver import FinishedJob
+from penstock.job.core.result import FinishedJob
 from penstock.shuffle import ShuffleDescriptor
 
 Lost = Callable[[], None]

@@ -14,6 +14,10 @@ class PenstockHint(UserWarning):
     """Advice; nothing is wrong. Silence it with `warnings.simplefilter("ignore", PenstockHint)`."""
 
 
+class PenstockWarning(UserWarning):
+    """Something is wrong here of which a job may fail."""
+
+
 def hint_parquet(frame: DataFrame, stacklevel: int = 3) -> None:
     """Say once that a DataFrame which only reads Parquet files need not go through the JVM."""
     if "parquet" in _given or not is_parquet_scan(frame):

@@ -19,10 +19,10 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
-from penstock.job.parts import LaunchPart
 from penstock.shuffle.errors import PenstockError
-from penstock.spark.checks import python_hint
+from penstock.spark.checks import python_hint, worker_hint
 from penstock.spark.user_thread import UserThread
 
 _LOG = logging.getLogger(__name__)
@@ -42,18 +42,18 @@ class SparkPayload:
     job took any slot, and how to make those of any bound vertex for a Spark job; the user's thread and session.
     """
 
-    workers: Callable[[JobGraph, LaunchPart], RDD[Any]]
+    workers: Callable[[JobGraph, SparkJob], RDD[Any]]
     frames: Mapping[int, DataFrame]
-    bound: Callable[[int, int], DataFrame | RDD[Any]]
+    bound: Callable[[SparkJobId, int], DataFrame | RDD[Any]]
     user: UserThread
     session: SparkSession
 
-    def tasks(self, graph: JobGraph, part: LaunchPart) -> DataFrame | RDD[Any]:
-        """The tasks of a part; each gives a status row."""
-        if part.vertex is None:
-            return self.workers(graph, part)
-        planned = self.frames.get(part.vertex) if part.part == part.vertex else None
-        return self.bound(part.part, part.vertex) if planned is None else planned
+    def tasks(self, graph: JobGraph, launched: SparkJob) -> DataFrame | RDD[Any]:
+        """The tasks of a Spark job; each gives a status row."""
+        if launched.vertex is None:
+            return self.workers(graph, launched)
+        planned = self.frames.get(launched.vertex) if launched.is_first else None
+        return self.bound(launched.id, launched.vertex) if planned is None else planned
 
 
 class SparkLauncher:
@@ -62,7 +62,7 @@ class SparkLauncher:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._lock = threading.Condition()
-        self._running: dict[str, set[int]] = {}
+        self._running: dict[str, set[SparkJobId]] = {}
         self._cancelled: set[str] = set()
         """Tags of which nothing is to run any more."""
 
@@ -73,26 +73,25 @@ class SparkLauncher:
             raise TypeError("the submission has no Spark payload")
         job = request.submission.job
         with self._lock:
-            for part in request.parts:
-                self._running.setdefault(job, set()).add(part.part)
+            self._running.setdefault(job, set()).update(launched.id for launched in request.spark_jobs)
         submitted = threading.Event()
-        if all(part.vertex is not None for part in request.parts):
+        if all(launched.vertex is not None for launched in request.spark_jobs):
             submitted.set()
-        for part in request.parts:
-            work = _PartWork(self, request, part, payload, submitted)
-            threading.Thread(target=work.run, name=f"penstock-{job}-{part.part}", daemon=True).start()
+        for launched in request.spark_jobs:
+            work = _SparkJobWork(self, request, launched, payload, submitted)
+            threading.Thread(target=work.run, name=f"penstock-{job}-{launched.id}", daemon=True).start()
 
-    def cancel(self, job: str, part: int | None = None) -> None:
+    def cancel(self, job: str, spark_job: SparkJobId | None = None) -> None:
         """Cancel what is left of a job's Spark jobs, or of one, and what comes a moment later; blocks meanwhile."""
-        tag = tag_of(job, part)
+        tag = tag_of(job, spark_job)
         with self._lock:
-            if not self._is_running(job, part):
+            if not self._is_running(job, spark_job):
                 return
             self._cancelled.add(tag)
         deadline = time.monotonic() + _CANCEL_SECONDS
         while time.monotonic() < deadline:
             with self._lock:
-                if not self._is_running(job, part):
+                if not self._is_running(job, spark_job):
                     return
             try:
                 self._context.cancelJobsWithTag(tag)
@@ -101,14 +100,14 @@ class SparkLauncher:
                 return
             time.sleep(_CANCEL_AGAIN_SECONDS)
 
-    def is_cancelled(self, job: str, part: int) -> bool:
+    def is_cancelled(self, job: str, spark_job: SparkJobId) -> bool:
         """Whether a Spark job is not to run any more."""
         with self._lock:
-            return not self._cancelled.isdisjoint((tag_of(job), tag_of(job, part)))
+            return not self._cancelled.isdisjoint((tag_of(job), tag_of(job, spark_job)))
 
-    def _is_running(self, job: str, part: int | None) -> bool:
-        parts = self._running.get(job, set())
-        return bool(parts) if part is None else part in parts
+    def _is_running(self, job: str, spark_job: SparkJobId | None) -> bool:
+        running = self._running.get(job, set())
+        return bool(running) if spark_job is None else spark_job in running
 
     def wait(self, seconds: float) -> None:
         """Wait until no Spark job is left, for so long at most: workers end a moment after their job is over."""
@@ -120,23 +119,23 @@ class SparkLauncher:
         with self._lock:
             self._running.clear()
 
-    def returned(self, job: str, part: int) -> None:
-        """One part of a job is over."""
+    def returned(self, job: str, spark_job: SparkJobId) -> None:
+        """One Spark job of a job is over."""
         with self._lock:
-            parts = self._running.get(job, set())
-            parts.discard(part)
-            self._cancelled.discard(tag_of(job, part))
-            if not parts:
+            running = self._running.get(job, set())
+            running.discard(spark_job)
+            self._cancelled.discard(tag_of(job, spark_job))
+            if not running:
                 self._running.pop(job, None)
                 self._cancelled.discard(tag_of(job))
                 self._lock.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
-class _PartWork:
+class _SparkJobWork:
     launcher: SparkLauncher
     request: LaunchRequest
-    part: LaunchPart
+    launched: SparkJob
     payload: SparkPayload
     workers_submitted: threading.Event
 
@@ -147,37 +146,41 @@ class _PartWork:
         try:
             self._run()
         except Exception as failure:  # noqa: BLE001 - whatever Spark raises is the job's error
-            error = _error_text(failure)
+            error = error_text(failure)
             cancelled = any(word in str(failure) for word in _CANCELLED)
-            error += python_hint(error)
+            error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
         finally:
             self.workers_submitted.set()
-            self.launcher.returned(self.request.submission.job, self.part.part)
-            self.request.returned(self.part.part, error, cancelled)
+            self.launcher.returned(self.request.submission.job, self.launched.id)
+            self.request.returned(self.launched.id, error, cancelled)
 
     def _run(self) -> None:
         submission = self.request.submission
         spark = self.payload.session
         self.payload.user.apply(spark)
         spark.sparkContext.addJobTag(tag_of(submission.job))
-        spark.sparkContext.setJobDescription(f"Penstock {submission.graph.name} ({submission.job})")
-        spark.sparkContext.addJobTag(tag_of(submission.job, self.part.part))
-        if self.part.vertex is None:
+        spark.sparkContext.setJobDescription(self._description())
+        spark.sparkContext.addJobTag(tag_of(submission.job, self.launched.id))
+        if self.launched.vertex is None:
             self._announce_when_active(spark)
         else:
             self.workers_submitted.wait(_ORDER_SECONDS)
-        if self.launcher.is_cancelled(submission.job, self.part.part):
+        if self.launcher.is_cancelled(submission.job, self.launched.id):
             raise PenstockError(f"{_CANCELLED[0]}: cancelled before it was submitted")
-        self.payload.tasks(self.request.graph, self.part).collect()
+        self.payload.tasks(self.request.graph, self.launched).collect()
+
+    def _description(self) -> str:
+        submission, place = self.request.submission, self.payload.user.place
+        return f"Penstock {submission.graph.name} ({submission.job})" + (f" at {place}" if place else "")
 
     def _announce_when_active(self, spark: SparkSession) -> None:
-        if len(self.request.parts) > 1:
+        if len(self.request.spark_jobs) > 1:
             name = f"penstock-{self.request.submission.job}-watch"
             threading.Thread(target=self._watch, args=(spark,), name=name, daemon=True).start()
 
     def _watch(self, spark: SparkSession) -> None:
         tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001 - by tag it is not public in PySpark
-        tag = tag_of(self.request.submission.job, self.part.part)
+        tag = tag_of(self.request.submission.job, self.launched.id)
         deadline = time.monotonic() + _ORDER_SECONDS
         try:
             while not self.workers_submitted.is_set() and time.monotonic() < deadline:
@@ -190,12 +193,12 @@ class _PartWork:
             self.workers_submitted.set()
 
 
-def tag_of(job: str, part: int | None = None) -> str:
+def tag_of(job: str, spark_job: SparkJobId | None = None) -> str:
     """The tag that our Spark jobs of one job carry, or the one of one of them."""
-    return f"penstock-{job}" if part is None else f"penstock-{job}-part{part}"
+    return f"penstock-{job}" if spark_job is None else f"penstock-{job}-{spark_job}"
 
 
-def _error_text(failure: Exception) -> str:
+def error_text(failure: Exception) -> str:
     """Spark's message without the JVM's stack."""
     java = getattr(failure, "java_exception", None)
     text = str(java.getMessage()) if java is not None else str(failure)

@@ -13,13 +13,15 @@ from pyspark.sql import DataFrame
 
 _ADAPTIVE = "AdaptiveSparkPlanExec"
 _SCAN = "BatchScanExec"
+_PYTHON_TABLE = "PythonTable"
+"""The table of a Python data source, ours among them."""
 
 
 def plan_scans(frame: DataFrame) -> None:
     """Plan the data source scans of a DataFrame; what a source raises while planning comes out here."""
     execution = frame._jdf.queryExecution()  # noqa: SLF001 - PySpark has no public view of plans
     for leaf in _leaves(execution.executedPlan()):
-        if _class_name(leaf) == _SCAN and "Python" in _class_name(leaf.scan()):
+        if _class_name(leaf) == _SCAN and _class_name(leaf.table()) == _PYTHON_TABLE:
             leaf.inputPartitions()
 
 

@@ -5,7 +5,9 @@ Rules. The task asks the JobMaster before it reads: Spark has planned the DataFr
 planned may be gone. Where it is, the job that made it runs again, and the task works for it as one of its workers
 until the job is over: so a job for which all the slots are held by tasks that wait for it still has somebody to run
 it. What was read in part cannot be taken back from Spark: then the task fails, and a new attempt of it, or the next
-action, begins anew. Limit: a partition that is lost so many times over is given up.
+action, begins anew. A plan to work by is the only thing that a task unpickles out of an answer, and only where
+`unpack_plan` finds it sealed with the application's secret. Limit: a partition that is
+lost again and again is given up.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.job.result_reads import ReadAnswer, ReadRequest
+from penstock.job.core.ids import LENT
+from penstock.link import control
+from penstock.link.master import ReadAnswer, ReadResult
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.shuffle import ShuffleDescriptor, control
+from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import (
     AuthenticationError,
     EnvironmentLostError,
@@ -32,7 +36,9 @@ from penstock.shuffle.errors import (
 from penstock.spark.result_reader import attached, read_attached
 
 if TYPE_CHECKING:
+    from penstock.graph.job_graph import JobGraph
     from penstock.services.local.attachment import Attachment
+    from penstock.spark.task import TaskPlan
 
 _LOST = (PartitionError, EnvironmentLostError, IncompleteDataError, AuthenticationError)
 """What a reader meets where a partition, or the environment of its own host, is not there any more.
@@ -47,8 +53,8 @@ _TOO_OFTEN = "It was lost again and again"
 
 
 @dataclass(frozen=True, slots=True)
-class ResultPlace:
-    """One partition of a result, as it was planned: the result's name, the place in it, what lay there."""
+class PlannedPartition:
+    """One partition of a result, as it was planned: the result's name, the index in it, its descriptor then."""
 
     result: str
     index: int
@@ -57,12 +63,31 @@ class ResultPlace:
     launch: EnvironmentLaunch = field(repr=False)
 
 
+def pack_plan(launch: EnvironmentLaunch, job: str, graph: JobGraph) -> bytes:
+    """What a read task needs to work for a job: its graph, sealed. The secret itself does not travel."""
+    from pyspark import cloudpickle
+
+    return control.seal(launch.secret, control.PLAN_PURPOSE.format(job=job), cloudpickle.dumps(graph))
+
+
+def unpack_plan(launch: EnvironmentLaunch, answer: ReadAnswer) -> TaskPlan:
+    """The work that an answer offers.
+
+    Raises AuthenticationError, and unpickles nothing, unless a holder of this application's secret sealed the plan
+    for that job. The secret came to this task in its own closure.
+    """
+    from penstock.spark.task import TaskPlan
+
+    graph = control.unseal(launch.secret, control.PLAN_PURPOSE.format(job=answer.job), answer.plan)
+    return TaskPlan(launch, answer.job, pickle.loads(graph), LENT)  # noqa: S301 - sealed, see above
+
+
 class ResultAccess:
     """Reads one partition once."""
 
-    def __init__(self, place: ResultPlace) -> None:
-        self._place = place
-        self._descriptor = place.descriptor
+    def __init__(self, planned: PlannedPartition) -> None:
+        self._planned = planned
+        self._descriptor = planned.descriptor
         self._stage = _stage()
         self._lost: PenstockError | None = None
         self._losses = 0
@@ -74,7 +99,7 @@ class ResultAccess:
         """The rows; raises the error that says why there are none, and what to do."""
         while not self._descriptor.empty:
             try:
-                with attached(self._place.launch) as attachment:
+                with attached(self._planned.launch) as attachment:
                     answer = self._ask(attachment)
                     if not answer.plan and not answer.ask_again:
                         yield from self._read(attachment, answer)
@@ -87,10 +112,10 @@ class ResultAccess:
     def _ask(self, attachment: Attachment) -> ReadAnswer:
         """What the JobMaster says of the partition; what it refuses is final."""
         lost = "" if self._lost is None else str(self._lost)
-        place, partition = self._place, self._descriptor.partition
-        request = ReadRequest(place.result, place.index, partition, self._stage, lost, self._lent)
+        planned, partition = self._planned, self._descriptor.partition
+        request = ReadResult(planned.result, planned.index, partition, self._stage, lost, self._lent)
         try:
-            return ReadAnswer.from_wire(attachment.call(control.READ_RESULT, request.to_wire(), _CALL_SECONDS))
+            return attachment.ask(request, _CALL_SECONDS)
         except PartitionError:
             self._is_final = True
             raise
@@ -103,8 +128,8 @@ class ResultAccess:
             raise _advised(self._lost, _NOT_AGAIN)
         if self._descriptor.empty:
             return
-        place = self._place
-        for batch in read_attached(attachment, (self._descriptor,), place.schema, place.launch):
+        planned = self._planned
+        for batch in read_attached(attachment, (self._descriptor,), planned.schema, planned.launch):
             self._given = True
             yield batch
 
@@ -112,8 +137,12 @@ class ResultAccess:
         """Work for the job until it lets this task go."""
         from penstock.spark.task import LOST, lend_slot
 
-        # From a JobMaster that has proved the application's secret, as the closure of this very task.
-        state, error = lend_slot(pickle.loads(answer.plan))  # noqa: S301
+        try:
+            plan = unpack_plan(self._planned.launch, answer)
+        except AuthenticationError:
+            self._is_final = True  # asking again would give a forger another try
+            raise
+        state, error = lend_slot(plan)
         if state == LOST:
             raise EnvironmentLostError(error)
         self._lent = answer.job
@@ -134,7 +163,7 @@ class ResultAccess:
 
     def _report(self) -> None:
         """Tell the JobMaster, so that whoever reads it next finds it made again, or being made."""
-        with suppress(PenstockError), attached(self._place.launch) as attachment:
+        with suppress(PenstockError), attached(self._planned.launch) as attachment:
             self._ask(attachment)
 
 

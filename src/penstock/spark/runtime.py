@@ -12,34 +12,37 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark import RDD, cloudpickle
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.driver import FinishedJob
-from penstock.job.events import LENT
+from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
+from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
-from penstock.job.master import JobHandle
-from penstock.job.parts import LaunchPart
-from penstock.job.result import JobProgress, JobResult
-from penstock.job.results import MadeResult
+from penstock.job.results.results import MadeResult
+from penstock.job.shell.master import JobHandle
 from penstock.shuffle import Settings, load_service
-from penstock.shuffle.errors import JobCancelledError, SettingError
+from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, SettingError
 from penstock.shuffle.settings import PREFIX
 from penstock.spark.application import Application
-from penstock.spark.checks import refuse_conf, refuse_connect, refuse_what_cannot_travel
+from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
 from penstock.spark.datasets import Held, PersistedResults
-from penstock.spark.datasource import NAME, TICKET, PenstockDataSource
 from penstock.spark.hints import hint_parquet
-from penstock.spark.launcher import SparkPayload
+from penstock.spark.job_watch import is_wanted
+from penstock.spark.launcher import SparkPayload, error_text
+from penstock.spark.names import place_names
 from penstock.spark.planning import plan_scans
 from penstock.spark.profiles import profile_of, with_slots
-from penstock.spark.result_files import ResultTicket
+from penstock.spark.result_access import pack_plan
 from penstock.spark.result_reader import PersistedSource, reading
-from penstock.spark.slots import total_slots
+from penstock.spark.result_scan import LazyResult, result_frame
+from penstock.spark.shared_workers import in_shared_workers
+from penstock.spark.slots import certain_slots, naming_holders, refuse_what_cannot_fit, total_slots
 from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, dataframe_task, worker_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
@@ -75,11 +78,22 @@ class SparkRuntime:
         settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
         load_service(settings.shuffle.service)
         refuse_conf(conf, settings.shuffle.service)
+        refuse_plain_text(conf, settings.security)
         return settings
 
     def total_slots(self) -> int:
         """The application's task slots; waits for executors to register."""
         return total_slots(self._context, self.settings().job.slots_timeout)
+
+    def certain_slots(self) -> int | None:
+        """The application's task slots once all is there, without waiting; None where nobody knows."""
+        return certain_slots(self._context)
+
+    def refuse(self, graph: JobGraph, slots: int | None) -> None:
+        """Refuse, before anything runs, a plan that can never run: SlotsError or PlanError."""
+        if slots is not None:
+            refuse_what_cannot_fit(graph, slots)
+        refuse_what_cannot_travel(graph)
 
     def run(
         self,
@@ -90,7 +104,8 @@ class SparkRuntime:
     ) -> JobResult:
         """Run a job to its end; raises its error. Ctrl-C cancels it first."""
         settings = settings or self.settings()
-        return self.finished((graph, dict(dataframes)), settings, on_progress=on_progress).result
+        result = self.finished((graph, dict(dataframes)), settings, on_progress=on_progress).result
+        return replace(result, stages={vertex.id: vertex.name for vertex in graph.vertices})
 
     def finished(
         self,
@@ -111,7 +126,8 @@ class SparkRuntime:
             master.watch_result(submission.job, lost)
         handle = master.submit(submission)
         try:
-            return _wait(handle, on_progress)
+            with naming_holders(self._context):
+                return _wait(handle, on_progress)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 handle.cancel("interrupted")
@@ -140,26 +156,38 @@ class SparkRuntime:
         wires = tuple(descriptor.to_wire() for descriptor in held.present)
         return PersistedSource(name, schema, wires, self._application.launch(settings))
 
-    def dataframe(self, build: Build, schema: pa.Schema, settings: Settings | None = None) -> DataFrame:
+    def dataframe(
+        self, build: Build, schema: pa.Schema, settings: Settings | None = None, title: str = "a pipeline"
+    ) -> DataFrame:
         """A lazy DataFrame over a job's result; `build` plans the job when an action first needs it."""
         settings = settings or self.settings()
-        spark = self._spark
-        user = UserThread.capture(spark)
+        user = UserThread.capture(self._spark)
         types = struct_type(schema)
-        master = self._application.master(settings)
-        result = self._application.new_result()
-        master.add_result(result, functools.partial(self._build, build, settings, user))
-        path = self._application.tickets.write(ResultTicket(result, self._application.launch(settings), schema))
-        self._register_format()
-        return spark.read.format(NAME).schema(types).option(TICKET, path).load()
+        places = place_names(types.names)
+        application = self._application
+        result = application.new_result()
+        application.master(settings).add_result(result, functools.partial(self._build, build, settings, user))
+        launch = application.launch(settings)
+        if places is None:
+            lazy = LazyResult(result, title, schema, types, launch, application.open_result)
+            return result_frame(self._spark, lazy)
+        by_place = StructType([StructField(n, f.dataType, f.nullable) for n, f in zip(places, types, strict=True)])
+        lazy = LazyResult(result, title, schema, by_place, launch, application.open_result)
+        return result_frame(self._spark, lazy).toDF(*types.names)
 
     def close(self) -> None:
         """Stop what the sessions of this SparkContext share; idempotent."""
         self._application.close()
 
     def _build(self, build: Build, settings: Settings, user: UserThread) -> Submission | MadeResult:
-        made = build(user)
-        return made if isinstance(made, MadeResult) else self._submission(*made, settings, user)
+        """Plan; what Spark raises meanwhile comes out with its reason, because only texts travel from here."""
+        try:
+            made = build(user)
+            return made if isinstance(made, MadeResult) else self._submission(*made, settings, user)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise JobError(f"the job could not be planned: {type(error).__name__}: {error_text(error)}") from error
 
     def _submission(
         self, graph: JobGraph, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread
@@ -171,26 +199,33 @@ class SparkRuntime:
         graph = with_slots(graph, self._context)
         master = self._application.master(settings)
         job = master.new_job()
+        self._application.running.progress(master.job_progress)  # forgets what is over
+        self._application.running.add(job, graph)
         user.apply(self._spark)
         launch = self._application.launch(settings)
+        conf = session_conf(self._spark)
+        if is_wanted(conf, setting=settings.observe.progress):
+            self._application.watch.look()
         sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}
 
-        def workers(planned: JobGraph, part: LaunchPart) -> RDD[Status]:
-            numbers = self._context.parallelize(part.workers, len(part.workers))
-            return numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, part.part)))
+        def workers(planned: JobGraph, launched: SparkJob) -> RDD[Status]:
+            numbers = self._context.parallelize(launched.workers, len(launched.workers))
+            tasks = numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, launched.id)))
+            return in_shared_workers(tasks, conf)
 
-        def bound(part: int, number: int) -> DataFrame | RDD[Status]:
+        def bound(spark_job: SparkJobId, number: int) -> DataFrame | RDD[Status]:
             vertex = graph.vertex(number)
             profile = None if vertex.resources is None else profile_of(vertex.resources)
             if number in sources:
                 source, schema = sources[number]
-                plan = TaskPlan(launch, job, graph, part, number, schema)
+                plan = TaskPlan(launch, job, graph, spark_job, number, schema)
                 return source.mapInArrow(dataframe_task(plan), STATUS_DDL, profile=profile)
             numbers = self._context.parallelize(range(vertex.parallelism), vertex.parallelism)
-            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, graph, part, number)))
-            return tasks if profile is None else tasks.withResources(profile)
+            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, graph, spark_job, number)))
+            return in_shared_workers(tasks if profile is None else tasks.withResources(profile), conf)
 
-        frames = {vertex: cast("DataFrame", bound(vertex, vertex)) for vertex in sources}
+        first = {vertex: SparkJobId(SparkJobKind.FRAME, vertex) for vertex in sources}
+        frames = {vertex: cast("DataFrame", bound(spark_job, vertex)) for vertex, spark_job in first.items()}
         for planned in frames.values():
             plan_scans(planned)
         slots = total_slots(self._context, settings.job.slots_timeout)
@@ -198,6 +233,7 @@ class SparkRuntime:
         again = functools.partial(self._again, dict(dataframes), settings, user)
         # What reads another job's partitions may find those gone too; planned anew, it makes them first.
         reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
+        self._application.running.refuse_stopped(job)
         return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
 
     def _again(
@@ -205,13 +241,7 @@ class SparkRuntime:
     ) -> Rerun:
         """The same job under a new id, by this plan, and what a task packs out that lends it a slot."""
         submission = self._submission(graph, dataframes, settings, user)
-        plan = TaskPlan(self._application.launch(settings), submission.job, graph, LENT)
-        return Rerun(submission, cloudpickle.dumps(plan))
-
-    def _register_format(self) -> None:
-        if self._spark not in self._application.sessions:
-            self._spark.dataSource.register(PenstockDataSource)
-            self._application.sessions.add(self._spark)
+        return Rerun(submission, pack_plan(self._application.launch(settings), submission.job, graph))
 
 
 def _frame_source(frame: DataFrame, graph: JobGraph, vertex: int) -> tuple[DataFrame, pa.Schema]:
@@ -221,6 +251,9 @@ def _frame_source(frame: DataFrame, graph: JobGraph, vertex: int) -> tuple[DataF
     if not frame.columns:
         # PySpark loses the number of rows of batches without columns; the task drops this one again.
         frame = frame.selectExpr("true AS row")
+    places = place_names(frame.columns)
+    if places is not None:
+        frame = frame.toDF(*places)
     return frame.coalesce(graph.vertex(vertex).parallelism), schema
 
 

@@ -16,15 +16,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
-from penstock.job.events import WORKER
+from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.link.master import AwaitProducers, RegisterTask, TaskFinished
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.shuffle import AttemptId, Settings, ShuffleEnvironment, ShuffleEnvironmentContext, control, load_service
+from penstock.shuffle import (
+    AttemptId,
+    PartitionId,
+    Settings,
+    ShuffleEnvironment,
+    ShuffleEnvironmentContext,
+    load_service,
+)
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     JobCancelledError,
@@ -35,6 +43,9 @@ from penstock.shuffle.errors import (
 from penstock.spark.python_worker import settle_in
 from penstock.task.allocation import warm_memory
 from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
+
+if TYPE_CHECKING:
+    from penstock.services.local.attachment import Attachment
 
 STATUS_DDL = "vertex int, subtask int, state string, error string"
 _STATUS_SCHEMA = pa.schema(
@@ -54,7 +65,7 @@ Status = tuple[int, int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """All that a task needs; travels in Spark's closure. `part` is the number of its Spark job.
+    """All that a task of this Spark job needs; travels in Spark's closure.
 
     Tasks that are bound to their subtasks have a `vertex`, and those that read a DataFrame its rows' `schema`.
     """
@@ -62,7 +73,7 @@ class TaskPlan:
     launch: EnvironmentLaunch
     job: str
     graph: JobGraph = field(repr=False)
-    part: int = 0
+    spark_job: SparkJobId
     vertex: int | None = None
     schema: pa.Schema | None = None
 
@@ -79,7 +90,8 @@ def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
 
 def run_worker(plan: TaskPlan, number: int, attempt: int) -> Status:
     """Be worker `number` until there is nothing more to do; `attempt` tells its processes apart."""
-    return (WORKER, number, *_run(plan, AttemptId(plan.job, WORKER, number, attempt), None))
+    worker = WorkerId(plan.job, WorkerNumber(number), attempt)
+    return (worker.to_attempt().vertex, number, *_run(plan, worker, None))
 
 
 def lend_slot(plan: TaskPlan) -> tuple[str, str]:
@@ -89,7 +101,7 @@ def lend_slot(plan: TaskPlan) -> tuple[str, str]:
     of the job's own workers', and no other Spark task's.
     """
     task = _spark_attempt()
-    return _run(plan, AttemptId(plan.job, WORKER, -1 - task, task), None)
+    return _run(plan, WorkerId(plan.job, WorkerNumber(-1 - task), task), None)
 
 
 def bound_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
@@ -149,21 +161,22 @@ def launch_here(launch: EnvironmentLaunch) -> EnvironmentLaunch:
     return dataclasses.replace(launch, scope_key=_executor_pid() if scope == "executor" else "")
 
 
-def _run(plan: TaskPlan, identity: AttemptId, rows: Batches | None) -> tuple[str, str]:
+def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
     """Run what the JobMaster gives this task: its state and error at the end."""
     from penstock.services.local.attachment import attach
 
     settle_in()
+    identity = task.to_attempt() if isinstance(task, WorkerId) else task
     attachment = attach(launch_here(plan.launch), identity)
     try:
         outcome = ("FINISHED", "")
         while True:
             attachment.begin()
-            deployment = _ask(attachment, identity, plan.part)
+            deployment = _ask(attachment, identity, plan.spark_job)
             if deployment is None:
                 return outcome
             outcome = _run_deployed(plan, attachment, deployment, rows)
-            if identity.vertex != WORKER:
+            if not isinstance(task, WorkerId):
                 return outcome
     except _QUIET as refusal:
         return "CANCELED", str(refusal)
@@ -173,21 +186,15 @@ def _run(plan: TaskPlan, identity: AttemptId, rows: Batches | None) -> tuple[str
         attachment.close()
 
 
-def _ask(attachment: Any, identity: AttemptId, part: int) -> TaskDeployment | None:
+def _ask(attachment: Attachment, identity: AttemptId, spark_job: SparkJobId) -> TaskDeployment | None:
     """What to do next, or None: nothing more."""
-    registration = {
-        "attempt": identity.to_wire(),
-        "environment": attachment.environment,
-        "address": attachment.address,
-        "part": part,
-    }
-    wire = attachment.call(control.REGISTER_TASK, registration, None).get("deployment")
+    wire: Any = attachment.ask(RegisterTask(identity, spark_job.to_wire())).deployment
     return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
 
 def _run_deployed(
     plan: TaskPlan,
-    attachment: Any,
+    attachment: Attachment,
     deployment: TaskDeployment,
     rows: Batches | None,
 ) -> tuple[str, str]:
@@ -206,23 +213,16 @@ def _run_deployed(
     except Exception as failure:  # noqa: BLE001 - user code may raise anything; the JobMaster gets its text
         state, error, kind = "FAILED", error_text(failure), type(failure).__name__
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
-    message = {
-        "attempt": deployment.attempt.to_wire(),
-        "state": state,
-        "metrics": report.metrics,
-        "sizes": list(report.sizes.items()),
-        "fingerprints": list(report.fingerprints.items()),
-        "error": error,
-        "error_type": kind,
-        "lost": lost,
-    }
-    attachment.call(control.TASK_FINISHED, message, _REPORT_SECONDS)
+    unread = None if lost is None else PartitionId.from_wire(lost)
+    attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}
+    ended = TaskFinished(attempt, state, metrics, report.sizes, report.fingerprints, error, kind, unread)
+    attachment.ask(ended, _REPORT_SECONDS)
     return state, error
 
 
 def _run_subtask(
     plan: TaskPlan,
-    attachment: Any,
+    attachment: Attachment,
     deployment: TaskDeployment,
     rows: Batches | None,
 ) -> SubtaskReport:
@@ -244,7 +244,7 @@ def _run_subtask(
 class TaskEnvironments:
     """The shuffle environments one task uses, by service; they share the task's attachment."""
 
-    def __init__(self, launch: EnvironmentLaunch, attachment: Any, settings: Settings) -> None:
+    def __init__(self, launch: EnvironmentLaunch, attachment: Attachment, settings: Settings) -> None:
         self._context = ShuffleEnvironmentContext(
             launch.application,
             attachment.environment,
@@ -271,14 +271,14 @@ class TaskEnvironments:
 class AttachedControl:
     """What a running task may ask, over its attachment."""
 
-    def __init__(self, attachment: Any, attempt: AttemptId) -> None:
+    def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment
         self._attempt = attempt
 
     def await_producers(self) -> None:
         """Wait until the JobMaster has confirmed this task's producers; raises what it answers instead."""
         try:
-            self._attachment.call(control.AWAIT_PRODUCERS, {"attempt": self._attempt.to_wire()}, None)
+            self._attachment.ask(AwaitProducers(self._attempt))
         except (JobCancelledError, StaleError) as error:
             raise TaskCancelledError(str(error)) from error
 

@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between Spark's schemas and Arrow's, with PySpark's own converters.
 
-Penstock's streams hold any Arrow type; Spark's reader takes only those it would write itself. `spark_schema` says
-what a schema becomes on the way to Spark, `spark_batches` casts to it: dictionaries are decoded, views, large and
+Penstock's streams hold any Arrow type; Spark's reader takes only those it would write itself. `struct_type` says what
+a schema becomes on the way to Spark, `spark_batches` casts to it: dictionaries are decoded, views, large and
 run-end encoded arrays become plain ones, unsigned integers the next wider signed one, times of day and timestamps
 microseconds. A batch that fits already passes untouched.
+
+What Spark knows of a type and Arrow does not is kept in the field's metadata (`penstock.graph.spark_types`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    _parse_datatype_json_string,
+)
 
+from penstock.graph import collated, spark_type, with_spark_type
 from penstock.shuffle.errors import SchemaError
 
 _TIMEZONE = "UTC"
@@ -35,27 +49,17 @@ _RENAMED = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of a DataFrame's rows."""
-    return to_arrow_schema(schema, timezone=_TIMEZONE)
-
-
-def spark_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema that Spark's reader takes for rows of this schema."""
-    fields = [pa.field(f.name, _spark_type(f.type, f.name), f.nullable) for f in schema]
-    return arrow_schema(cast("StructType", from_arrow_schema(pa.schema(fields))))
+    """The Arrow schema of a DataFrame's rows; raises SchemaError naming a column that no Arrow type holds."""
+    return pa.schema([_arrow_field(field) for field in schema.fields])
 
 
 def struct_type(schema: pa.Schema) -> StructType:
     """The Spark schema for rows of this Arrow schema; raises SchemaError naming a column Spark cannot hold."""
-    fields = [pa.field(f.name, _spark_type(f.type, f.name), f.nullable) for f in schema]
-    try:
-        return cast("StructType", from_arrow_schema(pa.schema(fields)))
-    except Exception as error:
-        raise SchemaError(f"Spark has no type for a column of {schema}: {error}") from error
+    return StructType([_struct_field(field) for field in schema])
 
 
 def spark_batches(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches in Spark's types; `schema` is what `spark_schema` gave."""
+    """The batches in Spark's types; `schema` is what `arrow_schema` gave. Columns are taken by their place."""
     for batch in batches:
         yield conform_batch(batch, schema)
 
@@ -68,6 +72,62 @@ def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch.select([])
     columns = [_conform(batch.column(i), field.type) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    try:
+        (found,) = to_arrow_schema(StructType([field]), timezone=_TIMEZONE)
+    except PySparkException as error:
+        raise SchemaError(
+            f"column {field.name!r} of type {field.dataType.simpleString()} has no Arrow form in PySpark, so a Python"
+            " stage cannot take it: cast it first (an interval to a number of months, or to its text), or drop it"
+        ) from error
+    return _named(found, field.dataType)
+
+
+def _named(field: pa.Field, kind: Any) -> pa.Field:
+    """The field with Spark's names of its types, where Arrow's do not tell them."""
+    if isinstance(kind, StringType):
+        return with_spark_type(field, collated(kind.collation))
+    if isinstance(kind, TimeType | DayTimeIntervalType):
+        return with_spark_type(field, None if kind == type(kind)() else kind.simpleString())
+    if isinstance(kind, ArrayType):
+        return field.with_type(pa.list_(_named(field.type.value_field, kind.elementType)))
+    if isinstance(kind, MapType):
+        key = _named(field.type.key_field, kind.keyType)
+        return field.with_type(pa.map_(key, _named(field.type.item_field, kind.valueType)))
+    if isinstance(kind, StructType):
+        pairs = zip(field.type, kind.fields, strict=True)
+        return field.with_type(pa.struct([_named(child, inner.dataType) for child, inner in pairs]))
+    return field
+
+
+def _struct_field(field: pa.Field) -> StructField:
+    plain = pa.field(field.name, _spark_type(field.type, field.name), field.nullable)
+    try:
+        (found,) = cast("StructType", from_arrow_schema(pa.schema([plain]))).fields
+    except Exception as error:
+        raise SchemaError(f"column {field.name!r} is {field.type}, for which Spark has no type: {error}") from error
+    return StructField(field.name, _typed(found.dataType, field), field.nullable)
+
+
+def _typed(kind: Any, field: pa.Field) -> Any:
+    """Spark's type of a field: that of its name, where it has one."""
+    name = spark_type(field)
+    if name is not None:
+        return _parse_datatype_json_string(json.dumps(name))
+    inner = field.type
+    while pa.types.is_dictionary(inner) or pa.types.is_run_end_encoded(inner):
+        inner = inner.value_type
+    if isinstance(kind, ArrayType):
+        return ArrayType(_typed(kind.elementType, inner.value_field), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = _typed(kind.keyType, inner.key_field), _typed(kind.valueType, inner.item_field)
+        return MapType(key, value, kind.valueContainsNull)
+    if isinstance(kind, StructType) and pa.types.is_struct(inner):
+        pairs = zip(kind.fields, inner, strict=True)
+        return StructType([StructField(each.name, _typed(each.dataType, own), each.nullable) for each, own in pairs])
+    return kind
 
 
 def _conform(column: pa.Array, target: pa.DataType) -> pa.Array:

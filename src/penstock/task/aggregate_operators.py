@@ -18,20 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.shuffle.errors import PlanError
+from penstock.task.aggregate_states import Aggregation, Function, State
 from penstock.task.aggregates import (
     ALL_COLUMNS,
     MOMENTS,
-    Aggregation,
-    Function,
-    aggregate_function,
     lifted,
-    merge_moments,
     plain_type,
 )
+from penstock.task.group_functions import MERGES, function_of
+from penstock.task.group_merges import Mask, boolean_array, exact_sums, may_overflow, merged_by_group
 from penstock.task.groups import ChunkBuffer
 from penstock.task.keys import Groups, group_rows, refuse_ungroupable
 
-_CODE = "code"
 _RUNNING_BYTES = 64 << 20
 _MERGE_ROWS = 1 << 16
 _OUTPUT_ROWS = 1 << 16
@@ -40,11 +38,14 @@ _OUTPUT_ROWS = 1 << 16
 class AggregationPlan:
     """What both sides know: the functions, and the schemas of states and results."""
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation]) -> None:
+    def __init__(
+        self, schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation], *, ansi: bool = True
+    ) -> None:
         refuse_ungroupable(schema, keys)
         self.keys = tuple(keys)
         self.aggregations = tuple(aggregations)
-        self.functions: tuple[Function, ...] = tuple(aggregate_function(item, schema) for item in aggregations)
+        self.functions: tuple[Function, ...] = tuple(function_of(item, schema, ansi=ansi) for item in aggregations)
+        self._states: tuple[State, ...] = tuple(state for function in self.functions for state in function.states)
         key_fields = [schema.field(key).with_type(plain_type(schema.field(key).type)) for key in keys]
         names = [*keys, *(item.name for item in aggregations)]
         if len(set(names)) != len(names):
@@ -55,16 +56,17 @@ class AggregationPlan:
             for state in function.states
         ]
         results = [
-            pa.field(item.name, function.type) for item, function in zip(aggregations, self.functions, strict=True)
+            _result_field(item, function, schema) for item, function in zip(aggregations, self.functions, strict=True)
         ]
         self.input_schema = schema
         self.state_schema = pa.schema([*key_fields, *states])
         self.result_schema = pa.schema([*key_fields, *results])
 
-    def columns(self) -> list[str]:
-        """The input columns that are read, each once."""
+    def columns(self) -> list[int]:
+        """The places of the input columns that are read, each once."""
         used = [*self.keys, *(item.column for item in self.aggregations if item.column != ALL_COLUMNS)]
-        return list(dict.fromkeys(used)) or self.input_schema.names[:1]
+        places = [self.input_schema.get_field_index(name) for name in dict.fromkeys(used)]
+        return places or list(range(len(self.input_schema)))[:1]
 
     def lift(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """One state row per input row."""
@@ -83,19 +85,33 @@ class AggregationPlan:
         groups = group_rows([states.column(index) for index in range(len(self.keys))], states.num_rows)
         if groups.count == 0:
             return states.slice(0, 0)
-        position = len(self.keys)
+        columns = states.columns[len(self.keys) :]
+        merged: list[pa.Array | None] = self._merged_by_rows(groups, columns)
+        lost: dict[int, Mask] = {}
+        for index, (state, column) in enumerate(zip(self._states, columns, strict=True)):
+            if state.rules is not None and may_overflow(groups, column):
+                merged[index], beyond = exact_sums(groups, column)
+                if beyond is not None and state.rules.ansi:
+                    raise state.rules.error(state.type)
+                if beyond is not None:
+                    lost[index] = beyond
+        rest = [index for index, column in enumerate(merged) if column is None]
+        by_arrow = merged_by_group(groups, [columns[i] for i in rest], [self._states[i].merge for i in rest])
+        for index, column in zip(rest, by_arrow, strict=True):
+            merged[index] = column
+        for index, beyond in lost.items():
+            # The state behind such a sum says whether it is lost; true or null, so it needs no merging here.
+            merged[index + 1] = pc.if_else(boolean_array(beyond), boolean_array(beyond), merged[index + 1])
+        return pa.RecordBatch.from_arrays([*groups.keys, *merged], schema=self.state_schema)
+
+    def _merged_by_rows(self, groups: Groups, columns: Sequence[pa.Array]) -> list[pa.Array | None]:
+        """The merged states that Arrow's aggregation does not make; None for the others."""
         merged: list[pa.Array | None] = []
         for function in self.functions:
-            columns = states.columns[position : position + len(function.states)]
-            position += len(columns)
-            if function.states[0].merge == MOMENTS:
-                merged += merge_moments(groups.codes, groups.count, columns)
-            else:
-                merged += [None] * len(columns)
-        by_arrow = [index for index, column in enumerate(merged) if column is None]
-        for index, column in zip(by_arrow, self._merged_by_arrow(states, groups, by_arrow), strict=True):
-            merged[index] = column
-        return pa.RecordBatch.from_arrays([*groups.keys, *merged], schema=self.state_schema)
+            own = columns[len(merged) : len(merged) + len(function.states)]
+            merge = MERGES.get(function.states[0].merge)
+            merged += [None] * len(own) if merge is None else merge(groups.codes, groups.count, own)
+        return merged
 
     def finish(self, states: pa.RecordBatch) -> pa.RecordBatch:
         """The results of reduced states."""
@@ -121,34 +137,12 @@ class AggregationPlan:
                     arrays.append(zero if state.suffix == "count" else pa.nulls(1, state.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.state_schema)
 
-    def _merged_by_arrow(self, states: pa.RecordBatch, groups: Groups, indices: list[int]) -> list[pa.Array]:
-        if not indices:
-            return []
-        # pyarrow.acero would import pyarrow.dataset and with it pandas; the module beneath it does not.
-        from pyarrow._acero import AggregateNodeOptions, Declaration, TableSourceNodeOptions
 
-        merges = [state.merge for function in self.functions for state in function.states]
-        codes = groups.codes.astype(np.uint32)
-        first = len(self.keys)
-        arrays = [pa.Array.from_buffers(pa.uint32(), len(codes), [None, pa.py_buffer(codes)])]
-        arrays += [states.column(first + index) for index in indices]
-        table = pa.table(arrays, names=[_CODE, *(str(index) for index in indices)])
-        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-        steps = [(str(index), f"hash_{merges[index]}", options, f"m{index}") for index in indices]
-        plan = Declaration.from_sequence(
-            [
-                Declaration("table_source", TableSourceNodeOptions(table)),
-                Declaration("aggregate", AggregateNodeOptions(steps, keys=[_CODE])),
-            ]
-        )
-        # One thread: groups then come in first-seen order, which is the order of the codes.
-        result = plan.to_table(use_threads=False)
-        return [_one_chunk(result.column(f"m{index}"), states.column(first + index).type) for index in indices]
-
-
-def _one_chunk(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-    return array if array.type == kind else array.cast(kind)
+def _result_field(item: Aggregation, function: Function, schema: pa.Schema) -> pa.Field:
+    if not function.keeps_type:
+        return pa.field(item.name, function.type)
+    column = schema.field(item.column)
+    return column.with_name(item.name).with_type(function.type).with_nullable(True)
 
 
 @dataclass(frozen=True)
@@ -158,19 +152,20 @@ class _Spec:
     schema: pa.Schema
     keys: tuple[str, ...]
     aggregations: tuple[Aggregation, ...]
+    ansi: bool
 
     @cached_property
     def plan(self) -> AggregationPlan:
         """The plan, made once per process."""
-        return AggregationPlan(self.schema, self.keys, self.aggregations)
+        return AggregationPlan(self.schema, self.keys, self.aggregations, ansi=self.ansi)
 
     def __getstate__(self) -> dict[str, object]:
-        return {"schema": self.schema, "keys": self.keys, "aggregations": self.aggregations}
+        return {name: value for name, value in self.__dict__.items() if name != "plan"}
 
     @property
     def text(self) -> str:
         """The aggregations as they are shown."""
-        items = ", ".join(f"{item.name}={item.function}({item.column})" for item in self.aggregations)
+        items = ", ".join(item.title for item in self.aggregations)
         return f"{', '.join(self.keys) or 'all rows'}: {items}"
 
 
@@ -280,8 +275,11 @@ class FinalAggregate:
 
 
 def aggregate_pair(
-    schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation]
+    schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation], *, ansi: bool = True
 ) -> tuple[PartialAggregate, FinalAggregate, AggregationPlan]:
-    """Both sides of one aggregation, checked; and their plan, which knows the schemas."""
-    spec = _Spec(schema, tuple(keys), tuple(aggregations))
+    """Both sides of one aggregation, checked; and their plan, which knows the schemas.
+
+    With `ansi` a sum that leaves its type is an error, as with `spark.sql.ansi.enabled`.
+    """
+    spec = _Spec(schema, tuple(keys), tuple(aggregations), ansi)
     return PartialAggregate(spec), FinalAggregate(spec), spec.plan

@@ -6,15 +6,14 @@ Each function lifts its column into one or more state columns, which are then me
 Results follow Spark: `count` skips nulls, the others skip nulls and give null where there is no value, `min` and
 `max` take NaN as the largest number, `stddev` and `variance` are those of a sample (null below two values).
 
-Result types: count int64; sum and product int64 of integers and float64 of floats; sum of decimal(p, s) is
-decimal(min(38, p + 10), s); min and max keep their type. Known differences from Spark: the mean of decimals is a
-float64, and a sum of integers beyond int64 wraps.
+Result types are Spark's: count int64, min and max the column's own, any and all boolean, stddev and variance
+float64; sum, mean and product see `aggregate_sums`. What Spark casts to a number first (strings, timestamps) is
+refused, and so are sums and means of intervals and extremes of nested types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,65 +23,64 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.aggregate_states import Aggregation, Function, State, SumRules
+from penstock.task.aggregate_sums import as_floats, mean_function, product_function, sum_function
+from penstock.task.columns import only_column, refuse_collated
 from penstock.task.keys import Codes, plain
+
+__all__ = [
+    "ALL_COLUMNS",
+    "MOMENTS",
+    "Aggregation",
+    "Function",
+    "State",
+    "aggregate_function",
+    "lifted",
+    "merge_moments",
+    "plain_type",
+]
 
 ALL_COLUMNS = "*"
 MOMENTS = "moments"
 """A merge that Arrow does not have: count, mean and squared deviation together."""
 
-_MAX_PRECISION = 38
-_SUM_PRECISION = 10
+_COUNTS = ("count", "count_all")
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    """One result column: its name, the column it is made of, the function."""
+def aggregate_function(aggregation: Aggregation, schema: pa.Schema, *, ansi: bool = True) -> Function:
+    """The function for this column; raises PlanError naming what there is.
 
-    name: str
-    column: str
-    function: str
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """One state column: suffix and type, how it is lifted out of the input, how states merge."""
-
-    suffix: str
-    type: pa.DataType
-    merge: str
-    lift: Callable[[pa.Array], pa.Array]
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One function over one type: its states, its result's type, and how states become the result."""
-
-    states: tuple[State, ...]
-    type: pa.DataType
-    finish: Callable[..., pa.Array]
-
-
-def aggregate_function(aggregation: Aggregation, schema: pa.Schema) -> Function:
-    """The function for this column; raises PlanError naming what there is."""
-    make = _FUNCTIONS.get(aggregation.function)
-    if make is None:
+    `ansi` says whether a sum that leaves its type is an error, as with `spark.sql.ansi.enabled`.
+    """
+    if aggregation.function not in _FUNCTIONS and aggregation.function not in _SUMS:
         raise PlanError(_unknown(aggregation))
     if aggregation.column == ALL_COLUMNS:
-        if aggregation.function not in ("count", "count_all"):
+        if aggregation.function not in _COUNTS:
             raise PlanError(f"{aggregation.name}: {aggregation.function} needs a column, only count takes '*'")
         return _count_all(pa.int64())
     if aggregation.column not in schema.names:
         raise SchemaError(
             f"{aggregation.name}: there is no column {aggregation.column!r}; there are {', '.join(schema.names)}"
         )
-    kind = plain_type(schema.field(aggregation.column).type)
-    function = make(kind)
+    field = only_column(schema, aggregation.column, aggregation.name)
+    if aggregation.function not in _COUNTS:
+        refuse_collated(field, f"{aggregation.name}: {aggregation.function}")
+    kind = plain_type(field.type)
+    if aggregation.function in _SUMS:
+        function = _SUMS[aggregation.function](kind, SumRules(aggregation.title, ansi))
+    else:
+        function = _FUNCTIONS[aggregation.function](kind)
     if function is None:
         raise PlanError(
             f"{aggregation.name}: {aggregation.function} of column {aggregation.column!r} ({kind}) is not possible; "
             "cast the column first, or use applyInArrow"
         )
     return function
+
+
+def aggregate_names() -> tuple[str, ...]:
+    """The functions of this module."""
+    return (*_FUNCTIONS, *_SUMS)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -101,13 +99,9 @@ def lifted(state: State, column: pa.Array) -> pa.Array:
 
 
 def _unknown(aggregation: Aggregation) -> str:
-    if aggregation.function in ("first", "last"):
-        reason = "is refused, because the order of rows behind an exchange is not defined"
-    else:
-        reason = "is not among the functions that can be merged"
     return (
-        f"{aggregation.name}: function {aggregation.function!r} {reason}; supported are "
-        f"{', '.join(sorted(_FUNCTIONS))}. applyInArrow can compute anything over a whole group"
+        f"{aggregation.name}: function {aggregation.function!r} is not among the functions that can be merged; "
+        f"supported are {', '.join(sorted(aggregate_names()))}. applyInArrow can compute anything over a whole group"
     )
 
 
@@ -132,41 +126,16 @@ def _count_all(kind: pa.DataType) -> Function:  # noqa: ARG001 - every type can 
     return Function((State("count", pa.int64(), "sum", _ones),), pa.int64(), _same)
 
 
-def _sum(kind: pa.DataType) -> Function | None:
-    if pt.is_decimal(kind):
-        state = pa.decimal128(_MAX_PRECISION, kind.scale)
-        result = pa.decimal128(min(_MAX_PRECISION, kind.precision + _SUM_PRECISION), kind.scale)
-    elif pt.is_integer(kind) or pt.is_floating(kind):
-        state = result = pa.int64() if pt.is_integer(kind) else pa.float64()
-    else:
-        return None
-    return Function((State("sum", state, "sum", _same),), result, _same)
-
-
-def _product(kind: pa.DataType) -> Function | None:
-    if not (pt.is_integer(kind) or pt.is_floating(kind)):
-        return None
-    state = pa.int64() if pt.is_integer(kind) else pa.float64()
-    return Function((State("product", state, "product", _same),), state, _same)
-
-
-def _mean(kind: pa.DataType) -> Function | None:
-    if not _is_number(kind):
-        return None
-    states = (State("sum", pa.float64(), "sum", _same), State("count", pa.int64(), "sum", _valid))
-    return Function(states, pa.float64(), pc.divide)
-
-
 def _extreme(name: str) -> Callable[[pa.DataType], Function | None]:
     def make(kind: pa.DataType) -> Function | None:
         if pt.is_duration(kind):
             state = State(name, pa.int64(), name, lambda column: column.view(pa.int64()))
-            return Function((state,), kind, lambda column: column.view(kind))
+            return Function((state,), kind, lambda column: column.view(kind), keeps_type=True)
         if pt.is_floating(kind):
             return _float_extreme(name, kind)
         if pt.is_nested(kind) or pt.is_null(kind) or pt.is_interval(kind) or pt.is_fixed_size_binary(kind):
             return None
-        return Function((State(name, kind, name, _same),), kind, _same)
+        return Function((State(name, kind, name, _same),), kind, _same, keeps_type=True)
 
     return make
 
@@ -209,7 +178,7 @@ def _spread(name: str) -> Callable[[pa.DataType], Function | None]:
             return None
         states = (
             State("count", pa.int64(), MOMENTS, _valid),
-            State("mean", pa.float64(), MOMENTS, _same),
+            State("mean", pa.float64(), MOMENTS, as_floats),
             State("m2", pa.float64(), MOMENTS, lambda column: _floats(np.zeros(len(column)))),
         )
         return Function(states, pa.float64(), _sample_deviation if name == "stddev" else _sample_variance)
@@ -261,14 +230,17 @@ def _is_number(kind: pa.DataType) -> bool:
 _FUNCTIONS: dict[str, Callable[[pa.DataType], Function | None]] = {
     "all": _logical("all"),
     "any": _logical("any"),
-    "avg": _mean,
     "count": _count,
     "count_all": _count_all,
     "max": _extreme("max"),
-    "mean": _mean,
     "min": _extreme("min"),
-    "product": _product,
+    "product": product_function,
     "stddev": _spread("stddev"),
-    "sum": _sum,
     "variance": _spread("variance"),
 }
+_SUMS: dict[str, Callable[[pa.DataType, SumRules], Function | None]] = {
+    "avg": mean_function,
+    "mean": mean_function,
+    "sum": sum_function,
+}
+"""Functions that may leave their type."""

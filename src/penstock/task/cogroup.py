@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.shuffle.errors import PlanError
 from penstock.task.conform import Conformer
+from penstock.task.frame_keys import FrameKeys
 from penstock.task.frames import batch_of, frame_of
 from penstock.task.groups import GroupCollector, Side
 from penstock.task.memory import task_memory
@@ -113,8 +114,10 @@ class CoGroupApplyInPandas:
         yield from regrouped(self._results(inputs))
 
     def _results(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        left = self.groups.sides[0]
+        keys = FrameKeys([left.schema.field(key).type for key in left.keys], self.timezone)
         for scalars, sides in self.groups.groups(inputs):
-            key = tuple(scalar.as_py() for scalar in scalars)
+            key = keys.of(scalars)
             frames = [frame_of(side, self.timezone) for side in sides]
             frame = checked_frame(self.groups.call(key, frames), self.name)
             yield batch_of(frame, self.groups.schema, self.timezone, self.name)

@@ -11,6 +11,7 @@ from penstock.record import PartitionerSpec
 from penstock.record.spark_hash import unhashable as unhashable_in_spark
 from penstock.record.word_hash import unhashable as unhashable_word
 from penstock.shuffle.errors import SchemaError
+from penstock.task.columns import only_column, refuse_collated
 
 __all__ = ["PartitionerSpec", "custom_exchange", "exchange", "hash_exchange", "range_exchange"]
 
@@ -36,7 +37,9 @@ def hash_exchange(schema: pa.Schema, keys: Sequence[str], *, spark_compatible: b
     """An exchange by the hash of key columns; raises SchemaError for a type that cannot be hashed."""
     unhashable = unhashable_in_spark if spark_compatible else unhashable_word
     for key in keys:
-        reason = unhashable(schema.field(key).type)
+        field = only_column(schema, key, "keys")
+        refuse_collated(field, "keys")
+        reason = unhashable(field.type)
         if reason is not None:
-            raise SchemaError(f"column {key!r} of type {schema.field(key).type} cannot be a key: {reason}")
+            raise SchemaError(f"column {key!r} of type {field.type} cannot be a key: {reason}")
     return PartitionerSpec("hash", tuple(keys), spark_compatible=spark_compatible)

@@ -81,6 +81,8 @@ def _ordered(frame: Any, schema: pa.Schema, operator: str) -> list[Any]:
                 f"({', '.join(schema.names)}); missing: {', '.join(missing) or 'none'}, "
                 f"unexpected: {', '.join(extra) or 'none'}"
             )
+        if labels == schema.names:  # some may be there twice
+            return [frame.iloc[:, index] for index in range(len(labels))]
         return [frame[name] for name in schema.names]
     if len(labels) != len(schema) and not (len(labels) == 0 and len(frame) == 0):
         raise SchemaError(f"{operator}: the frame has {len(labels)} columns, declared are {len(schema)}")

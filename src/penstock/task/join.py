@@ -53,10 +53,10 @@ JOINS = {
 
 def join_schema(left: Side, right: Side, how: str) -> pa.Schema:
     """The keys once, by the left's names, then the left's other columns, then the right's."""
-    keys = [
-        pa.field(key, plain_type(left.schema.field(key).type), nullable=_may_be_null(left, right, how, key, other))
-        for key, other in zip(left.keys, right.keys, strict=True)
-    ]
+    keys = []
+    for key, other in zip(left.keys, right.keys, strict=True):
+        field = left.schema.field(key)
+        keys.append(field.with_type(plain_type(field.type)).with_nullable(_may_be_null(left, right, how, key, other)))
     others = [_others(left, how in ("right", "full"))]
     if how not in ("left_semi", "left_anti"):
         others.append(_others(right, how in ("left", "full")))

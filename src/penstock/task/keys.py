@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.shuffle.errors import SchemaError
+from penstock.task.columns import only_column, refuse_collated
 
 Codes = npt.NDArray[np.integer[Any]]
 
@@ -29,7 +30,9 @@ _UINT16 = 1 << 16
 def refuse_ungroupable(schema: pa.Schema, keys: Sequence[str]) -> None:
     """Raise SchemaError for key columns that rows cannot be grouped by."""
     for key in keys:
-        kind = schema.field(key).type
+        field = only_column(schema, key, "keys")
+        refuse_collated(field, "keys")
+        kind = field.type
         if pt.is_nested(kind) or pt.is_union(kind) or pt.is_float16(kind) or pt.is_run_end_encoded(kind):
             raise SchemaError(
                 f"column {key!r} of type {kind} cannot be grouped by: "

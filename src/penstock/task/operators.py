@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.shuffle.errors import PlanError
 from penstock.task.conform import Conformer
+from penstock.task.frame_keys import FrameKeys
 from penstock.task.frames import batch_of, frame_of, is_frame
 from penstock.task.groups import GroupCollector, Side
 from penstock.task.memory import task_memory
@@ -223,8 +224,9 @@ class GroupApplyInPandas:
 
     def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.group.schema
+        keys = FrameKeys([self.group.input_schema.field(key).type for key in self.group.keys], self.timezone)
         for scalars, slices in self.group.groups(batches):
-            key = tuple(scalar.as_py() for scalar in scalars)
+            key = keys.of(scalars)
             if self.group.form.iterator:
                 frames = (frame_of(batch, self.timezone) for batch in slices)
                 yield from _frames(self.group.call(key, frames), schema, self.timezone, self.name)

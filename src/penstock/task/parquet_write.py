@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.task.durable import sync_file
+
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20
 
@@ -42,10 +44,10 @@ class WriteParquet:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The row of the file; none where there are no rows."""
-        file: _PartFile | None = None
+        file: PartWriter | None = None
         try:
             for rows in self._row_groups(batches):
-                file = file or _PartFile(self)
+                file = file or PartWriter(self)
                 file.write(rows)
         except BaseException:
             if file is not None:
@@ -70,14 +72,16 @@ class WriteParquet:
             yield pa.Table.from_batches(waiting, self.schema)
 
 
-class _PartFile:
-    """One file in the making."""
+class PartWriter:
+    """One file in the making, in a folder `under` the operator's."""
 
-    def __init__(self, operator: WriteParquet) -> None:
+    def __init__(self, operator: WriteParquet, under: str = "") -> None:
         import pyarrow.parquet as pq
 
         self._filesystem = operator.filesystem
-        self._name = f"part-{secrets.token_hex(8)}.parquet"
+        if under:
+            self._filesystem.create_dir(f"{operator.folder}/{under}", recursive=True)
+        self._name = f"{under}/part-{secrets.token_hex(8)}.parquet".removeprefix("/")
         self._path = f"{operator.folder}/{self._name}"
         self._rows = 0
         self._sink = self._filesystem.open_output_stream(self._path)
@@ -89,10 +93,12 @@ class _PartFile:
         self._rows += rows.num_rows
 
     def finish(self) -> pa.RecordBatch:
-        """Close the file; its status row."""
+        """Close the file and wait until it is on the disk; its status row."""
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
+        if isinstance(self._filesystem, pafs.LocalFileSystem):
+            sync_file(self._path)
         columns = [_text(self._name), _number(self._rows), _number(size)]
         return pa.RecordBatch.from_arrays(columns, schema=STATUS_SCHEMA)
 

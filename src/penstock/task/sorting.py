@@ -23,7 +23,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from penstock.graph import RowSummary
+from penstock.graph import INTERNAL, RowSummary
 from penstock.record.layout import fixed_values
 from penstock.record.partitioners import RANGE_PLACES
 from penstock.task.aggregates import plain_type
@@ -56,9 +56,9 @@ class Order:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The key columns alone, by position."""
+        """The key columns alone; their names say that they are no columns of the rows."""
         types = [plain_type(self.schema.field(key.column).type) for key in self.keys]
-        return pa.schema([(str(index), kind) for index, kind in enumerate(types)])
+        return pa.schema([(f"{INTERNAL}{key.column}", kind) for key, kind in zip(self.keys, types, strict=True)])
 
     @property
     def text(self) -> str:

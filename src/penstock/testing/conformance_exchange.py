@@ -42,9 +42,15 @@ Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
 JOB = "conformance"
 NUMBERS = pa.schema([("n", pa.int64())])
 
+_ATTEMPTS = itertools.count(100)
+"""Numbers of attempts; none comes twice in a process, so that tests may share a service."""
+
 
 class ServiceUnderTest(Protocol):
-    """What a plug-in's test provides: a started service of one application, and two ways to hurt it."""
+    """What a plug-in's test provides: a started service of one application, and two ways to hurt it.
+
+    One for each test, or one for many that run one after the other: a test leaves nothing on a host but a loss.
+    """
 
     @property
     def master(self) -> ShuffleMaster:
@@ -154,7 +160,6 @@ class Exchange:
     def __init__(self, service: ServiceUnderTest, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._service = service
         self._call = call
-        self._attempts = itertools.count(100)
         self._hosts: dict[str, ShuffleEnvironment] = {}
         self._attached: list[ShuffleEnvironment] = []
         self._members: list[ResultPartitionWriter | InputGate] = []
@@ -162,7 +167,7 @@ class Exchange:
 
     def attempt(self, vertex: int, subtask: int = 0) -> AttemptId:
         """A fresh attempt."""
-        return AttemptId(JOB, vertex, subtask, next(self._attempts))
+        return AttemptId(JOB, vertex, subtask, next(_ATTEMPTS))
 
     def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
         """Ask the master for a partition's descriptor."""

@@ -22,6 +22,7 @@ from penstock.shuffle import (
     Received,
     ShuffleDescriptor,
 )
+from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     IncompleteDataError,
@@ -29,7 +30,8 @@ from penstock.shuffle.errors import (
     PenstockError,
     TaskCancelledError,
 )
-from penstock.testing.memory_partition import Figures, MemoryPartition, Stored, decode, sum_of
+from penstock.shuffle.sums import Sums, sum_of
+from penstock.testing.memory_partition import MemoryPartition, Stored, decode
 from penstock.testing.memory_registry import MemoryRegistry, remaining
 
 
@@ -61,7 +63,7 @@ class Channel:
         self._closing: deque[Stored] = deque()
         self.partition: MemoryPartition | None = None
         self.position = 0
-        self.figures = Figures()
+        self.figures = Sums()
         self.requested_at = time.monotonic()
 
     def take(self, registry: MemoryRegistry) -> Stored | None:
@@ -134,7 +136,7 @@ class MemoryInputGate:
         self._descriptor = descriptor
         self._channels: list[Channel] = []
         self._open: deque[Channel] = deque()
-        self._state = "created"
+        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
         self._lost: str | None = None
 
     @property
@@ -145,9 +147,7 @@ class MemoryInputGate:
     def setup(self) -> None:
         """Become known to `update_partition_info` and start the clocks of the requests."""
         with self._registry.changing():
-            if self._state != "created":
-                raise PenstockError(f"{self} is {self._state}: a gate is set up once")
-            self._state = "open"
+            self._lifecycle.move(GateEvent.SET_UP)
             self._channels = [Channel(i, channel) for i, channel in enumerate(self._descriptor.channels)]
             self._open = deque(self._channels)
             self._registry.gates.setdefault(self._owner.attempt, []).append(self)
@@ -187,14 +187,14 @@ class MemoryInputGate:
     def close(self) -> None:
         """End all open channels: their producers drop what they still write for them."""
         with self._registry.changing():
-            if self._state == "open":
+            if self._lifecycle.state is GateState.OPEN:
                 for channel in self._open:
                     self._drop(channel)
                 gates = self._registry.gates[self._owner.attempt]
                 gates.remove(self)
                 if not gates:
                     del self._registry.gates[self._owner.attempt]
-            self._state = "closed"
+            self._lifecycle.move(GateEvent.CLOSE)
             self._open.clear()
 
     def replace_unknown(self, descriptor: ShuffleDescriptor) -> None:
@@ -218,8 +218,8 @@ class MemoryInputGate:
             raise TaskCancelledError(f"{self}: the task was told to stop")
         if self._lost is not None:
             raise EnvironmentLostError(f"{self}: environment {self.environment} is gone: {self._lost}")
-        if self._state != "open":
-            raise PenstockError(f"{self} is {self._state}: it gives data between setup and close")
+        if self._lifecycle.state is not GateState.OPEN:
+            raise PenstockError(f"{self} is {self._lifecycle.state.value}: it gives data between setup and close")
 
     def _channel(self, index: int) -> Channel:
         if not 0 <= index < len(self._channels):
@@ -245,16 +245,17 @@ class MemoryInputGate:
         elif isinstance(stored.event, EndOfPartition):
             self._open.remove(channel)
             self._drop(channel)
-            if channel.figures.end() != stored.event:
+            arrived = channel.figures.end_of_partition()
+            if arrived != stored.event:
                 raise IncompleteDataError(
                     f"{self}, channel {channel.index}: subpartition {channel.subpartition} of "
-                    f"{channel.source.partition} on {channel.source.environment} arrived as {channel.figures.end()}, "
+                    f"{channel.source.partition} on {channel.source.environment} arrived as {arrived}, "
                     f"its writer counted {stored.event}"
                 )
 
     def _count(self, channel: Channel, stored: Stored) -> None:
         received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
-        channel.figures.count(received)
+        channel.figures.add(received.rows, received.bytes, received.checksum)
         if not (channel.partition is not None and channel.partition.retained):
             self._registry.condition.notify_all()
 

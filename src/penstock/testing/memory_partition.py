@@ -12,51 +12,16 @@ Limits: the budget counts batches, not bytes. Non-goals: locks and waiting (`mem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from enum import Enum
 from typing import cast
 
 import pyarrow as pa
 import xxhash
 
+from penstock.partition.answers import end_error
+from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle import EndOfData, EndOfPartition, Event, PartitionId, PartitionKind
-from penstock.shuffle.errors import (
-    PartitionError,
-    PartitionLostError,
-    PartitionReleasedError,
-    PenstockError,
-    ProducerFailedError,
-    ProtocolError,
-)
-
-CHECKSUM_MODULUS = 1 << 64
-
-
-class PartitionState(Enum):
-    """Where a partition is in its life; the last three are its tombstones."""
-
-    WRITING = "writing"
-    FINISHED = "finished"
-    FAILED = "failed"
-    RELEASED = "released"
-    LOST = "lost"
-
-
-TRANSITIONS: dict[tuple[PartitionState, str], PartitionState] = {
-    (PartitionState.WRITING, "finish"): PartitionState.FINISHED,
-    (PartitionState.WRITING, "fail"): PartitionState.FAILED,
-    (PartitionState.WRITING, "release"): PartitionState.RELEASED,
-    (PartitionState.WRITING, "lose"): PartitionState.LOST,
-    (PartitionState.FINISHED, "release"): PartitionState.RELEASED,
-    (PartitionState.FINISHED, "lose"): PartitionState.LOST,
-    (PartitionState.FAILED, "release"): PartitionState.FAILED,
-    (PartitionState.FAILED, "lose"): PartitionState.FAILED,
-    (PartitionState.RELEASED, "release"): PartitionState.RELEASED,
-    (PartitionState.RELEASED, "lose"): PartitionState.RELEASED,
-    (PartitionState.LOST, "release"): PartitionState.LOST,
-    (PartitionState.LOST, "lose"): PartitionState.LOST,
-}
-"""The lifecycle. A tombstone keeps the first reason it was made for."""
+from penstock.shuffle.errors import PartitionError, PartitionReleasedError, ProtocolError
+from penstock.shuffle.sums import Sums
 
 HOLDING_STATES = (PartitionState.WRITING, PartitionState.FINISHED)
 
@@ -102,35 +67,6 @@ class Stored:
         return 0 if self.data is None else cast("int", self.data.size)
 
 
-def sum_of(ends: Iterable[EndOfPartition]) -> EndOfPartition:
-    """What several subpartitions, read as one, hold."""
-    rows = size = checksum = 0
-    for end in ends:
-        rows, size, checksum = rows + end.rows, size + end.bytes, (checksum + end.checksum) % CHECKSUM_MODULUS
-    return EndOfPartition(rows, size, checksum)
-
-
-class Figures:
-    """What a writer sent or a gate received on one subpartition: rows, bytes, and an order-free checksum."""
-
-    __slots__ = ("bytes", "checksum", "rows")
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.bytes = 0
-        self.checksum = 0
-
-    def count(self, stored: Stored) -> None:
-        """Add one batch."""
-        self.rows += stored.rows
-        self.bytes += stored.bytes
-        self.checksum = (self.checksum + stored.checksum) % CHECKSUM_MODULUS
-
-    def end(self) -> EndOfPartition:
-        """The event that carries these figures."""
-        return EndOfPartition(self.rows, self.bytes, self.checksum)
-
-
 class Subpartition:
     """What one consumer reads: entries in order of writing, and the writer's figures."""
 
@@ -138,7 +74,7 @@ class Subpartition:
 
     def __init__(self) -> None:
         self.entries: deque[Stored] = deque()
-        self.figures = Figures()
+        self.figures = Sums()
         self.reader: object | None = None
         self.consumed = False
 
@@ -154,10 +90,16 @@ class MemoryPartition:
         self.environment = environment
         self.budget = budget
         self.subpartitions = [Subpartition() for _ in range(subpartitions)]
-        self.state = PartitionState.WRITING
+        self._lifecycle = PartitionLifecycle(partition)
+        self._lifecycle.move(PartitionEvent.WRITE)
         self.cause: BaseException | None = None
         self.in_flight = 0
         self.task_events: deque[tuple[int, bytes]] = deque()
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it is in its life."""
+        return self._lifecycle.state
 
     @property
     def retained(self) -> bool:
@@ -178,11 +120,11 @@ class MemoryPartition:
         """The bytes of each subpartition of a finished blocking or hybrid partition; else empty."""
         if self.kind.runs_together or self.state is not PartitionState.FINISHED:
             return ()
-        return tuple(subpartition.figures.bytes for subpartition in self.subpartitions)
+        return tuple(subpartition.figures.nbytes for subpartition in self.subpartitions)
 
     def ends(self) -> tuple[EndOfPartition, ...]:
         """What was written to each subpartition."""
-        return tuple(subpartition.figures.end() for subpartition in self.subpartitions)
+        return tuple(subpartition.figures.end_of_partition() for subpartition in self.subpartitions)
 
     def has_room(self) -> bool:
         """Whether another batch fits the budget."""
@@ -193,7 +135,7 @@ class MemoryPartition:
         for index in targets:
             subpartition = self.subpartitions[index]
             if stored.event is None:
-                subpartition.figures.count(stored)
+                subpartition.figures.add(stored.rows, stored.bytes, stored.checksum)
             if not subpartition.consumed:
                 subpartition.entries.append(stored)
                 stored.holders += 1
@@ -201,19 +143,19 @@ class MemoryPartition:
             self.in_flight += 1
 
     def finish(self) -> None:
-        """Write the two closing events and end the writing."""
+        """Write the two closing events and end the writing; raises the error of a partition that has ended."""
+        self.check_readable()
         everything = range(len(self.subpartitions))
         self.append(Stored.of_event(EndOfData()), everything)
-        for index in everything:
-            self.append(Stored.of_event(self.subpartitions[index].figures.end()), range(index, index + 1))
-        self._move("finish")
+        for index, end in enumerate(self.ends()):
+            self.append(Stored.of_event(end), range(index, index + 1))
+        self._lifecycle.move(PartitionEvent.FINISH)
         self._release_when_consumed()
 
-    def end(self, event: str, cause: BaseException | None = None) -> None:
-        """`fail`, `release` or `lose` it: the data goes, the reason stays."""
-        before = self.state
-        self._move(event)
-        if self.state is not before:
+    def end(self, event: PartitionEvent, cause: BaseException | None = None) -> None:
+        """Fail, release or lose it: the data goes, the reason stays; nothing happens when it has ended before."""
+        if not self.state.is_end:
+            self._lifecycle.move(event)
             self.cause = cause
             self._drop_everything()
 
@@ -265,19 +207,9 @@ class MemoryPartition:
 
     def check_readable(self) -> None:
         """Raise the PartitionError of a tombstone."""
-        where = f"partition {self.id} on environment {self.environment}"
-        if self.state is PartitionState.FAILED:
-            raise ProducerFailedError(f"the producer of {where} failed: {self.cause!r}") from self.cause
-        if self.state is PartitionState.RELEASED:
-            raise PartitionReleasedError(f"{where} was released: re-run its producer")
-        if self.state is PartitionState.LOST:
-            raise PartitionLostError(f"{where} is lost: {self.cause}; re-run its producer")
-
-    def _move(self, event: str) -> None:
-        try:
-            self.state = TRANSITIONS[self.state, event]
-        except KeyError:
-            raise PenstockError(f"partition {self.id} is {self.state.value}: it cannot {event}") from None
+        if self.state.is_end:
+            environment = f"environment {self.environment}"
+            raise end_error(self.id, self.state, self.cause or "", environment) from self.cause
 
     def _let_go(self, stored: Stored) -> None:
         stored.holders -= 1
@@ -287,7 +219,7 @@ class MemoryPartition:
     def _release_when_consumed(self) -> None:
         finished = self.state is PartitionState.FINISHED and not self.retained
         if finished and all(subpartition.consumed for subpartition in self.subpartitions):
-            self.end("release")
+            self.end(PartitionEvent.RELEASE)
 
     def _drop_everything(self) -> None:
         for subpartition in self.subpartitions:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from penstock.partition.lifecycle import PartitionEvent
 from penstock.shuffle import AttemptId, JobShuffleContext, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import SettingError, StaleError
 from penstock.shuffle.kinds import PartitionKind
@@ -88,7 +89,7 @@ class MemoryRegistry:
             for partition in partitions:
                 found = self.partitions.get(partition)
                 if found is not None and environment in (None, found.environment):
-                    found.end("release")
+                    found.end(PartitionEvent.RELEASE)
 
     def occupying(self, environment: str) -> list[PartitionId]:
         """The partitions that hold memory for this environment, in order."""
@@ -114,7 +115,7 @@ class MemoryRegistry:
         with self.changing():
             lost = [p for p in self.partitions.values() if p.holds_resources and p.environment == environment]
             for partition in lost:
-                partition.end("lose", RuntimeError(cause))
+                partition.end(PartitionEvent.LOSE, RuntimeError(cause))
             for gates in self.gates.values():
                 for gate in gates:
                     if gate.environment == environment:
@@ -134,7 +135,7 @@ class MemoryRegistry:
                 found = self.partitions.get(partition)
                 if found is None or found.kind.persistent:
                     continue
-                found.end("release")
+                found.end(PartitionEvent.RELEASE)
                 del self.partitions[partition]
             self.cancelled = {attempt for attempt in self.cancelled if attempt.job != job}
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import (
     AttemptId,
     Event,
@@ -35,10 +36,11 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
+from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
 from penstock.testing.memory_gate import GateContext, MemoryInputGate
-from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, PartitionState, Stored
+from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry, attach, check_kind, detach
 
 NAME = "memory"
@@ -58,7 +60,7 @@ class MemoryResultPartitionWriter:
         self._owner = owner
         self._partition = target
         self._types = list(zip(descriptor.schema.names, descriptor.schema.types, strict=True))
-        self._state = "created"
+        self._lifecycle = WriterLifecycle(f"writer of {target.id} of {owner.name}")
 
     @property
     def partition(self) -> PartitionId:
@@ -72,10 +74,8 @@ class MemoryResultPartitionWriter:
 
     def setup(self) -> None:
         """Make the partition known to readers."""
-        if self._state != "created":
-            raise PenstockError(f"{self} is {self._state}: a writer is set up once")
+        self._lifecycle.move(WriterEvent.SET_UP)
         self._registry.add(self._partition)
-        self._state = "open"
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition; waits while the partition's budget is used up."""
@@ -108,18 +108,19 @@ class MemoryResultPartitionWriter:
         with self._registry.changing():
             self._check()
             self._partition.finish()
-            self._state = "finished"
+            self._lifecycle.move(WriterEvent.FINISH)
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up; may come from another thread and wakes a waiting write."""
         with self._registry.changing():
-            if self._partition.state is PartitionState.WRITING and self._state == "open":
-                self._partition.end("fail", cause)
+            if self._partition.state is PartitionState.WRITING and self._state is WriterState.WRITING:
+                self._partition.end(PartitionEvent.FAIL, cause)
+            self._lifecycle.move(WriterEvent.FAIL)
 
     def close(self) -> None:
         """End the writing; a partition that was not finished has failed."""
         self.fail(PenstockError(f"{self} was closed before it was finished"))
-        self._state = "closed"
+        self._lifecycle.move(WriterEvent.CLOSE)
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition of a finished blocking or hybrid partition."""
@@ -129,7 +130,7 @@ class MemoryResultPartitionWriter:
     def fingerprint(self) -> int:
         """A number that depends on what was written and on nothing else; 0 before `finish`."""
         with self._registry.condition:
-            return fingerprint_of(self._partition.ends()) if self._state == "finished" else 0
+            return fingerprint_of(self._partition.ends()) if self._state is WriterState.FINISHED else 0
 
     def take_task_events(self) -> list[tuple[int, bytes]]:
         """The events that readers sent backwards since the last call: subpartition and payload, in order."""
@@ -137,6 +138,10 @@ class MemoryResultPartitionWriter:
             events = list(self._partition.task_events)
             self._partition.task_events.clear()
             return events
+
+    @property
+    def _state(self) -> WriterState:
+        return self._lifecycle.state
 
     def __str__(self) -> str:
         return f"writer of {self._partition.id} of {self._owner.name}"
@@ -165,8 +170,8 @@ class MemoryResultPartitionWriter:
     def _check(self) -> None:
         if self._owner.attempt in self._registry.cancelled:
             raise TaskCancelledError(f"{self}: the task was told to stop")
-        if self._state != "open":
-            raise PenstockError(f"{self} is {self._state}: it takes data between setup and finish")
+        if self._state not in (WriterState.WRITING, WriterState.FAILED):
+            raise PenstockError(f"{self} is {self._state.value}: it takes data between setup and finish")
         if self._partition.state is PartitionState.LOST:
             raise EnvironmentLostError(f"{self}: environment {self._partition.environment} is gone")
         if self._partition.state not in HOLDING_STATES:

@@ -10,7 +10,7 @@ stands in for Spark is this:
   its workers detached (an environment process) stays.
 - A worker that dies is started again under a new attempt until it has died `WORKER_FAILURES` times, as with Spark's
   `spark.task.maxFailures` on a cluster; one that returns is not. A dead executor is replaced then.
-- A cancel kills at once; Spark's does so some seconds later. A part that reads a DataFrame is refused.
+- A cancel kills at once; Spark's does so some seconds later. A Spark job that reads a DataFrame is refused.
 
 Functions come pickled, over a socket pair that only the parent has, and are unpickled in the worker itself.
 """
@@ -35,11 +35,11 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
-from penstock.job.parts import LaunchPart
 
 WORKER_FAILURES = 4
-"""How often one worker may die before its part is given up: Spark's own number."""
+"""How often one worker may die before its Spark job fails: Spark's own number."""
 _SECONDS = 20.0
 _KILLED = -int(signal.SIGKILL)
 
@@ -49,12 +49,12 @@ Ended = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProcessPayload:
-    """What this launcher needs of a submission: how to make the function of a part's workers.
+    """What this launcher needs of a submission: how to make the function of a Spark job's workers.
 
     It is a pickle of a function that is called in each worker with the worker's number and its attempt.
     """
 
-    work: Callable[[JobGraph, LaunchPart], bytes]
+    work: Callable[[JobGraph, SparkJob], bytes]
 
 
 class Executor:
@@ -165,7 +165,7 @@ class ProcessLauncher:
         self._nursery = nursery
         self._lock = threading.Lock()
         self._attempts = itertools.count(1)
-        self._parts: dict[tuple[str, int], _Part] = {}
+        self._launched: dict[tuple[str, SparkJobId], _Launched] = {}
         self.executors = [nursery.start_executor() for _ in range(executors)]
 
     def launch(self, request: LaunchRequest) -> None:
@@ -173,30 +173,30 @@ class ProcessLauncher:
         payload = request.submission.payload
         if not isinstance(payload, ProcessPayload):
             raise TypeError("the submission has no payload for processes")
-        for part in request.parts:
-            running = _Part(self, request, part, payload)
+        for spark_job in request.spark_jobs:
+            running = _Launched(self, request, spark_job, payload)
             with self._lock:
-                self._parts[request.submission.job, part.part] = running
-            threading.Thread(target=running.run, name=f"penstock-part-{part.part}", daemon=True).start()
+                self._launched[request.submission.job, spark_job.id] = running
+            threading.Thread(target=running.run, name=f"penstock-{spark_job.id}", daemon=True).start()
 
-    def cancel(self, job: str, part: int | None = None) -> None:
-        """Kill what is left of a job's workers, or those of one part."""
+    def cancel(self, job: str, spark_job: SparkJobId | None = None) -> None:
+        """Kill what is left of a job's workers, or those of one Spark job."""
         with self._lock:
-            found = [running for (name, number), running in self._parts.items() if name == job]
+            found = [running for (name, number), running in self._launched.items() if name == job]
         for running in found:
-            if part is None or running.part.part == part:
+            if spark_job is None or running.spark_job.id == spark_job:
                 running.cancel()
 
     @property
     def is_idle(self) -> bool:
         """Whether no worker is left; the last ones end a moment after their job."""
         with self._lock:
-            return not self._parts
+            return not self._launched
 
     def close(self) -> None:
         """Forget everything, without waiting; the executors are ended by `close_executors`."""
         with self._lock:
-            self._parts.clear()
+            self._launched.clear()
 
     def close_executors(self) -> None:
         """Kill all executors and their workers; idempotent."""
@@ -213,19 +213,19 @@ class ProcessLauncher:
             executor = min(self.executors, key=lambda executor: executor.load)
             return executor, executor.run(work, number, next(self._attempts), ended)
 
-    def returned(self, job: str, part: int) -> None:
-        """A part is over."""
+    def returned(self, job: str, spark_job: SparkJobId) -> None:
+        """A Spark job is over."""
         with self._lock:
-            self._parts.pop((job, part), None)
+            self._launched.pop((job, spark_job), None)
 
 
-class _Part:
+class _Launched:
     """The workers of one launch; `run` on a thread of its own."""
 
     def __init__(
-        self, launcher: ProcessLauncher, request: LaunchRequest, part: LaunchPart, payload: ProcessPayload
+        self, launcher: ProcessLauncher, request: LaunchRequest, spark_job: SparkJob, payload: ProcessPayload
     ) -> None:
-        self.part = part
+        self.spark_job = spark_job
         self._launcher = launcher
         self._request = request
         self._payload = payload
@@ -243,8 +243,8 @@ class _Part:
         except Exception as failure:  # noqa: BLE001 - the JobMaster must hear of it
             error = f"{type(failure).__name__}: {failure}"
         finally:
-            self._launcher.returned(self._request.submission.job, self.part.part)
-            self._request.returned(self.part.part, error, cancelled)
+            self._launcher.returned(self._request.submission.job, self.spark_job.id)
+            self._request.returned(self.spark_job.id, error, cancelled)
 
     def cancel(self, why: str = "") -> None:
         """Kill the workers; none is started again."""
@@ -254,12 +254,12 @@ class _Part:
                 executor.stop(key)
 
     def _run(self) -> str | None:
-        if self.part.vertex is not None:
+        if self.spark_job.vertex is not None:
             return "a vertex that reads a DataFrame needs Spark"
-        work = self._payload.work(self._request.graph, self.part)
-        failures = dict.fromkeys(self.part.workers, 0)
-        for number in self.part.workers:
-            self._start(work, number)
+        work = self._payload.work(self._request.graph, self.spark_job)
+        failures: dict[int, int] = dict.fromkeys(self.spark_job.workers, 0)
+        for worker in self.spark_job.workers:
+            self._start(work, worker)
         while self._running:
             number, code = self._events.get()
             with self._lock:

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import environment_pids
-from penstock.job.driver import FinishedJob
-from penstock.job.result import JobProgress
-from penstock.network.rendezvous import rendezvous
+from penstock.job.core.result import FinishedJob, JobProgress
+from penstock.link.rendezvous import rendezvous
 from penstock.shuffle import Settings
 from penstock.testing import wait_until
 from penstock.torture import gates as gated

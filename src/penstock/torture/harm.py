@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import environment_pids
-from penstock.network.rendezvous import base_folder
+from penstock.link.rendezvous import base_folder
 
 _GRACE_SECONDS = 15.0
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from penstock.job.result import JobProgress
+from penstock.job.core.result import JobProgress
 from penstock.observe.progress import Progress, ProgressSnapshot, VertexProgress
 from penstock.shuffle.errors import PenstockError
 from penstock.wordcount.files import InputError, TextFiles, find_demo_files, find_files

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.job.result import JobProgress, JobResult
+from penstock.job.core.result import JobProgress, JobResult
 from penstock.wordcount.files import TextFile, TextFiles
 from penstock.wordcount.stages import SINK_SCHEMA, CountsSink, TextSource, read_counts
 from penstock.wordcount.words import SCHEMA, count_words_plainly

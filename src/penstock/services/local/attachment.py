@@ -10,38 +10,52 @@ code forks closes its copies at once, so that the environment still sees the end
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
 import socket
+import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
-from penstock.network.attachment import (
-    EVENT,
-    REQUEST,
-    TARGET,
+from penstock.link.control import carried_error, pack, raise_for_error, unpack
+from penstock.link.frames import (
     FrameReader,
     FrameType,
+    call_frame,
     frame,
+    read_channel,
+    read_event,
+    read_port,
+    read_reply,
     read_segments,
     read_slices,
 )
+from penstock.link.handshake import Handshake, Role
+from penstock.link.numbers import Numbered
+from penstock.link.welcome import Welcome, enter
+from penstock.link.wire import Plain, Request, from_wire, to_wire
 from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start
-from penstock.services.local.welcome import Welcome, authenticate
-from penstock.shuffle.control import pack, raise_for_error, unpack
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, TaskCancelledError
+from penstock.shuffle.errors import (
+    ControlError,
+    EnvironmentLostError,
+    PenstockError,
+    ProtocolError,
+    TaskCancelledError,
+)
 from penstock.shuffle.ids import AttemptId
+
+A = TypeVar("A")
 
 _LOOK_SECONDS = 0.02
 """How often `check_cancelled` looks at the socket: often enough to stop at once, rare enough to cost nothing."""
 _REPORT_SECONDS = 0.5
 _HAND_IN_SECONDS = 10.0
+_PATIENCE_SECONDS = 30.0
 
 
 class Port(Protocol):
@@ -66,11 +80,11 @@ class Port(Protocol):
 class Attachment:
     """One task's attachment; made by `attach`."""
 
-    def __init__(self, connection: socket.socket, welcome: Welcome, folder: Path) -> None:
+    def __init__(self, connection: socket.socket, welcome: Welcome, memory_fd: int, folder: Path) -> None:
         self.environment = welcome.environment
         self.address = welcome.address
         self.rendezvous = str(folder)
-        self.memory = kept_memory.take(welcome)
+        self.memory = kept_memory.take(welcome, memory_fd)
         self._socket = connection
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)
@@ -78,33 +92,38 @@ class Attachment:
         self._sending = threading.Lock()
         self._changed = threading.Condition(threading.RLock())
         self._receiving = False
-        self._broken: EnvironmentLostError | None = None
+        self._broken: PenstockError | None = None
         self._cancel: str | None = None
-        self._ports: dict[int, Port] = {}
-        self._numbers = itertools.count(1)
-        self._replies: dict[int, dict[str, Any]] = {}
+        self._ports: Numbered[Port] = Numbered()
+        self._calls: Numbered[list[Plain]] = Numbered()
         self._next_look = 0.0
         self._next_report = 0.0
         self._closed = False
         _open_attachments.add(self)
 
-    def call(self, method: str, message: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        """Ask the environment (`local.*`) or, through it, the JobMaster; raises what the other side raised.
+    def ask(self, request: Request[A], timeout: float | None = None) -> A:
+        """Ask the environment or, through it, the JobMaster; raises what the other side raised.
 
         Raises ControlError when there is no answer within `timeout` seconds (None: no limit).
         """
-        number = next(self._numbers)
-        self.send(frame(FrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": dict(message)})))
+        replies: list[Plain] = []
+        with self._changed:
+            number = self._calls.add(replies)
         try:
-            self.wait(lambda: number in self._replies, timeout, cancellable=False)
+            self.send(call_frame(number, request.METHOD, to_wire(request)))
+            self.wait(lambda: replies, timeout, cancellable=False)
         except TimeoutError:
-            raise ControlError(f"no answer to {method} within {timeout} s") from None
-        return raise_for_error(self._replies.pop(number))
+            raise ControlError(f"no answer to {request.METHOD} within {timeout} s") from None
+        finally:
+            with self._changed:
+                self._calls.remove(number)
+        answer: A = from_wire(request.ANSWER, raise_for_error(replies.pop()))
+        return answer
 
-    def hand_in(self, method: str, message: Mapping[str, Any]) -> None:
-        """A last call of something that ends. An environment that is gone has given everything back already."""
+    def hand_in(self, request: Request[A]) -> None:
+        """A last request of something that ends. An environment that is gone has given everything back already."""
         with contextlib.suppress(EnvironmentLostError, ControlError):
-            self.call(method, message, _HAND_IN_SECONDS)
+            self.ask(request, _HAND_IN_SECONDS)
 
     def send(self, data: bytes) -> None:
         """Send whole frames; raises EnvironmentLostError when the environment is gone."""
@@ -117,15 +136,13 @@ class Attachment:
 
     def open_port(self, port: Port) -> int:
         """Give a writer or gate its number."""
-        number = next(self._numbers)
         with self._changed:
-            self._ports[number] = port
-        return number
+            return self._ports.add(port)
 
     def close_port(self, number: int) -> None:
         """Forget a writer or gate; frames for it are dropped from now on."""
         with self._changed:
-            self._ports.pop(number, None)
+            self._ports.remove(number)
 
     def wait(self, ready: Callable[[], object], timeout: float | None = None, *, cancellable: bool = True) -> None:
         """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError."""
@@ -211,8 +228,12 @@ class Attachment:
             self._broken = self._lost(None)
             return
         self._reader.received(count)
-        for kind, body in self._reader.frames():
-            self._dispatch(kind, body)
+        try:
+            for kind, body in self._reader.frames():
+                self._take(kind, body)
+        except (PenstockError, struct.error, ValueError) as error:
+            self._broken = ProtocolError(f"the environment {self.environment} broke the protocol: {error}")
+            self._broken.__cause__ = error
 
     def _receive_into(self, target: memoryview, timeout: float | None) -> int | None:
         try:
@@ -225,44 +246,51 @@ class Attachment:
             self._broken = self._lost(error)
             return None
 
-    def _dispatch(self, kind: FrameType, body: memoryview) -> None:
-        if kind is FrameType.DELIVER:
-            for number, _, channel, segment, offset, length in read_slices(body):
-                port = self._ports.get(number)
-                if port is not None:
-                    port.on_slice(channel, segment, offset, length)
-        elif kind is FrameType.GRANT:
-            number, segments = read_segments(body)
-            writer = self._ports.get(number)
-            if writer is not None:
-                writer.on_grant(segments)
-        elif kind is FrameType.STORE:
-            (number,) = REQUEST.unpack_from(body)
-            writer = self._ports.get(number)
-            if writer is not None:
-                writer.on_store(bytes(body[REQUEST.size :]).decode())
-        elif kind is FrameType.CHANNEL_EVENT:
-            number, data_type, channel = EVENT.unpack_from(body)
-            gate = self._ports.get(number)
-            if gate is not None:
-                gate.on_event(channel, data_type, bytes(body[EVENT.size :]))
-        elif kind is FrameType.CHANNEL_ERROR:
-            self._channel_error(body)
-        elif kind is FrameType.REPLY:
-            (request,) = REQUEST.unpack_from(body)
-            self._replies[request] = unpack(bytes(body[REQUEST.size :]))
-        elif kind is FrameType.CANCEL:
-            self._cancel = bytes(body).decode(errors="replace")
+    def _take(self, kind: FrameType, body: memoryview) -> None:
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise ProtocolError(f"a frame of type {kind.name} is not for a task")
+        handler(self, body)
 
-    def _channel_error(self, body: memoryview) -> None:
-        number, _, channel = TARGET.unpack_from(body)
-        gate = self._ports.get(number)
-        if gate is None:
-            return
-        try:
-            raise_for_error(unpack(bytes(body[TARGET.size :])))
-        except Exception as error:  # noqa: BLE001 - this is the carried error, on its way to the gate
-            gate.on_error(channel, error)
+    def _on_deliver(self, body: memoryview) -> None:
+        live = self._ports.live
+        for number, channel, segment, offset, length in read_slices(body):
+            port = live.get(number) or self._ports.get(number)
+            if port is not None:
+                port.on_slice(channel, segment, offset, length)
+
+    def _on_grant(self, body: memoryview) -> None:
+        number, segments = read_segments(body)
+        port = self._ports.get(number)
+        if port is not None:
+            port.on_grant(segments)
+
+    def _on_store(self, body: memoryview) -> None:
+        number, folder = read_port(body)
+        port = self._ports.get(number)
+        if port is not None:
+            port.on_store(folder)
+
+    def _on_channel_event(self, body: memoryview) -> None:
+        number, data_type, channel, payload = read_event(body)
+        port = self._ports.get(number)
+        if port is not None:
+            port.on_event(channel, data_type, payload)
+
+    def _on_channel_error(self, body: memoryview) -> None:
+        number, channel, payload = read_channel(body)
+        port = self._ports.get(number)
+        if port is not None:
+            port.on_error(channel, carried_error(unpack(payload)))
+
+    def _on_reply(self, body: memoryview) -> None:
+        number, answer = read_reply(body)
+        replies = self._calls.get(number)
+        if replies is not None:  # else it came too late
+            replies.append(answer)
+
+    def _on_cancel(self, body: memoryview) -> None:
+        self._cancel = bytes(body).decode(errors="replace")
 
     def _lost(self, error: OSError | None) -> EnvironmentLostError:
         reason = f" ({error})" if error is not None else ""
@@ -272,6 +300,17 @@ class Attachment:
         )
 
 
+_HANDLERS: dict[FrameType, Callable[[Attachment, memoryview], None]] = {
+    FrameType.DELIVER: Attachment._on_deliver,  # noqa: SLF001 - the class's own table of frame handlers
+    FrameType.GRANT: Attachment._on_grant,  # noqa: SLF001
+    FrameType.STORE: Attachment._on_store,  # noqa: SLF001
+    FrameType.CHANNEL_EVENT: Attachment._on_channel_event,  # noqa: SLF001
+    FrameType.CHANNEL_ERROR: Attachment._on_channel_error,  # noqa: SLF001
+    FrameType.REPLY: Attachment._on_reply,  # noqa: SLF001
+    FrameType.CANCEL: Attachment._on_cancel,  # noqa: SLF001
+}
+
+
 def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attachment:
     """Attach this task to its host's environment process, which is started if there is none.
 
@@ -279,8 +318,10 @@ def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attac
     """
     connection = connect_or_start(launch)
     try:
-        welcome = authenticate(connection, launch, attempt)
-        return Attachment(connection, welcome, launch.place().folder)
+        place = launch.place()
+        identity = f"pid {os.getpid()} attempt {attempt if attempt is not None else 'none'}"[:120]
+        handshake = Handshake(Role.CLIENT, launch.secret, identity, str(place.socket))
+        return Attachment(connection, *enter(connection, handshake, _PATIENCE_SECONDS), place.folder)
     except BaseException:
         connection.close()
         raise

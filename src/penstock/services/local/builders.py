@@ -18,7 +18,7 @@ from typing import Protocol
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
-from penstock.network.attachment import ALL
+from penstock.link.frames import ALL
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import LONG, StretchedFile
 from penstock.shuffle.errors import PenstockError

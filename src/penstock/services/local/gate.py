@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.buffer import PayloadFormat
-from penstock.network.attachment import EXTENTS, FILE, TARGET, FrameType, frame, segments_frame
+from penstock.link.calls import CloseGate, OpenGate, ReportMissingFile
+from penstock.link.control import unpack
+from penstock.link.frames import EXTENTS, FILE, FrameType, channel_frame, segments_frame
 from penstock.partition.extent_reader import TOGETHER, ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_index import LAYOUT, HybridRange
@@ -25,7 +27,6 @@ from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
 from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
-from penstock.shuffle.control import unpack
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
 
@@ -64,11 +65,7 @@ class SegmentInputGate:
     def setup(self) -> None:
         """Make the gate known and request the partitions that are known already."""
         self._port = self._attachment.open_port(self)
-        channels = [(each.source.to_wire(), each.subpartition, each.count) for each in self._descriptor.channels]
-        self._attachment.call(
-            "local.open_gate",
-            {"port": self._port, "attempt": self._owner.attempt.to_wire(), "channels": channels},
-        )
+        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
 
     def next(self, timeout: float | None = None) -> Received | None:
         """The next batch or event, or None when every channel has ended."""
@@ -87,11 +84,11 @@ class SegmentInputGate:
 
     def send_task_event(self, channel: int, payload: bytes) -> None:
         """Send an event backwards to the producer of a channel."""
-        self._attachment.send(frame(FrameType.TASK_EVENT, TARGET.pack(self._port, 0, channel) + payload))
+        self._attachment.send(channel_frame(FrameType.TASK_EVENT, self._port, channel, payload))
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
-        self._attachment.send(frame(FrameType.RESUME, TARGET.pack(self._port, 0, channel)))
+        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel))
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
@@ -100,7 +97,7 @@ class SegmentInputGate:
         self._closed = True
         if self._port:
             self._attachment.close_port(self._port)
-            self._attachment.hand_in("local.close_gate", {"port": self._port})
+            self._attachment.hand_in(CloseGate(self._port))
         self._incoming.clear()
         self._ready.clear()
         self._files.clear()
@@ -224,7 +221,7 @@ class SegmentInputGate:
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
         try:
-            self._attachment.call("local.missing_file", {"partition": partition.to_wire(), "cause": str(error)})
+            self._attachment.ask(ReportMissingFile(partition, str(error)))
         except PenstockError as answer:
             return answer
         return error

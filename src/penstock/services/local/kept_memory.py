@@ -17,7 +17,7 @@ import os
 import threading
 
 from penstock.buffer.segments import SegmentMemory
-from penstock.services.local.welcome import Welcome
+from penstock.link.welcome import Welcome
 
 
 class KeptMemory:
@@ -33,16 +33,16 @@ class KeptMemory:
         """From now on what is given back is kept."""
         self._is_kept = True
 
-    def take(self, welcome: Welcome) -> SegmentMemory:
-        """The environment's memory, mapped; takes over the welcome's descriptor. Errors of `SegmentMemory.attach`."""
+    def take(self, welcome: Welcome, memory_fd: int) -> SegmentMemory:
+        """The environment's memory, mapped; takes over its descriptor. Errors of `SegmentMemory.attach`."""
         with self._lock:
             memory, self._memory = self._memory, None
             if memory is not None and self._environment == welcome.environment:
-                os.close(welcome.memory_fd)
+                os.close(memory_fd)
                 return memory
         if memory is not None:
             memory.close()
-        return SegmentMemory.attach(welcome.memory_fd, welcome.segments, welcome.segment_size)
+        return SegmentMemory.attach(memory_fd, welcome.segments, welcome.segment_size)
 
     def give_back(self, environment: str, memory: SegmentMemory) -> None:
         """A task needs it no more: what it still has of it can't be used."""

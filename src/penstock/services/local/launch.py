@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from penstock.network.rendezvous import Rendezvous, rendezvous, sweep
+from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.shuffle.errors import EnvironmentLostError
 from penstock.shuffle.settings import Settings
 

@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from penstock.network.rendezvous import Rendezvous, base_folder, sweep
+from penstock.link.rendezvous import Rendezvous, base_folder, sweep
 
 
 class PrivateFolder:

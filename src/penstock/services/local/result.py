@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import Split
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
@@ -21,6 +22,7 @@ from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.layouts import HashFiles, LayoutWriter
 from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.settings import BlockingSettings
@@ -46,7 +48,7 @@ class BlockingPartitionWriter:
         self._files: LayoutWriter | None = None
         self._sizes: tuple[int, ...] = ()
         self._fingerprint = 0
-        self._state = "created"
+        self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
 
     @property
     def partition(self) -> PartitionId:
@@ -62,18 +64,12 @@ class BlockingPartitionWriter:
         """Register the partition and open its files; raises InsufficientBuffersError where memory is short."""
         settings = self._settings
         layout = layout_of(self._descriptor.partition, settings.hash_max_subpartitions)
-        message = {
-            "attempt": self._owner.attempt.to_wire(),
-            "partition": self.partition.to_wire(),
-            "subpartitions": self.subpartitions,
-            "layout": layout.value,
-            "buffer": settings.sort_buffer,
-        }
-        answer = self._attachment.call("local.open_result", message)
-        self._state = "writing"
-        paths = [Path(path) for path in answer["paths"]]
+        count, buffer = self.subpartitions, settings.sort_buffer
+        opened = self._attachment.ask(OpenFiles(self._owner.attempt, self.partition, count, layout.value, buffer))
+        self._lifecycle.move(WriterEvent.SET_UP)
+        paths = [Path(path) for path in opened.paths]
         # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
-        buffer = int(answer["buffer"]) if layout is Layout.SORT_MERGE else settings.sort_buffer
+        buffer = opened.buffer if layout is Layout.SORT_MERGE else buffer
         options = FileOptions(settings.compression, buffer, settings.reserve)
         self._guarded(lambda: self._begin(layout, paths, options))
 
@@ -116,25 +112,23 @@ class BlockingPartitionWriter:
         """Close the files and make them readable."""
         files = self._writable()
         ends = self._guarded(files.finish)
-        self._state = "finished"
+        self._lifecycle.move(WriterEvent.FINISH)
         self._sizes = tuple(end.bytes for end in ends)
         self._fingerprint = fingerprint_of(ends)
         # Counted once, at the end: asking each small batch for its bytes costs as much as writing it.
         self._metrics.add("rows_out", sum(end.rows for end in ends))
         self._metrics.add("bytes_out", sum(self._sizes))
         self._metrics.add("bytes_stored", files.bytes_on_disk)
-        wire = [(end.rows, end.bytes, end.checksum) for end in ends]
-        self._attachment.call("local.finish_result", {"partition": self.partition.to_wire(), "ends": wire})
+        self._attachment.ask(FinishFiles(self.partition, ends))
 
     def fail(self, cause: BaseException) -> None:
         """Remove the files; readers get ProducerFailedError."""
-        if self._state != "writing":
+        if self._lifecycle.state is not WriterState.WRITING:
             return
-        self._state = "failed"
+        self._lifecycle.move(WriterEvent.FAIL)
         if self._files is not None:
             self._files.abort()
-        message = {"partition": self.partition.to_wire(), "cause": f"{type(cause).__name__}: {cause}"}
-        self._attachment.hand_in("local.fail_result", message)
+        self._attachment.hand_in(FailFiles(self.partition, f"{type(cause).__name__}: {cause}"))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition as stored; empty before `finish`."""
@@ -158,8 +152,8 @@ class BlockingPartitionWriter:
             self._files = HashFiles(paths, schema, self.partition, options)
 
     def _writable(self) -> LayoutWriter:
-        if self._state != "writing" or self._files is None:
-            raise PenstockError(f"{self.partition}: written to while {self._state}")
+        if self._lifecycle.state is not WriterState.WRITING or self._files is None:
+            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
         self._attachment.check_cancelled()
         return self._files
 

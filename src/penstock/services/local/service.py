@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.link.calls import ListOccupying
+from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
 from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.launch import EnvironmentLaunch
@@ -115,17 +117,15 @@ class LocalShuffleEnvironment:
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""
-        self._attachment.call("local.release", {"partitions": [partition.to_wire() for partition in partitions]})
+        self._attachment.ask(ReleasePartitions(tuple(partitions)))
 
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         """The partitions that hold memory or files on this host."""
-        answer = self._attachment.call("local.occupying", {})
-        return [PartitionId.from_wire(tuple(wire)) for wire in answer["partitions"]]
+        return list(self._attachment.ask(ListOccupying()).partitions)
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one."""
-        message = {"consumer": consumer.to_wire(), "descriptor": descriptor.to_wire()}
-        return bool(self._attachment.call("local.update_partition_info", message)["updated"])
+        return self._attachment.ask(UpdatePartitionInfo(consumer, descriptor)).updated
 
     def close(self) -> None:
         """Detach, where this environment made the attachment itself; idempotent."""

@@ -19,14 +19,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
-from penstock.buffer.data_types import BufferSlice
-from penstock.network.attachment import (
+from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
+from penstock.link.frames import (
     ALL,
-    EVENT,
     FINISHED,
-    REQUEST,
     FrameType,
-    frame,
+    SliceRecord,
+    event_frame,
+    port_frame,
     slices_frame,
     stored_frame,
 )
@@ -46,6 +47,7 @@ from penstock.shuffle import (
     PartitionKind,
     ResultPartitionDescriptor,
 )
+from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, TaskCancelledError
 from penstock.shuffle.events import encode_event
 from penstock.shuffle.service import fingerprint_of
@@ -84,11 +86,11 @@ class SegmentPartitionWriter:
         self._broadcast_messages = MessageWriter(codec, self._broadcast_counter, verify)
         self._segments: deque[int] = deque()
         self._task_events: list[tuple[int, bytes]] = []
-        self._pending: list[tuple[int, int, int, int, int, int]] = []
+        self._pending: list[SliceRecord] = []
         self._ends: tuple[EndOfPartition, ...] = ()
         self._error: BaseException | None = None
         self._port = 0
-        self._state = "created"
+        self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
 
     @property
     def partition(self) -> PartitionId:
@@ -103,20 +105,20 @@ class SegmentPartitionWriter:
     def setup(self) -> None:
         """Register the partition and get the first buffers; raises InsufficientBuffersError."""
         self._port = self._attachment.open_port(self)
-        answer = self._attachment.call(
-            "local.open_writer",
-            {
-                "port": self._port,
-                "attempt": self._owner.attempt.to_wire(),
-                "partition": self.partition.to_wire(),
-                "subpartitions": self.subpartitions,
-                "broadcast": self._descriptor.partition.broadcast,
-                "kind": self._kind.label,
-            },
+        partition = self._descriptor.partition
+        opened = self._attachment.ask(
+            OpenWriter(
+                self._port,
+                self._owner.attempt,
+                self.partition,
+                partition.subpartitions,
+                partition.broadcast,
+                partition.kind,
+            )
         )
-        if answer["packed"]:
+        if opened.packed:
             self._builders = SharedSegment(self._take_segment, self._note)
-        self._state = "writing"
+        self._lifecycle.move(WriterEvent.SET_UP)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition; blocks while there is no buffer."""
@@ -146,7 +148,7 @@ class SegmentPartitionWriter:
     def flush(self) -> None:
         """Make everything written so far visible to readers. Any thread."""
         with self._lock:
-            if self._state == "writing":
+            if self._lifecycle.state is WriterState.WRITING:
                 self._commit()
 
     def is_available(self) -> bool:
@@ -173,18 +175,18 @@ class SegmentPartitionWriter:
             ends = tuple(each.merged(self._broadcast_counter).end_of_partition() for each in self._counters)
             for subpartition, end in enumerate(ends):
                 self._send_event(subpartition, end)
-            self._state = "finished"
-            self._attachment.call("local.finish_writer", {"port": self._port})
+            self._lifecycle.move(WriterEvent.FINISH)
+            self._attachment.ask(FinishWriter(self._port))
             self._ends = ends
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
         with self._lock:
-            if self._state != "writing":
+            if self._lifecycle.state is not WriterState.WRITING:
                 return
-            self._state = "failed"
+            self._lifecycle.move(WriterEvent.FAIL)
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._attachment.hand_in("local.fail_writer", {"port": self._port, "cause": text})
+            self._attachment.hand_in(FailWriter(self._port, text))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition of a finished hybrid partition; empty where pipelined."""
@@ -197,12 +199,12 @@ class SegmentPartitionWriter:
     def close(self) -> None:
         """Give back what the writer holds; idempotent."""
         with self._lock:
-            if self._state == "writing":
+            if self._lifecycle.state is WriterState.WRITING:
                 self.fail(TaskCancelledError("the writer was closed before it was finished"))
-            if self._state != "closed":
-                if self._file is not None and self._state != "finished":
+            if self._lifecycle.state is not WriterState.CLOSED:
+                if self._file is not None and self._lifecycle.state is not WriterState.FINISHED:
                     self._file.drop()
-                self._state = "closed"
+                self._lifecycle.move(WriterEvent.CLOSE)
                 self._attachment.close_port(self._port)
                 self._segments.clear()
                 self._builders.drop()
@@ -236,7 +238,7 @@ class SegmentPartitionWriter:
     def _append(self, target: int, message: Message) -> None:
         """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.
 
-        A writer that stores goes on until it has told of what it has stored. One that begins to store gives up its
+        A writer that stores goes on until it has told of what it has stored. One that begins to store lets go of its
         open segments, as nobody can store or forget those.
         """
         if self._kind.is_hybrid and (self._file is None or not self._file.is_under_way):
@@ -270,7 +272,7 @@ class SegmentPartitionWriter:
         if self._segments:
             return
         begin = time.monotonic()
-        self._attachment.send(frame(FrameType.OVERDRAFT, REQUEST.pack(self._port)))
+        self._attachment.send(port_frame(FrameType.OVERDRAFT, self._port))
         try:
             self._attachment.wait(lambda: self._segments or self._error)
         finally:
@@ -279,8 +281,8 @@ class SegmentPartitionWriter:
             raise self._error
 
     def _note(self, target: int, piece: BufferSlice) -> None:
-        flags = FINISHED if piece.finished else 0
-        self._pending.append((self._port, flags, target, piece.segment, piece.offset, piece.length))
+        length = piece.length | FINISHED if piece.finished else piece.length
+        self._pending.append((self._port, target, piece.segment, piece.offset, length))
         self._metrics.add("bytes_out", piece.length)
 
     def _note_stored(self, extents: list[tuple[int, Extent]]) -> None:
@@ -302,11 +304,11 @@ class SegmentPartitionWriter:
 
     def _send_event(self, target: int, event: Event) -> None:
         self._ship()
-        body = EVENT.pack(self._port, 1, target) + encode_event(event)
-        self._attachment.send(frame(FrameType.WRITER_EVENT, body))
+        frame = event_frame(FrameType.WRITER_EVENT, self._port, DataType.EVENT, target, encode_event(event))
+        self._attachment.send(frame)
 
     def _check_writing(self) -> None:
-        if self._state != "writing":
-            raise PenstockError(f"{self.partition}: written to while {self._state}")
+        if self._lifecycle.state is not WriterState.WRITING:
+            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
         if self._error is not None:
             raise self._error

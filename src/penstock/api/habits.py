@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PySpark's users try on a stream and it does not have: a sentence that says what to write instead."""
+
+from __future__ import annotations
+
+_DATAFRAME = "go on with Spark's own behind toDF()"
+
+INSTEAD: dict[str, str] = {
+    "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
+    "writeTo": "write .toDF().writeTo(table)",
+    "writeStream": "streams are batch here: .toDF() gives a DataFrame that Spark can write",
+    "saveAsTable": "write .toDF().write.saveAsTable(name)",
+    "cache": "write .persist(): the rows stay in Penstock's environments until .unpersist()",
+    "checkpoint": "write .persist(), or .writeParquet(path) and readParquet",
+    "localCheckpoint": "write .persist()",
+    "rdd": "write .mapInArrow(fn, schema), which sees whole Arrow batches",
+    "foreach": "write .mapInArrow(fn, schema).run()",
+    "foreachPartition": "write .mapInArrow(fn, schema).run()",
+    "map": "write .mapInArrow(fn, schema) or .withColumn(name, expression)",
+    "flatMap": "write .mapInArrow(fn, schema) or .explode(column)",
+    "transform": "call the function on the stream: fn(stream)",
+    "orderBy": "write .sortBy('column', ascending=True)",
+    "sort": "write .sortBy('column', ascending=True)",
+    "sortWithinPartitions": "write .mapInArrow with pyarrow's sort_by, or .sortBy for a global order",
+    "repartition": "write .rebalance(n), .keyBy('column', numPartitions=n) or penstock.repartition(df, n, 'column')",
+    "repartitionByRange": "write .sortBy('column', numPartitions=n)",
+    "coalesce": "write .rescale(n), which joins neighbouring partitions",
+    "join": "key both sides by what must be equal: left.keyBy('k').join(right.keyBy('k'), how='inner'); "
+    "what is no equality goes into a .filter behind it",
+    "crossJoin": "there is no join without equal keys: .broadcast() a small side, or " + _DATAFRAME,
+    "agg": "write .toOne().agg(...) for one row of all, .groupBy('k').agg(...) for one of each group",
+    "cogroup": "key both sides first: left.keyBy('k').cogroup(right.keyBy('k'))",
+    "applyInArrow": "group first: .groupBy('k').applyInArrow(fn, schema)",
+    "applyInPandas": "group first: .groupBy('k').applyInPandas(fn, schema)",
+    "pivot": "aggregate by both columns, then " + _DATAFRAME,
+    "rollup": "there are no grouping sets: " + _DATAFRAME,
+    "cube": "there are no grouping sets: " + _DATAFRAME,
+    "withWatermark": "there are no windows over event time here: " + _DATAFRAME,
+    "createOrReplaceTempView": "write .toDF().createOrReplaceTempView(name)",
+    "createTempView": "write .toDF().createTempView(name)",
+    "sample": "write .filter over a column of your own, or .mapInArrow(fn, schema)",
+    "intersect": "key both sides by all columns and join with how='left_semi', then .distinct()",
+    "subtract": "key both sides by all columns and join with how='left_anti', then .distinct()",
+    "exceptAll": "key both sides by all columns and join with how='left_anti'",
+    "na": "write .withColumn(name, \"coalesce(name, 0)\") or .filter('name IS NOT NULL')",
+    "fillna": 'write .withColumn(name, "coalesce(name, 0)")',
+    "dropna": "write .filter('name IS NOT NULL')",
+    "stat": "write .toOne().agg(...), or " + _DATAFRAME,
+    "describe": "write .toOne().agg(...), or .toDF().describe()",
+    "summary": "write .toOne().agg(...), or .toDF().summary()",
+    "dtypes": "see .schema, the rows' Arrow schema",
+    "printSchema": "print(stream) shows the columns, .schema is their Arrow schema",
+    "tail": "sort the other way round and take the first: .sortBy('column', ascending=False).take(n)",
+    "toLocalIterator": "write .toDF().toLocalIterator()",
+    "toJSON": "write .toDF().toJSON()",
+    "hint": "mode= and service= of each exchange say how rows travel",
+    "alias": "rename columns: .withColumnRenamed(old, new)",
+    "melt": "write .mapInArrow(fn, schema)",
+    "unpivot": "write .mapInArrow(fn, schema)",
+}
+"""By the name that PySpark's DataFrame or GroupedData has for it."""
+
+
+def missing_attribute(kind: str, name: str, columns: list[str]) -> AttributeError:
+    """The error for a name that a stream does not have."""
+    if name in INSTEAD:
+        return AttributeError(f"a {kind} has no {name!r}: {INSTEAD[name]}")
+    if name in columns:
+        return AttributeError(
+            f"a {kind} has no {name!r}; there is a column of that name: write it as a string, "
+            f"filter('{name} > 0'), or as F.col('{name}')"
+        )
+    return AttributeError(f"a {kind} has no {name!r}")
+
+
+def not_a_condition(verb: str, given: object) -> TypeError:
+    """The error for a Column where names are needed."""
+    return TypeError(
+        f"{verb} takes names of columns, not the condition {given}: it joins rows with equal keys, so key both sides "
+        "by these columns, left.keyBy('a').join(right.keyBy('b'), on=[('a', 'b')]); what is no equality goes into a "
+        ".filter behind it, or both groups to cogroup"
+    )

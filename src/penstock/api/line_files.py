@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text, CSV and JSON lines read by the tasks themselves, as Arrow batches.
+
+A line is a record: files are cut at line ends into pieces of some megabytes, which the tasks share; a compressed file
+(`.gz`, `.bz2`, `.zst`, ...) is one piece. Paths are as for `readParquet`. Types are declared, or found in the first
+piece when the stream is built; a value that does not fit fails the job and names the file.
+
+Limits: UTF-8; a quoted CSV field may hold no line end, as in Spark without multiLine; a carriage return ahead of the
+end of a line is none of it. JSON fields that the schema does not name are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.api.paths import DataFile, PathLike, data_files
+from penstock.shuffle.errors import SchemaError, SettingError
+
+PIECE_BYTES = 8 << 20
+_READ_BYTES = 1 << 20
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
+
+
+class LineFormat(Protocol):
+    """How lines become rows; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+
+    @property
+    def skips_first(self) -> bool:
+        """Whether the first line of a file is no row."""
+
+    def rows(self, lines: bytes) -> pa.RecordBatch:
+        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of one file: the lines that begin in them."""
+
+    file: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinesSource:
+    """Reads its share of the pieces; picklable."""
+
+    filesystem: pafs.FileSystem
+    files: tuple[DataFile, ...]
+    pieces: tuple[Piece, ...]
+    format: LineFormat
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        return f"{self.format.name} {self.files[0].path}{more}"
+
+    def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
+        """This subtask's pieces: neighbours, so that each file is opened by few."""
+        count = len(self.pieces)
+        for piece in self.pieces[subtask * count // parallelism : (subtask + 1) * count // parallelism]:
+            path = self.files[piece.file].path
+            for lines in self._lines(piece, path):
+                try:
+                    batch = self.format.rows(lines)
+                except pa.ArrowInvalid as error:
+                    raise SchemaError(f"{self.format.name} {path}: {error}") from error
+                if batch.num_rows:
+                    yield batch
+
+    def _lines(self, piece: Piece, path: str) -> Iterator[bytes]:
+        is_first = piece.start == 0
+        for lines in whole_lines(self.filesystem, path, piece):
+            rest = lines
+            if is_first and self.format.skips_first:
+                rest = lines.partition(b"\n")[2]
+            is_first = False
+            if rest:
+                yield rest
+
+
+def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
+    """The files of a path; raises SettingError for what is not there."""
+    filesystem, files = data_files(path, verb)
+    if not files:
+        raise SettingError(f"{verb}: there is no file in {path}")
+    return filesystem, files
+
+
+def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
+    """All files cut into pieces."""
+    found: list[Piece] = []
+    for number, file in enumerate(files):
+        if file.path.endswith(_COMPRESSED):
+            found.append(Piece(number, 0, -1))
+            continue
+        starts = range(0, file.size, PIECE_BYTES)
+        found += [Piece(number, start, min(start + PIECE_BYTES, file.size)) for start in starts]
+    return tuple(found)
+
+
+def first_lines(filesystem: pafs.FileSystem, path: str) -> bytes:
+    """Whole lines from the start of a file: about a megabyte of them, to find types in."""
+    for lines in whole_lines(filesystem, path, Piece(0, 0, -1)):
+        return lines
+    return b""
+
+
+def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterator[bytes]:
+    """The lines that begin in a piece, some whole ones at a time, each with its end.
+
+    A line that begins before the piece belongs to the one before. Whether a piece begins inside a line, the byte
+    ahead of it says.
+    """
+    if piece.end < 0:
+        with filesystem.open_input_stream(path) as stream:
+            yield from _whole(stream, None)
+        return
+    with filesystem.open_input_file(path) as file:
+        if piece.start:
+            file.seek(piece.start - 1)
+            _skip_line(file)
+        yield from _whole(file, piece.end - file.tell())
+
+
+def _skip_line(file: pa.NativeFile) -> None:
+    """Go behind the next line end."""
+    while chunk := file.read(_READ_BYTES):
+        place = chunk.find(b"\n")
+        if place >= 0:
+            file.seek(file.tell() - len(chunk) + place + 1)
+            break
+
+
+def _whole(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
+    """Lines that begin within `left` bytes from here."""
+    held = b""
+    while left is None or left > 0:
+        chunk = file.read(_READ_BYTES)
+        if not chunk:
+            break
+        if left is not None and len(chunk) >= left:
+            # The last line that begins in the piece may end behind it.
+            end = chunk.find(b"\n", left - 1)
+            while end < 0 and (more := file.read(_READ_BYTES)):
+                chunk += more
+                end = chunk.find(b"\n", left - 1)
+            held += chunk if end < 0 else chunk[: end + 1]
+            break
+        left = None if left is None else left - len(chunk)
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield held + chunk[:end]
+            held = chunk[end:]
+        else:
+            held += chunk
+    if held:
+        yield held

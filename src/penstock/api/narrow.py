@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that need no expression: columns renamed and dropped, lists unfolded, the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.api.expressions import Computed, Reading, is_spark_column, projected
+from penstock.api.lineage import OperatorStep, ResourcesStep, Step
+from penstock.graph import Operator
+from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.exchanges import PartitionerSpec, exchange
+from penstock.task.expressions import ColumnRef
+from penstock.task.sorting import Order, SortRows
+from penstock.task.verbs import Explode, Limit, Project, Where
+
+
+def renamed(schema: pa.Schema, names: Mapping[str, str], verb: str) -> Project:
+    """The columns, some under other names."""
+    if not all(isinstance(new, str) for new in names.values()):
+        raise TypeError(f"{verb}: names are strings, not {', '.join(type(new).__name__ for new in names.values())}")
+    reading = Reading(schema, None, verb)
+    columns = [reading.column(name) for name in schema.names]
+    return projected([Computed(_renamed(one.field, names), one.expression) for one in columns], verb)
+
+
+def _renamed(field: pa.Field, names: Mapping[str, str]) -> pa.Field:
+    return field.with_name(names.get(field.name, field.name))
+
+
+def dropped(schema: pa.Schema, columns: Sequence[object]) -> Project:
+    """The columns but these; what is no column is ignored, as in Spark."""
+    names = {_name(column) for column in columns}
+    reading = Reading(schema, None, "drop")
+    return projected([reading.column(name) for name in schema.names if name not in names], "drop")
+
+
+def _name(column: object) -> str:
+    if is_spark_column(column):
+        return str(column).removeprefix("Column<'").removesuffix("'>")
+    if not isinstance(column, str):
+        raise TypeError(f"drop takes names of columns, not {type(column).__name__}")
+    return column
+
+
+def exploded(schema: pa.Schema, column: str, outer: bool) -> Explode:
+    """The operator of `explode`, checked."""
+    field = Reading(schema, None, "explode").column(column).field
+    kind = field.type
+    if pt.is_map(kind):
+        raise SchemaError(f"explode: column {column!r} is a map: make a list of its entries with mapInArrow first")
+    if not (pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
+        raise SchemaError(f"explode: column {column!r} of type {kind} is no list")
+    element = pa.field(column, kind.value_type, kind.value_field.nullable or outer)
+    return Explode(column, outer, schema.set(schema.get_field_index(column), element))
+
+
+def rows_argument(num: object, verb: str) -> int:
+    """A number of rows."""
+    if isinstance(num, bool) or not isinstance(num, int):
+        raise TypeError(f"{verb}: the number of rows must be a whole number, not {num!r}")
+    if num < 0:
+        raise PlanError(f"{verb}: the number of rows must not be negative, but it is {num}")
+    return num
+
+
+def limited(branches: Sequence[Step], schema: pa.Schema, rows: int) -> tuple[int, PartitionerSpec, list[Operator]]:
+    """Rows that each task gives at most, the exchange behind it, and what the one task behind that does.
+
+    The exchange mixes what was sorted, so it is sorted again there: only as many rows as each task gave.
+    """
+    order = _order_of(branches[0]) if len(branches) == 1 else None
+    if order is None:
+        return rows, exchange("to_one"), [Limit(rows)]
+    gone = [key.column for key in order.keys if key.column not in schema.names]
+    if gone:
+        raise PlanError(
+            f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more: "
+            "put limit directly behind sortBy, and the select behind it"
+        )
+    return rows, exchange("to_one"), [SortRows(Order(schema, order.keys), placed=False), Limit(rows)]
+
+
+def _order_of(step: Step) -> Order | None:
+    """The order in which a step gives its rows, looking through verbs that keep it."""
+    while isinstance(step, OperatorStep | ResourcesStep):
+        if isinstance(step, OperatorStep):
+            if isinstance(step.operator, SortRows):
+                return step.operator.order
+            if not isinstance(step.operator, Where | Limit) and not _keeps_columns(step.operator):
+                return None
+        step = step.parent
+    return None
+
+
+def _keeps_columns(operator: Operator) -> bool:
+    """Whether columns that keep their names also keep their values."""
+    return isinstance(operator, Project) and all(
+        (isinstance(expression, ColumnRef) and expression.name == field.name) or field.name not in operator.columns
+        for field, expression in zip(operator.schema, operator.expressions, strict=True)
+    )

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a path means to a reader: a file, a folder, a glob, a list of these, here or behind a URI.
+
+Of a folder all files are read but those with a name, or in a folder with a name, that starts with `_` or `.`.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from penstock.shuffle.errors import SettingError
+
+PathLike = str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file with its size."""
+
+    path: str
+    size: int
+
+
+def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
+    """The file system, and the files with anything in them, each once; raises SettingError for what is not there."""
+    given = [path] if isinstance(path, str | Path) else list(path)
+    if not given:
+        raise SettingError(f"{verb}: the list of paths is empty")
+    found = [_found(str(item), verb) for item in given]
+    filesystem = found[0][0]
+    if any(other != filesystem for other, _ in found):
+        raise SettingError(f"{verb}: all paths must be on one file system")
+    return filesystem, tuple(dict.fromkeys(file for _, files in found for file in files if file.size))
+
+
+def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
+    """The file system of a path or URI, and its path there; of a glob what it matches, which may be nothing."""
+    if "://" in path:
+        filesystem, inner = pafs.FileSystem.from_uri(path)
+        return filesystem, [inner]
+    inner = str(Path(path).expanduser().absolute())
+    if glob.has_magic(inner) and not Path(inner).exists():
+        matches = sorted(glob.glob(inner, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        return pafs.LocalFileSystem(), matches
+    return pafs.LocalFileSystem(), [inner]
+
+
+def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[DataFile]]:
+    filesystem, names = located(path)
+    if not names:
+        raise SettingError(f"{verb}: nothing matches {path}")
+    return filesystem, [file for name in names for file in _files(filesystem, name, path, verb)]
+
+
+def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> list[DataFile]:
+    info = filesystem.get_file_info(inner)
+    if info.type == pafs.FileType.NotFound:
+        raise SettingError(f"{verb}: {shown} does not exist")
+    if info.is_file:
+        return [DataFile(inner, info.size)]
+    entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
+    kept = [DataFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)]
+    return sorted(kept, key=lambda file: file.path)
+
+
+def _is_data(folder: str, name: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in Path(name).relative_to(folder).parts)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every row that a bench can report: its label, what it means, and the section of the page it stands in.
+
+An outcome has a row of this catalogue and no text of its own, so each figure has a meaning, and no label stands for
+two of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the benchmark page: a heading, and how its rows are measured."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: `meaning` says what runs and what the figure is."""
+
+    label: str
+    meaning: str
+    section: Section
+
+
+BESIDE_SPARK = Section(
+    "Beside Spark's own shuffle",
+    "Both sides run the same Python functions on the same rows in one warm session, in turns, and both answers are "
+    "checked. A figure is the median of whole actions, from the call to the last row in the driver. Spark has the "
+    "settings that suit it best here, and that one of 2, 4 and 8 shuffle partitions (in brackets) with which it was "
+    "fastest on a tenth of the rows. *Times* says how many times faster Penstock is.",
+)
+WIDE = Section(
+    "Blocking exchanges of many subpartitions",
+    "Two tasks make the rows in memory and write a blocking partition each, eight tasks read ranges of subpartitions "
+    "and count. A figure is the median of whole jobs, without the start of the session.",
+)
+HYBRID = Section(
+    "Hybrid exchanges beside blocking ones",
+    "The modes run in turns in one session, so compare within this table only: the times of one mode differ more "
+    "between two sessions than the modes do within one.",
+)
+ENVIRONMENT = Section(
+    "Memory of an environment process",
+    "The most that the environment process holds by itself while rows made in memory go through a pipelined "
+    "exchange. The shared pool (`spark.penstock.network.memory`) is not counted.",
+)
+LATENCY = Section(
+    "Latency",
+    "A source gives one row, waits five milliseconds, gives the next one. `spark.penstock.network.flushTimeout` is "
+    "a millisecond. A figure is the time from the function that gives the row to the function that gets it.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY)
+"""In the order of the page."""
+
+PIPELINED = Row(
+    "exchange by an integer, pipelined",
+    "Tasks read Parquet files and send each row to one of four others by a random 64-bit key; those count. "
+    "A row has 32 bytes: two integers and two doubles.",
+    BESIDE_SPARK,
+)
+BLOCKING = Row(
+    "exchange by an integer, blocking",
+    "The same rows. The counting tasks start when the reading ones have written everything to files.",
+    BESIDE_SPARK,
+)
+GROUPS = Row(
+    "groupBy().applyInArrow",
+    "The same rows, grouped by a key of 2,000 values; a Python function gives the mean of each group.",
+    BESIDE_SPARK,
+)
+STRINGS = Row(
+    "exchange by a string",
+    "Rows of a key of 12 characters, a number and a text of 64 characters, sent by the key.",
+    BESIDE_SPARK,
+)
+DATAFRAME = Row(
+    "groupBy().applyInArrow of a DataFrame",
+    "The groups again, but a DataFrame of the JVM is the source on both sides, so that all rows leave the JVM first.",
+    BESIDE_SPARK,
+)
+SLOPE = Row(
+    "exchange alone",
+    "Rows are made in memory once and sent again and again. The rate is the slope of the time over four sizes (of "
+    "Spark over the two smallest), so the cost of starting a job is not in it.",
+    BESIDE_SPARK,
+)
+FEW_ROWS = Row(
+    "a whole action on few rows",
+    "The exchange by an integer with a thousand rows: what a job costs before its first row.",
+    BESIDE_SPARK,
+)
+WORDS = Row(
+    "word count, Spark's in the JVM",
+    "Penstock counts the words of this Python's text and source files in Python. Spark's side has no Python stage: "
+    "it splits and counts in the JVM, and reads the same text joined to a few files.",
+    BESIDE_SPARK,
+)
+HYBRID_ALL = Row(
+    "exchange by an integer, hybrid, memory for all rows",
+    "The exchange by an integer with a network memory of twice the rows' bytes: nothing has to be stored meanwhile.",
+    BESIDE_SPARK,
+)
+HYBRID_TENTH = Row(
+    "exchange by an integer, hybrid, memory for a tenth",
+    "The same with a network memory of a tenth of the rows' bytes: the producers store the rest.",
+    BESIDE_SPARK,
+)
+
+WIDE_FEW = Row("8 subpartitions", "Hash files: the time to compare the others with.", WIDE)
+WIDE_MANY = Row(
+    "1,000 subpartitions, sort-merge", "The writers sort into one file each; each reader takes a range of 125.", WIDE
+)
+WIDE_MANY_MEMORY = Row(
+    "1,000 subpartitions, sort-merge: memory",
+    "The most that all Python workers together held beyond what they had before the job.",
+    WIDE,
+)
+WIDE_MANY_FILES = Row(
+    "1,000 subpartitions, sort-merge: open files", "The most at once, of all workers together.", WIDE
+)
+WIDE_MANY_WRITES = Row("1,000 subpartitions, sort-merge: write calls", "Of all workers together, in one job.", WIDE)
+WIDE_TWICE = Row("1,000 subpartitions, sort-merge, twice the rows", "The time should double.", WIDE)
+WIDE_TWICE_MEMORY = Row(
+    "1,000 subpartitions, sort-merge, twice the rows: memory", "It should not grow with the rows.", WIDE
+)
+WIDE_HASH = Row("1,000 subpartitions, hash", "The writers keep a file for each subpartition open.", WIDE)
+WIDE_HASH_MEMORY = Row("1,000 subpartitions, hash: memory", "The same of the hash writers' job.", WIDE)
+WIDE_HASH_FILES = Row("1,000 subpartitions, hash: open files", "A file for each subpartition and writer.", WIDE)
+WIDE_HASH_WRITES = Row("1,000 subpartitions, hash: write calls", "Each block is a write of its own.", WIDE)
+WIDE_STORED = Row(
+    "1,000 subpartitions, sort-merge: bytes on disk over bytes of rows",
+    "Heads, padding and the index make the difference.",
+    WIDE,
+)
+LITTLE_MEMORY = Row(
+    "1,000 subpartitions in 64 MB of network memory", "Sort-merge where a writer gets a small sort buffer.", WIDE
+)
+LITTLE_MEMORY_TASKS = Row(
+    "1,000 subpartitions in 64 MB of network memory: memory", "The most that all workers together held.", WIDE
+)
+
+MODES = ("hybrid", "hybrid_selective", "blocking")
+MEMORIES = {
+    "all": "a network memory of twice the rows' bytes",
+    "a tenth": "a network memory of a tenth of the rows' bytes",
+}
+"""How much of the rows the network memory has room for, and what that means."""
+MODE_ROWS = {
+    (mode, share): Row(
+        f"{mode}, memory for {share}",
+        f'The exchange by an integer, in `mode="{mode}"`, with {meaning}.',
+        HYBRID,
+    )
+    for share, meaning in MEMORIES.items()
+    for mode in MODES
+}
+_OVERLAP = "Three exchanges one behind the other; the stages wait for each batch as for a service that they call"
+OVERLAP_ROWS = {
+    "blocking": Row("a slow middle stage, blocking", f"{_OVERLAP}. The stages' times add up.", HYBRID),
+    "hybrid": Row("a slow middle stage, hybrid", f"{_OVERLAP}. The stages overlap.", HYBRID),
+}
+OVERLAP_MEMORY_ROWS = {
+    mode: Row(f"{row.label}: environment's memory", "The most beside its shared pool.", HYBRID)
+    for mode, row in OVERLAP_ROWS.items()
+}
+
+ENVIRONMENT_ROWS = (
+    Row("few rows", "Through the exchange in one job.", ENVIRONMENT),
+    Row("eight times the rows", "The environment should hold no more.", ENVIRONMENT),
+)
+
+_WAY = "From one Python function to the next, through one writer, the environment and one gate"
+LATENCY_ROWS = {
+    1: (
+        Row("one row, one exchange: median", f"{_WAY}.", LATENCY),
+        Row("one row, one exchange: 99 %", "One row in a hundred takes longer.", LATENCY),
+    ),
+    2: (
+        Row("one row, two exchanges: median", f"{_WAY}, twice.", LATENCY),
+        Row("one row, two exchanges: 99 %", "One row in a hundred takes longer.", LATENCY),
+    ),
+}
+"""By number of exchanges: the row of the median, and of the 99th percentile."""
+
+IN_README = (PIPELINED, BLOCKING, HYBRID_TENTH, GROUPS, FEW_ROWS)
+"""The five rows that the README shows."""

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoint coordinator of one streaming query, as a sans-I/O core.
+
+A checkpoint is triggered at the heads (running tasks with no running task in front of them), acknowledged by every
+task that runs, stored (its metadata last), and then complete: sinks commit. Or it ends before: a task declines it, it
+expires, a newer one completes first, or the query restarts. Each call is one event; it returns what is to be done, in
+order. `now` is a clock's seconds and never goes back.
+
+Rules
+- Checkpoint numbers grow for ever, over restarts too: a late word of an old one finds nothing and is dropped.
+- A task that has handled the end of its data takes part in one more checkpoint, which is triggered at once, and goes
+  when that one is complete. One that has gone is "finished" in every later checkpoint. If it goes while one is under
+  way that it has not acknowledged, the tasks behind it may be heads now, and are told.
+- Periodic checkpoints keep `min_pause` seconds after the end of the last one; those that somebody asked for do not.
+  Not more than `max_concurrent` are under way; what is asked for meanwhile is joined into the next one.
+- A checkpoint fails once, and counts if it is newer than the last completed one; more failures in a row than
+  tolerated fail the query. A checkpoint that was subsumed, or given up for a restart, has not failed.
+- While its metadata is being written nobody can tell whether a checkpoint exists, so nothing gives it up then, and
+  the query does not restart before `is_settled`.
+- Memory: one entry for each task of each checkpoint under way, and the retained completed ones. Nothing grows with
+  the number of checkpoints or of restarts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.checkpoint import decisions as do
+from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
+
+Task = Hashable
+"""Whatever names a subtask: it is only compared."""
+Heads = Callable[[Collection[Task]], Iterable[Task]]
+"""Of a query some of whose tasks have finished: those that run and have no running task in front of them."""
+
+FAILED_PAUSE = 1.0
+"""Seconds between a checkpoint that failed and the next one that ended tasks wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """When checkpoints are taken; seconds. `interval` None: only when somebody asks."""
+
+    interval: float | None = None
+    timeout: float = 600.0
+    min_pause: float = 0.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    retained: int = 1
+    alignment: Alignment = Alignment.ALIGNED
+
+
+class _Phase(Enum):
+    COLLECTING = "collecting"
+    STORING = "storing"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """One checkpoint under way. `missing` are the tasks that have not acknowledged it."""
+
+    number: int
+    triggered: float
+    missing: set[Task]
+    calls: tuple[int, ...]
+    finished: set[Task]
+    waiting: frozenset[Task] = frozenset()
+    heads: set[Task] = field(default_factory=set)
+    handles: dict[Task, object] = field(default_factory=dict)
+    phase: _Phase = _Phase.COLLECTING
+
+
+class CheckpointCoordinator:
+    """The checkpoints of one query over all its attempts. `heads` knows the query's graph."""
+
+    def __init__(self, options: CheckpointOptions, heads: Heads, first: int = 1) -> None:
+        self._options = options
+        self._heads = heads
+        self._next = first
+        self._tasks: frozenset[Task] = frozenset()
+        self._finished: set[Task] = set()
+        self._waiting: set[Task] = set()
+        """Tasks that have handled the end of their data, and go with the next checkpoint they take part in."""
+        self._pending: dict[int, _Pending] = {}
+        self._completed: deque[int] = deque()
+        self._asked: list[int] = []
+        self._due: float | None = None
+        self._last_end = self._last_failure = float("-inf")
+        self._failures = 0
+        self._is_failed = False
+
+    @property
+    def latest_completed(self) -> int | None:
+        """The newest checkpoint that a recovery may start from."""
+        return self._completed[-1] if self._completed else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no metadata is being written, so that `latest_completed` is what a recovery begins with."""
+        return all(pending.phase is _Phase.COLLECTING for pending in self._pending.values())
+
+    @property
+    def pending(self) -> list[int]:
+        """The checkpoints under way, oldest first."""
+        return list(self._pending)
+
+    # --- the query's tasks
+
+    def running(self, tasks: Iterable[Task], now: float, finished: Iterable[Task] = ()) -> list[do.Decision]:
+        """All tasks of an attempt of the query run (or had `finished` in the checkpoint it began with)."""
+        if not self.is_settled:
+            raise ValueError("a query can't restart while the metadata of a checkpoint is being written")
+        self._tasks = frozenset(tasks)
+        self._finished = set(finished)
+        self._waiting.clear()
+        self._due_from(now)
+        return self._advance(now)
+
+    def interrupted(self, cause: str, now: float) -> list[do.Decision]:
+        """The attempt is over: what is being collected is given up, uncounted, and what was asked for is kept."""
+        decisions: list[do.Decision] = []
+        for pending in [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]:
+            self._asked.extend(pending.calls)
+            decisions += self._drop(pending, cause, now)
+        self._tasks = frozenset()
+        self._due = None
+        return decisions
+
+    def closed(self, cause: str, now: float) -> list[do.Decision]:
+        """The query is over: as `interrupted`, and whoever asked is told."""
+        decisions = self.interrupted(cause, now)
+        decisions += [do.Answer(call, None, cause) for call in self._asked]
+        self._asked.clear()
+        return decisions
+
+    def data_ended(self, task: Task, now: float) -> list[do.Decision]:
+        """A task has handled the end of its data, and waits for a checkpoint that holds its last state."""
+        if task in self._tasks and task not in self._finished:
+            self._waiting.add(task)
+        return self._advance(now)
+
+    def task_finished(self, task: Task, now: float) -> list[do.Decision]:
+        """A task has gone, well, after the checkpoint that held its last state."""
+        if task not in self._tasks or task in self._finished:
+            return []
+        self._finished.add(task)
+        self._waiting.discard(task)
+        decisions: list[do.Decision] = []
+        for pending in [each for each in self._pending.values() if task in each.missing]:
+            pending.missing.discard(task)
+            pending.finished.add(task)
+            decisions += self._tell_heads(pending) + self._settle(pending)
+        return decisions + self._advance(now)
+
+    # --- triggers
+
+    def asked(self, call: int, now: float) -> list[do.Decision]:
+        """Somebody wants a checkpoint now; the answer carries the call's number."""
+        self._asked.append(call)
+        return self._advance(now)
+
+    def time_passed(self, now: float) -> list[do.Decision]:
+        """A wake-up that was asked for has come, or any other moment."""
+        decisions: list[do.Decision] = []
+        for pending in list(self._pending.values()):
+            if pending.phase is _Phase.COLLECTING and now >= pending.triggered + self._options.timeout:
+                waited = f"it expired after {self._options.timeout:g} s: {_missing(pending)}"
+                decisions += self._fail(pending, waited, now)
+        return decisions + self._advance(now)
+
+    # --- what becomes of a checkpoint
+
+    def acknowledged(self, number: int, task: Task, handle: object, now: float) -> list[do.Decision]:
+        """A task's snapshot is stored; `handle` says where. Late and doubled words change nothing."""
+        pending = self._pending.get(number)
+        if pending is None or task not in pending.missing:
+            return [] if pending is not None else [do.DiscardHandle(number, handle)]
+        pending.missing.discard(task)
+        pending.handles[task] = handle
+        return self._settle(pending)
+
+    def declined(self, number: int, task: Task, cause: str, now: float) -> list[do.Decision]:
+        """A task took no snapshot."""
+        pending = self._pending.get(number)
+        if pending is None or task not in pending.missing:
+            return []
+        return self._fail(pending, f"{task} declined it: {cause}", now)
+
+    def stored(self, number: int, now: float) -> list[do.Decision]:
+        """The metadata is there: the checkpoint is complete."""
+        pending = self._pending.pop(number, None)
+        if pending is None:
+            return [do.Discard(number)]
+        self._failures = 0
+        self._last_end = now
+        self._waiting -= pending.waiting
+        if self._completed and self._completed[-1] > number:
+            return [do.Discard(number), *self._answered(pending, number), *self._advance(now)]
+        decisions: list[do.Decision] = [do.Complete(number), *self._answered(pending, number)]
+        for older in [each for each in self._pending.values() if each.number < number]:
+            if older.phase is _Phase.COLLECTING:
+                decisions += self._drop(older, f"checkpoint {number} completed first", now)
+                decisions += self._answered(older, number)
+        self._completed.append(number)
+        while len(self._completed) > self._options.retained:
+            decisions.append(do.Discard(self._completed.popleft()))
+        return decisions + self._advance(now)
+
+    def store_failed(self, number: int, cause: str, now: float) -> list[do.Decision]:
+        """The metadata could not be written."""
+        pending = self._pending.get(number)
+        return [] if pending is None else self._fail(pending, f"it could not be stored: {cause}", now)
+
+    def restored(self, numbers: Iterable[int]) -> None:
+        """Completed checkpoints that an earlier driver left, oldest first; new ones get higher numbers."""
+        self._completed.extend(numbers)
+        if self._completed:
+            self._next = max(self._next, self._completed[-1] + 1)
+
+    def check(self) -> None:
+        """The invariants of this core; raises AssertionError."""
+        for pending in self._pending.values():
+            if pending.missing & pending.handles.keys() or not pending.missing <= self._tasks:
+                raise AssertionError(f"checkpoint {pending.number}: {pending.missing} and {pending.handles.keys()}")
+            if (pending.phase is _Phase.STORING) == bool(pending.missing):
+                raise AssertionError(f"checkpoint {pending.number} is {pending.phase.value}: {_missing(pending)}")
+        if len(self._pending) > self._options.max_concurrent:
+            raise AssertionError(f"{len(self._pending)} checkpoints are under way")
+        if len(self._completed) > max(self._options.retained, 1) or self._next <= max(self._pending, default=0):
+            raise AssertionError(f"completed {self._completed}, next {self._next}, pending {list(self._pending)}")
+
+    # --- inside
+
+    def _advance(self, now: float) -> list[do.Decision]:
+        """Trigger what is due; else say when to look again."""
+        decisions: list[do.Decision] = []
+        if self._may_trigger(now):
+            decisions += self._trigger(now)
+        wake = self._next_wake(now)
+        return [*decisions, do.WakeAt(wake)] if wake is not None else decisions
+
+    def _may_trigger(self, now: float) -> bool:
+        if not self._tasks or self._is_failed or len(self._pending) >= self._options.max_concurrent:
+            return False
+        if not self._tasks - self._finished:
+            return False  # nobody is left to hold anything
+        if self._asked:
+            return True
+        if self._uncovered() and now >= self._last_failure + FAILED_PAUSE:
+            return True
+        return self._due is not None and now >= max(self._due, self._last_end + self._options.min_pause)
+
+    def _trigger(self, now: float) -> list[do.Decision]:
+        number, self._next = self._next, self._next + 1
+        missing = set(self._tasks - self._finished)
+        waiting = frozenset(self._waiting)
+        self._pending[number] = pending = _Pending(
+            number, now, missing, tuple(self._asked), set(self._finished), waiting
+        )
+        self._asked.clear()
+        self._due_from(now)
+        return self._tell_heads(pending)
+
+    def _due_from(self, now: float) -> None:
+        interval = self._options.interval
+        self._due = None if interval is None else now + interval
+
+    def _uncovered(self) -> set[Task]:
+        """Tasks whose last state no checkpoint under way will hold."""
+        return self._waiting.difference(*(pending.waiting for pending in self._pending.values()))
+
+    def _tell_heads(self, pending: _Pending) -> list[do.Decision]:
+        """Trigger at the heads that have not been told."""
+        heads = [task for task in self._heads(self._finished) if task not in pending.heads]
+        if not heads or not pending.missing:
+            return []
+        pending.heads.update(heads)
+        return [
+            do.Trigger(CheckpointBarrier(pending.number, pending.triggered, self._options.alignment), tuple(heads))
+        ]
+
+    def _next_wake(self, now: float) -> float | None:
+        collecting = [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]
+        times = [pending.triggered + self._options.timeout for pending in collecting]
+        if self._tasks and len(self._pending) < self._options.max_concurrent:
+            if self._due is not None:
+                times.append(max(self._due, self._last_end + self._options.min_pause))
+            if self._uncovered():
+                times.append(self._last_failure + FAILED_PAUSE)
+        return min(times, default=None)
+
+    def _settle(self, pending: _Pending) -> list[do.Decision]:
+        if pending.missing:
+            return []
+        pending.phase = _Phase.STORING
+        return [do.Store(pending.number, dict(pending.handles), frozenset(pending.finished))]
+
+    def _fail(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
+        decisions = self._drop(pending, cause, now)
+        decisions += [do.Answer(call, None, cause) for call in pending.calls]
+        self._last_failure = now
+        if not self._completed or pending.number > self._completed[-1]:
+            self._failures += 1
+        if self._failures > self._options.tolerable_failures and not self._is_failed:
+            self._is_failed = True
+            allowed = f"tolerableFailedCheckpoints={self._options.tolerable_failures}"
+            decisions.append(do.FailQuery(f"checkpoint {pending.number} failed ({allowed}): {cause}"))
+        return decisions + self._advance(now)
+
+    def _drop(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
+        self._pending.pop(pending.number, None)
+        self._last_end = now
+        return [do.Abandon(pending.number, cause), do.Discard(pending.number)]
+
+    @staticmethod
+    def _answered(pending: _Pending, number: int) -> list[do.Decision]:
+        return [do.Answer(call, number) for call in pending.calls]
+
+
+def _missing(pending: _Pending) -> str:
+    count = len(pending.missing)
+    some = ", ".join(sorted(map(str, pending.missing))[:3])
+    return f"{count} of {count + len(pending.handles)} tasks have not acknowledged it ({some})"

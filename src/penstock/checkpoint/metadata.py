@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata of a checkpoint: what it consists of, and its bytes.
+
+Layout: magic (8 bytes), version u32, length u64, xxh3 checksum of the body u64, all little-endian; then the body, a
+msgpack map. A reader refuses another magic, a newer version, a wrong length or checksum, each by name. Unknown keys
+of a known version are an error too: to skip what one does not know would restore less than was saved.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+import xxhash
+
+from penstock.checkpoint.errors import CorruptCheckpointError
+
+MAGIC: Final = b"PSTKCKPT"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sIQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A named run of bytes of a part file, with its own checksum (xxh3, 64 bits)."""
+
+    name: str
+    offset: int
+    length: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartHandle:
+    """Where one task's snapshot lies: a file below the location, and its chunks."""
+
+    path: str
+    size: int
+    chunks: tuple[Chunk, ...]
+
+    def chunk(self, name: str) -> Chunk:
+        """The chunk with this name; raises KeyError."""
+        for chunk in self.chunks:
+            if chunk.name == name:
+                return chunk
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMetadata:
+    """A whole checkpoint. `parts` holds a handle for each task, by the task's name (`<operator id>.<subtask>`).
+
+    `parallelism` and `max_parallelism` are by operator id; `hash` names the function that put keys into key groups.
+    """
+
+    number: int
+    triggered: float
+    parts: Mapping[str, PartHandle]
+    finished: tuple[str, ...] = ()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    max_parallelism: int = 0
+    hash: str = ""
+
+
+def encode(metadata: CheckpointMetadata) -> bytes:
+    """The bytes of the metadata file."""
+    body = msgpack.packb(
+        {
+            "number": metadata.number,
+            "triggered": metadata.triggered,
+            "parts": {name: _part_to_wire(part) for name, part in metadata.parts.items()},
+            "finished": list(metadata.finished),
+            "parallelism": dict(metadata.parallelism),
+            "max_parallelism": metadata.max_parallelism,
+            "hash": metadata.hash,
+        }
+    )
+    return _HEAD.pack(MAGIC, VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + bytes(body)
+
+
+def decode(data: bytes, path: str) -> CheckpointMetadata:
+    """Inverse of `encode`; raises CorruptCheckpointError, which names the file."""
+    if len(data) < _HEAD.size:
+        raise CorruptCheckpointError(f"{path} has {len(data)} bytes: it was not written to its end")
+    magic, version, length, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != MAGIC:
+        raise CorruptCheckpointError(f"{path} is not the metadata of a checkpoint: it begins with {magic!r}")
+    if version != VERSION:
+        raise CorruptCheckpointError(f"{path} has format version {version}: this Penstock reads version {VERSION}")
+    if len(body) != length or xxhash.xxh3_64_intdigest(body) != checksum:
+        raise CorruptCheckpointError(f"{path} is damaged: {len(body)} of {length} bytes, or another checksum")
+    try:
+        fields: dict[str, Any] = msgpack.unpackb(body)
+        parts = {name: _part_from_wire(wire) for name, wire in fields.pop("parts").items()}
+        return CheckpointMetadata(parts=parts, finished=tuple(fields.pop("finished")), **fields)
+    except (msgpack.UnpackException, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise CorruptCheckpointError(f"{path} can't be read: {error!r}") from error
+
+
+def _part_to_wire(part: PartHandle) -> tuple[object, ...]:
+    return (part.path, part.size, [(c.name, c.offset, c.length, c.checksum) for c in part.chunks])
+
+
+def _part_from_wire(wire: Any) -> PartHandle:
+    path, size, chunks = wire
+    return PartHandle(str(path), int(size), tuple(Chunk(*chunk) for chunk in chunks))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in a folder of any `pyarrow.fs` file system: complete or absent, checksummed, fenced, swept.
+
+    <location>/owners/...                     who may commit (see `ownership`)
+    <location>/chk-<number>-<epoch>/<task>    one task's snapshot: chunks one after the other
+    <location>/chk-<number>-<epoch>/_metadata what the checkpoint consists of; it exists when this file does
+
+Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
+takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
+read. All calls block on the file system: they belong on a thread of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import xxhash
+from pyarrow import fs
+
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
+from penstock.checkpoint.ownership import Ownership, Stamp
+
+METADATA = "_metadata"
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A checkpoint that is there and can't be restored from, and why."""
+
+    stamp: Stamp
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a recovery begins with: the newest good checkpoint, if any, and the newer ones that are not good."""
+
+    stamp: Stamp | None
+    metadata: CheckpointMetadata | None
+    unusable: tuple[Unusable, ...] = ()
+
+
+class PartStorage:
+    """A task's side: writes and reads parts. `location` is a URI, or a path of this machine."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        try:
+            self._fs, self._root = fs.FileSystem.from_uri(location)
+        except (ValueError, OSError) as error:
+            if "://" in location:
+                raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+            self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
+
+    def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Buffer]]) -> PartHandle:
+        """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts."""
+        path = f"{stamp}/{task}"
+        written: list[Chunk] = []
+        offset = 0
+        self._fs.create_dir(f"{self._root}/{stamp}")
+        with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
+            for name, data in chunks:
+                length = memoryview(data).nbytes
+                stream.write(data)
+                written.append(Chunk(name, offset, length, xxhash.xxh3_64_intdigest(data)))
+                offset += length
+        return PartHandle(path, offset, tuple(written))
+
+    def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
+        """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file."""
+        wanted = part.chunks if names is None else tuple(part.chunk(name) for name in names)
+        try:
+            with self._fs.open_input_file(f"{self._root}/{part.path}") as file:
+                for chunk in wanted:
+                    file.seek(chunk.offset)
+                    data = file.read(chunk.length)
+                    if len(data) != chunk.length or xxhash.xxh3_64_intdigest(data) != chunk.checksum:
+                        raise CorruptCheckpointError(
+                            f"{self.location}/{part.path}: chunk {chunk.name} ({chunk.length} bytes at"
+                            f" {chunk.offset}) is damaged"
+                        )
+                    yield chunk.name, data
+        except FileNotFoundError as error:
+            raise CorruptCheckpointError(f"{self.location}/{part.path} is missing") from error
+
+
+class CheckpointStorage(PartStorage):
+    """The driver's side: claims the location, commits, finds what to restore, removes what is not needed."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self._ownership = Ownership(self._fs, self._root)
+
+    def claim(self) -> Found:
+        """Take the location over, and find the checkpoint to go on from."""
+        self._ownership.claim()
+        found = self.newest()
+        self._ownership.go_on_from(found.stamp)
+        return found
+
+    def stamp(self, number: int) -> Stamp:
+        """What a checkpoint of this owner is called."""
+        return Stamp(number, self._ownership.epoch)
+
+    def commit(self, metadata: CheckpointMetadata) -> Stamp:
+        """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError."""
+        stamp = self.stamp(metadata.number)
+        folder = f"{self._root}/{stamp}"
+        self._fs.create_dir(folder)
+        temporary = f"{folder}/{METADATA}.new"
+        with self._fs.open_output_stream(temporary) as stream:
+            stream.write(encode(metadata))
+        self._ownership.check()
+        self._fs.move(temporary, f"{folder}/{METADATA}")
+        return stamp
+
+    def newest(self) -> Found:
+        """The newest checkpoint of this location's lineage that is whole."""
+        unusable: list[Unusable] = []
+        for stamp in reversed(self._ownership.lineage(self._stamps())):
+            try:
+                metadata = self._metadata(stamp)
+            except FileNotFoundError:
+                continue  # never completed
+            except (CorruptCheckpointError, OSError) as error:
+                unusable.append(Unusable(stamp, str(error)))
+                continue
+            return Found(stamp, metadata, tuple(unusable))
+        return Found(None, None, tuple(unusable))
+
+    def discard(self, stamp: Stamp) -> None:
+        """Remove a checkpoint, its metadata first, so that what is left of it never looks like one."""
+        folder = f"{self._root}/{stamp}"
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{folder}/{METADATA}")
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.delete_dir(folder)
+
+    def sweep(self, keep: Iterable[Stamp]) -> list[Stamp]:
+        """Remove all checkpoints of this and earlier owners but these; returns what was removed."""
+        kept = set(keep)
+        removed = [stamp for stamp in self._stamps() if stamp not in kept and stamp.epoch <= self._ownership.epoch]
+        for stamp in removed:
+            self.discard(stamp)
+        return removed
+
+    def _metadata(self, stamp: Stamp) -> CheckpointMetadata:
+        path = f"{stamp}/{METADATA}"
+        with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
+            metadata = decode(stream.read(), f"{self.location}/{path}")
+        sizes = self._fs.get_file_info([f"{self._root}/{part.path}" for part in metadata.parts.values()])
+        for part, info in zip(metadata.parts.values(), sizes, strict=True):
+            if info.type != fs.FileType.File or info.size != part.size:
+                there = "is missing" if info.type == fs.FileType.NotFound else f"has {info.size} bytes"
+                raise CorruptCheckpointError(f"{self.location}/{part.path} {there}: {part.size} were written")
+        return metadata
+
+    def _stamps(self) -> list[Stamp]:
+        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        stamps = [Stamp.of(info.base_name) for info in found if info.type == fs.FileType.Directory]
+        return sorted(stamp for stamp in stamps if stamp is not None)

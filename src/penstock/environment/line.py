@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an environment says to one attached task: gathered during a turn, sent at its end.
+
+Slices and grants are gathered into one frame each; whatever else is said keeps its place among the slices. When the
+socket takes no more, the rest waits for it, and what comes meanwhile is gathered behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from penstock.environment.turn import Turn
+from penstock.link.control import error_message, pack
+from penstock.link.frames import (
+    FrameType,
+    SliceRecord,
+    channel_frame,
+    event_frame,
+    frame,
+    port_frame,
+    reply_frame,
+    segments_frame,
+    slices_frame,
+)
+from penstock.link.wire import Plain
+
+
+class TaskLine:
+    """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks."""
+
+    def __init__(self, connection: socket.socket, turn: Turn) -> None:
+        self.lost: Callable[[str], None] = _ignore
+        self._socket = connection
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._slices: list[SliceRecord] = []
+        self._grants: dict[int, list[int]] = {}
+        self._unsent = memoryview(b"")
+        self._is_closed = False
+
+    def grant(self, port: int, segment: int) -> None:
+        """Give a writer a segment."""
+        self._grants.setdefault(port, []).append(segment)
+        self._turn.flush(self)
+
+    def store(self, port: int, folder: str) -> None:
+        """Tell a writer where to store what memory can't hold."""
+        self._put(port_frame(FrameType.STORE, port, folder))
+
+    def deliver(self, record: SliceRecord) -> None:
+        """Give a gate a slice."""
+        self._slices.append(record)
+        self._turn.flush(self)
+
+    def event(self, port: int, data_type: int, channel: int, payload: bytes) -> None:
+        """Give a gate an event, in order with its slices."""
+        self._put(event_frame(FrameType.CHANNEL_EVENT, port, data_type, channel, payload))
+
+    def error(self, port: int, channel: int, error: BaseException) -> None:
+        """Tell a gate that a channel can't be read, in order with its slices; or a writer that it can't go on."""
+        self._put(channel_frame(FrameType.CHANNEL_ERROR, port, channel, pack(error_message(error))))
+
+    def cancel(self, cause: str) -> None:
+        """Tell the task to stop."""
+        self._put(frame(FrameType.CANCEL, cause.encode()))
+
+    def reply(self, number: int, answer: Plain) -> None:
+        """Answer a call."""
+        self._put(reply_frame(number, answer))
+
+    def take_turn(self) -> None:
+        """Send what the turn has gathered."""
+        if self._is_closed or len(self._unsent):
+            return
+        self._gather_slices()
+        for port, segments in self._grants.items():
+            self._out.append(segments_frame(FrameType.GRANT, port, segments))
+        self._grants.clear()
+        if self._out:
+            self._unsent = memoryview(b"".join(self._out))
+            self._out.clear()
+            self._send()
+
+    def give_up(self, error: Exception) -> None:
+        """The environment has failed at something for this task: it is not served any more."""
+        self.lost(f"the environment failed at serving it: {error!r}")
+
+    def close(self) -> None:
+        """Send nothing more; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _put(self, whole: bytes) -> None:
+        self._gather_slices()
+        self._out.append(whole)
+        self._turn.flush(self)
+
+    def _gather_slices(self) -> None:
+        if self._slices:
+            self._out.append(slices_frame(FrameType.DELIVER, self._slices))
+            self._slices.clear()
+
+    def _send(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.lost(f"its connection broke: {error}")
+            return
+        self._unsent = self._unsent[sent:]
+        if len(self._unsent):
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._socket.fileno())
+        self._send()
+        if not len(self._unsent):
+            self._turn.flush(self)
+
+
+def _ignore(_: str) -> None:
+    pass

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network memory of one environment, and who may take how much of it.
+
+Pools guarantee what was promised (`penstock.buffer`). What is beyond that is shared here, between the hybrid
+partitions of this host: they keep what they have as long as nobody needs it. When the pool runs low, those that
+hold more than their share let go of it, at the end of the turn; finished ones have no share. As long as a writer
+waits for a segment, there is a turn after each step that may free one. What is lent to readers comes back when they
+like, so all partitions together lend at most half of the memory; what is granted to writers ahead of need is an
+eighth of it at most.
+
+All counters are changed here and nowhere else. One thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.buffer import NetworkBufferPool, SegmentMemory, SegmentReferences
+from penstock.environment.turn import isolate
+
+log = logging.getLogger("penstock.environment")
+
+LOW = 16
+"""The pool is low when less than this part of it is free."""
+LEND_SHARE = 2
+"""What is lent to readers is at most this part of the memory."""
+AHEAD_SHARE = 8
+"""What is granted to writers ahead of need, all together, is at most this part of the memory."""
+
+
+class Holder(Protocol):
+    """A partition that holds memory as long as nobody needs it."""
+
+    @property
+    def held(self) -> int:
+        """Segments it holds, readers' apart."""
+
+    @property
+    def excess(self) -> int:
+        """Segments it holds beyond its share."""
+
+    def relieve(self, segments: int) -> None:
+        """Let go of so many, now or when they are stored."""
+
+    def give_up(self, error: Exception) -> None:
+        """It could not: it has to end."""
+
+
+class Waiting(Protocol):
+    """A writer that is out of segments in the middle of a message."""
+
+    def relieve(self) -> None:
+        """Take a segment that is free, or have one freed."""
+
+    def give_up(self, error: Exception) -> None:
+        """It could not: its session has to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The segments of one environment, the pool that they come from, and who still needs which."""
+
+    segments: SegmentMemory
+    pool: NetworkBufferPool
+    references: SegmentReferences
+
+    @classmethod
+    def of(cls, segments: SegmentMemory) -> HostMemory:
+        """All of these segments, free."""
+        count, size = segments.count, segments.segment_size
+        return cls(segments, NetworkBufferPool(count), SegmentReferences(count, size))
+
+    def figures(self) -> dict[str, float]:
+        """Figures for the heartbeat."""
+        pool = self.pool.statistics()
+        return {
+            "segments_total": pool.total,
+            "segments_in_use": pool.in_use,
+            "segments_guaranteed": pool.guaranteed,
+        }
+
+    def close(self) -> None:
+        """Unmap; idempotent."""
+        self.pool.close()
+        self.segments.close()
+
+
+class MemoryArbiter:
+    """What hybrid partitions may take of a host's memory. `wake` has `relieve` called at the end of the turn."""
+
+    def __init__(self, memory: HostMemory, wake: Callable[[], None]) -> None:
+        self._pool = memory.pool
+        self._references = memory.references
+        self._wake = wake
+        self._low = max(1, memory.pool.total // LOW)
+        self._lent = self._ahead = 0
+        self._holders: dict[Holder, None] = {}
+        self._waiting: dict[Waiting, None] = {}
+
+    @property
+    def lent(self) -> int:
+        """Slices lent to readers."""
+        return self._lent
+
+    @property
+    def held(self) -> int:
+        """Segments with data of hybrid partitions, readers' apart."""
+        return sum(holder.held for holder in self._holders)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether one more slice may go to a reader."""
+        return self._lent < max(1, self._pool.total // LEND_SHARE)
+
+    def lend(self, segment: int) -> None:
+        """A reader gets a reference of its own to a slice of this segment."""
+        self._lent += 1
+        self._references.add(segment)
+
+    def returned(self) -> None:
+        """A reader has given back a slice that it was lent."""
+        self._lent -= 1
+        self.stepped()
+
+    def grant_ahead(self, wanted: int) -> int:
+        """How many more segments a writer that wants so many may have ahead of need; `take_back_ahead` ends that."""
+        more = max(0, min(wanted, self._pool.total // AHEAD_SHARE - self._ahead))
+        self._ahead += more
+        return more
+
+    def take_back_ahead(self, segments: int) -> None:
+        """A writer has no more so many ahead."""
+        self._ahead -= segments
+
+    def hold(self, holder: Holder) -> None:
+        """From now on the holder may be asked to let go of memory."""
+        self._holders[holder] = None
+
+    def drop(self, holder: Holder) -> None:
+        """The holder has ended, or holds no memory any more; idempotent."""
+        self._holders.pop(holder, None)
+
+    def wait(self, writer: Waiting) -> None:
+        """A writer waits for a segment."""
+        self._waiting[writer] = None
+        self._wake()
+
+    def is_waiting(self, writer: Waiting) -> bool:
+        """Whether a writer waits for a segment."""
+        return writer in self._waiting
+
+    def wait_no_more(self, writer: Waiting) -> None:
+        """A writer waits no longer; idempotent."""
+        self._waiting.pop(writer, None)
+
+    def stepped(self) -> None:
+        """Something has changed that may free memory."""
+        if self._waiting:
+            self._wake()
+
+    def relieve(self) -> None:
+        """For writers that wait, and where memory is low, take back what partitions hold beyond their share."""
+        for writer in list(self._waiting):
+            try:
+                writer.relieve()
+            except Exception as error:
+                log.exception("a writer could not be given memory: its session ends")
+                self.wait_no_more(writer)
+                isolate(writer.give_up, error)
+        needed = self._low - self._pool.free
+        if needed <= 0:
+            return
+        for holder in list(self._holders):
+            try:
+                excess = holder.excess
+                if excess > 0:
+                    holder.relieve(min(excess, needed))
+            except Exception as error:
+                log.exception("a partition could not let go of memory: it ends")
+                self.drop(holder)
+                isolate(holder.give_up, error)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where hybrid partitions store: folders, the threads that wait for disks, and the reads for readers elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.environment.folders import Folders
+from penstock.environment.reading import FileReads
+
+THREADS = 2
+"""Orders carried out at a time: one waits for the disk while another is checked."""
+
+Done = Callable[[object, BaseException | None], None]
+
+
+class Storage:
+    """The storage of one environment. `reserve` is the space, in bytes, that a directory keeps free."""
+
+    def __init__(self, folders: Folders, reads: FileReads, reserve: int) -> None:
+        self.folders = folders
+        self.reads = reads
+        self.reserve = reserve
+        self._stored_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-spill")
+        self._is_closed = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """What was stored so far."""
+        return self._stored_bytes
+
+    def note_stored(self, length: int) -> None:
+        """So many bytes were stored, here or by a writer."""
+        self._stored_bytes += length
+
+    def run(self, work: Callable[[], object], done: Done) -> None:
+        """Do something that waits, in a thread; then `done` gets its result or its error, on the loop."""
+        if self._is_closed:
+            return
+        running = self._loop.run_in_executor(self._threads, work)
+        running.add_done_callback(functools.partial(_finish, done))
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do something on the loop, after a time."""
+        self._loop.call_later(seconds, work)
+
+    async def close(self) -> None:
+        """Wait for what is under way, start nothing more; idempotent. Files that are left go with the application."""
+        self._is_closed = True
+        await self._loop.run_in_executor(None, self._threads.shutdown)
+
+
+def _finish(done: Done, running: asyncio.Future[object]) -> None:
+    if running.cancelled():
+        return
+    error = running.exception()
+    done(None if error is not None else running.result(), error)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attached task: what it works on, the ports it has open, and what it gives back at its end."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+
+from penstock.buffer import Holdings
+from penstock.environment.hybrid_port import HybridPort
+from penstock.environment.inputs import GatePort
+from penstock.environment.line import TaskLine
+from penstock.environment.outputs import WriterPort
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+
+log = logging.getLogger("penstock.environment")
+
+
+class AttachedTask:
+    """A task of this host. A worker works on one attempt after the other; `identity` is its own name."""
+
+    def __init__(self, line: TaskLine, holdings: Holdings) -> None:
+        self.line = line
+        self.holdings = holdings
+        self.attempt: AttemptId | None = None
+        self.metrics: dict[str, float] = {}
+        self.writers: dict[int, WriterPort | HybridPort] = {}
+        self.gates: dict[int, GatePort] = {}
+        self.results: set[PartitionId] = set()
+        self.is_cancelled = self.is_gone = False
+        self._identity: AttemptId | None = None
+        self._owners: set[AttemptId] = set()
+        self._is_reported = False
+
+    def begin(self, identity: AttemptId) -> None:
+        """It asks for work, by its own name; a worker is then given an attempt."""
+        self._identity = self.attempt = identity
+        self.metrics = {}
+        self._is_reported = self.is_cancelled = False
+
+    def deployed(self, attempt: AttemptId | None) -> None:
+        """It has got an attempt to work on, or may end."""
+        if attempt is None:
+            self._is_reported = True
+        elif not self.is_gone:
+            self.attempt = attempt
+
+    def finished(self) -> None:
+        """Its attempt has ended: what the JobMaster still says of that one is not for what it does next."""
+        self._is_reported = self.attempt == self._identity
+        self.attempt = self._identity
+        self._owners.clear()
+
+    def owns(self, attempt: AttemptId) -> None:
+        """It opens a port in the name of this attempt."""
+        self._owners.add(attempt)
+
+    def works_on(self, attempt: AttemptId) -> bool:
+        """Whether it works on this attempt."""
+        return attempt == self.attempt or attempt in self._owners
+
+    def cancel(self, cause: str) -> None:
+        """Tell it to stop."""
+        self.is_cancelled = True
+        self.line.cancel(cause)
+
+    def end_session(self, cause: str) -> None:
+        """Serve it no more; what was said to it is sent, and `end` is called for that."""
+        self.line.take_turn()
+        self.line.lost(cause)
+
+    def update(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
+        """Tell its gates of a producer; whether one has waited for it."""
+        gates = [gate for gate in self.gates.values() if gate.attempt == consumer]
+        return sum(gate.update(descriptor) for gate in gates) > 0
+
+    def end(self, cause: str) -> AttemptId | None:
+        """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
+        self.is_gone = True
+        for gate in list(self.gates.values()):
+            _end(gate.close)
+        for writer in list(self.writers.values()):
+            _end(functools.partial(writer.fail, cause))
+        self.holdings.drop_all()
+        return None if self._is_reported else self.attempt
+
+
+def _end(end: Callable[[], None]) -> None:
+    """End one port; a fault in it costs no other its end."""
+    try:
+        end()
+    except Exception:
+        log.exception("a port could not be ended cleanly")

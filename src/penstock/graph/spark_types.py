@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's own name of a column's type, where the Arrow type does not tell it.
+
+Some of Spark's types share one Arrow type: strings of any collation, `interval hour` and `interval day to second`,
+`time(3)` and `time(6)`. The metadata of a field in a plan's schema then has Spark's name, also of fields inside
+lists, maps and structs, and a DataFrame made of the stream has that type again. Rows know nothing of it, and Arrow
+compares schemas without it.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SPARK_TYPE = b"SPARK::type"
+"""The key of the metadata."""
+
+_COLLATED = "string collate "
+_BINARY = "UTF8_BINARY"
+
+
+def spark_type(field: pa.Field) -> str | None:
+    """Spark's name of a field's type, where the Arrow type does not tell it."""
+    found = (field.metadata or {}).get(SPARK_TYPE)
+    return None if found is None else str(found.decode())
+
+
+def with_spark_type(field: pa.Field, name: str | None) -> pa.Field:
+    """The field with Spark's name of its type; unchanged without one."""
+    return field if name is None else field.with_metadata({**(field.metadata or {}), SPARK_TYPE: name.encode()})
+
+
+def collated(collation: str) -> str | None:
+    """Spark's name of strings of this collation; None for the one that compares bytes."""
+    return None if collation.upper() == _BINARY else f"{_COLLATED}{collation.upper()}"
+
+
+def collation_of(field: pa.Field) -> str | None:
+    """The collation of a field's strings, or of those inside it; None where they compare by their bytes."""
+    own = spark_type(field)
+    if own is not None and own.startswith(_COLLATED):
+        return own.removeprefix(_COLLATED)
+    return next(filter(None, map(collation_of, _children(field.type))), None)
+
+
+def same_columns(one: pa.Schema, other: pa.Schema) -> bool:
+    """Whether two schemas have the same names and types, Spark's names of types included."""
+    return bool(one.names == other.names and one.types == other.types) and _names(list(one)) == _names(list(other))
+
+
+def _names(fields: list[pa.Field]) -> list[object]:
+    return [(spark_type(field), _names(_children(field.type))) for field in fields]
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attempts of one job's subtasks: who runs what, what each was told, how each ended.
+
+An exception of the user's code most often comes again, so it is tried again only as often as the settings say. What a
+task could not read is lost, whatever its service says; the task and the producer run again. A task that says unasked
+that it was cancelled was stopped by Spark, which will say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.graph.execution_state import ExecutionEvent
+from penstock.graph.failover import Place
+from penstock.graph.job_graph import RESULT_EDGE
+from penstock.job.core import decisions as so
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.briefings import Briefings
+from penstock.job.core.deployments import Deployments
+from penstock.job.core.failure import Rank, rank_of
+from penstock.job.core.questions import Questions
+from penstock.job.core.refusals import too_late
+from penstock.job.core.stages import Stages
+from penstock.job.core.states import Phase
+from penstock.job.core.subtask import Subtask
+from penstock.job.core.subtasks import Subtasks
+from penstock.job.core.topology import JobTopology
+from penstock.job.core.widths import Widths
+from penstock.shuffle import AttemptId, PartitionId
+from penstock.shuffle.errors import PenstockError, StaleError
+
+_NEVER_ENDED = "its Spark job returned, but the task never reported its end"
+
+
+class Attempts:
+    """Changes the subtasks; others only read them."""
+
+    def __init__(
+        self,
+        submitted: events.JobSubmitted,
+        topology: JobTopology,
+        subtasks: Subtasks,
+        stages: Stages,
+        phase: Phase,
+    ) -> None:
+        self.briefings = Briefings(topology, subtasks)
+        self.deployments = Deployments(topology, subtasks, stages, self.briefings, phase)
+        self.questions = Questions(topology, subtasks)
+        self._widths = Widths(topology, submitted.slots_total, submitted.target_bytes)
+        self._user_errors = submitted.restart.user_errors
+        self._topology = topology
+        self._subtasks = subtasks
+        self._stages = stages
+        self._phase = phase
+
+    def open_region(self, opened: so.OpenRegion) -> None:
+        """Its subtasks are there from now on."""
+        for number in self._stages.regions[opened.region].vertices:
+            self._widths.choose(self._topology.graph.vertex(number))
+            self._subtasks.open(self._topology.graph.vertex(number))
+
+    def ask(self, event: events.ProducersAwaited) -> Iterator[so.Decision]:
+        """A consumer asks whether the end of its inputs is real."""
+        subtask = self._subtasks.current(event.attempt)
+        if subtask is None or subtask.is_ended or not self._phase.is_active:
+            yield do.AnswerProducers(event.call, event.attempt, self._too_late(event.attempt))
+        else:
+            yield from self.questions.ask(event.call, event.attempt)
+
+    # --- how they end
+
+    def finished(self, event: events.TaskFinished) -> Iterator[so.Decision]:
+        """A task reports its end."""
+        yield so.LetOff(event.attempt)
+        subtask = self._subtasks.current(event.attempt)
+        if subtask is None or subtask.is_ended:
+            return
+        subtask.metrics = dict(event.metrics)
+        yield so.Record("task_finished", f"{event.attempt} {event.state}")
+        if event.state == "FINISHED" and subtask.deployed:
+            yield from self._end_well(subtask, event)
+        elif event.state == "CANCELED":
+            yield from self._end_cancelled(subtask, event)
+        else:
+            yield from self._end_badly(subtask, event)
+
+    def _end_well(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+        self._subtasks.step(subtask, ExecutionEvent.FINISH)
+        if not subtask.is_finished:
+            return  # it was told to stop, and was faster
+        self._subtasks.finish(subtask)
+        wrong = self._widths.add(subtask.place, event.sizes)
+        if wrong:
+            yield so.FailForGood(f"{subtask.title}: {wrong}")
+        elif self._phase.is_active:
+            for edge in subtask.outputs:
+                yield from self.briefings.announce(subtask, edge)
+            before, now = subtask.known, dict(event.fingerprints)
+            subtask.known = now
+            other = tuple(edge for edge in now if edge != RESULT_EDGE and before.get(edge, now[edge]) != now[edge])
+            if other:
+                yield so.CompareReaders(subtask.place, other, subtask.title)
+
+    def _end_cancelled(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+        self._subtasks.stop(subtask)
+        yield from self._hang_up(subtask)
+        if self._phase.is_active:
+            self._subtasks.halt(subtask)
+            cause = f"{subtask.title} was cancelled: {event.error or 'no reason given'}"
+            yield so.AwaitReason(subtask.place, cause)
+
+    def _end_badly(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+        yield from self._mark_lost(subtask)
+        rank = rank_of(event.error_type)
+        cause = f"{subtask.title} failed: {event.error or 'no reason given'}"
+        if event.lost is not None:
+            yield so.Unreadable(event.lost, cause)
+        elif rank is Rank.CAUSE:
+            subtask.user_errors += 1
+        if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
+            yield so.FailForGood(cause, rank)
+        else:
+            yield so.Fail(frozenset({subtask.place}), cause, rank)
+
+    def orphan(self, orphan: so.Orphan) -> Iterator[so.Decision]:
+        """Nobody works on an attempt any more."""
+        subtask = self._subtasks.current(orphan.attempt)
+        if subtask is not None and not subtask.is_ended:
+            yield so.Record("task_lost", str(orphan.attempt))
+            yield from self._mark_lost(subtask)
+            launched = subtask.round if subtask.vertex.is_bound else orphan.launched
+            yield so.Fail(frozenset({subtask.place}), f"{subtask.title} {orphan.cause}", Rank.LOSS, launched)
+
+    def orphan_many(self, orphans: so.OrphanMany) -> Iterator[so.Decision]:
+        """A Spark job of workers is over; whoever worked there is lost."""
+        found = [subtask for attempt in orphans.attempts if (subtask := self._subtasks.current(attempt)) is not None]
+        lost = [subtask for subtask in found if not subtask.is_ended]
+        for subtask in lost:
+            if subtask.attempt is not None and subtask.deployed:
+                # Spark kills its process some seconds later, and that one may still write.
+                yield do.CancelTask(subtask.environment, subtask.attempt, "its Spark job is over")
+            yield from self._mark_lost(subtask)
+        places, launched, missing = frozenset(s.place for s in lost), orphans.launched, orphans.missing
+        if orphans.error is not None and not orphans.own:
+            cause = f"the Spark job of the tasks failed: {orphans.error}"
+            yield so.Fail(places, cause, Rank.ECHO, launched, explains=True, missing=missing)
+        elif lost:
+            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CAUSE, launched, explains=True)
+        elif missing and not orphans.own:
+            cause = f"the Spark job of the tasks returned, but {missing} of its tasks never came"
+            yield so.Fail(places, cause, Rank.ECHO, launched, missing=missing)
+
+    def confirm_frame(self, confirmed: so.ConfirmFrame) -> Iterator[so.Decision]:
+        """A DataFrame's Spark job has returned well: subtasks that never came have no rows."""
+        vertex = confirmed.vertex
+        open_ = [subtask for subtask in self._subtasks.of(vertex) if not subtask.is_ended]
+        lost = [subtask for subtask in open_ if subtask.attempt is not None]
+        if lost:
+            for subtask in lost:
+                yield from self._mark_lost(subtask)
+            places = frozenset(subtask.place for subtask in open_)
+            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CAUSE, lost[0].round)
+            return
+        for subtask in open_:
+            self._subtasks.skip(subtask)
+            yield from self.briefings.announce_empty(subtask)
+        self._subtasks.confirmed.add(vertex)
+        yield so.Record("producers_confirmed", f"DataFrame {self._topology.graph.vertex(vertex).name}")
+        yield from self.questions.answer()
+
+    def orphan_host(self, event: so.OrphanHost) -> Iterator[so.Decision]:
+        """An environment is gone with its tasks and partitions."""
+        hit = [s for s in self._subtasks if s.is_live and s.environment == event.environment]
+        for subtask in hit:
+            yield from self._mark_lost(subtask)
+        places = {subtask.place for subtask in hit} | self._needed(event.partitions)
+        if places:
+            yield so.Record("environment_lost", event.environment)
+            names = ", ".join(subtask.title for subtask in hit[:3]) or f"{len(event.partitions)} partitions"
+            cause = f"environment {event.environment} is lost ({event.cause}), and with it {names}"
+            yield so.Fail(frozenset(places), cause, Rank.CAUSE)
+
+    def lose_partitions(self, event: events.PartitionsLost) -> Iterator[so.Decision]:
+        """Partitions of this job are gone, as a ShuffleMaster or an environment says."""
+        needed = self._needed(event.partitions)
+        if needed:
+            named = ", ".join(str(item) for item in event.partitions[:3])
+            cause = f"{len(event.partitions)} partitions are lost ({named}): {event.cause}"
+            yield so.Fail(frozenset(needed), cause, Rank.CAUSE)
+
+    def _needed(self, partitions: tuple[PartitionId, ...]) -> set[Place]:
+        """The producers of those that somebody will still read."""
+        found = set()
+        for partition in partitions:
+            subtask = self.deployments.producer_of(partition)
+            if subtask is not None:
+                edge, _ = self._topology.edge_of(partition.dataset)
+                if edge == RESULT_EDGE or not self._subtasks.is_complete(self._topology.graph.edge(edge).consumer):
+                    found.add(subtask.place)
+        return found
+
+    # --- what recovery and the end do with them
+
+    def begin_round(self, restart: so.BeginRound) -> None:
+        """What is deployed from now on knows what was reset before."""
+        self._subtasks.round = restart.round
+
+    def reset(self, reset: so.Reset) -> Iterator[so.Decision]:
+        """A subtask begins anew: its attempt is told to stop, and what it wrote is released."""
+        subtask = self._subtasks.at(*reset.place)
+        attempt, vertex = subtask.attempt, subtask.vertex
+        if attempt is not None:
+            yield from self._stop_for_restart(subtask, attempt)
+            yield from self.questions.drop(attempt, StaleError(f"{attempt}: it is run again"))
+        yield so.Release(tuple(descriptor.partition for descriptor in subtask.outputs.values()))
+        if vertex.is_bound:
+            yield so.DropFrame(vertex.id)
+        self.deployments.leave(subtask)
+        self._subtasks.moving.discard(self._stages.region_of(vertex.id).number)
+        yield so.Record(reset.why, f"v{vertex.id}.{subtask.index}")
+        self.briefings.renew(self._subtasks.reset(subtask))
+
+    def _stop_for_restart(self, subtask: Subtask, attempt: AttemptId) -> Iterator[so.Decision]:
+        if subtask.call is None:
+            if subtask.is_live:
+                yield do.CancelTask(subtask.environment, attempt, f"{subtask.title} is run again")
+                yield so.DrainWorker(attempt)
+        elif subtask.vertex.is_bound:
+            yield from self._hang_up(subtask, StaleError(f"{attempt}: its DataFrame is read again"))
+        else:
+            yield so.LetOff(attempt, subtask.call)
+
+    def stop_all(self, stop: so.StopAll) -> Iterator[so.Decision]:
+        """The job ends: tell whoever works to stop, and answer whoever waits."""
+        for subtask in self._subtasks:
+            if subtask.attempt is not None and subtask.call is not None:
+                yield so.LetOff(subtask.attempt)
+                yield from self._hang_up(subtask)
+                self._subtasks.stop(subtask)
+            elif subtask.attempt is not None and subtask.is_live:
+                self._subtasks.step(subtask, ExecutionEvent.CANCEL)
+                yield do.CancelTask(subtask.environment, subtask.attempt, stop.cause)
+        yield from self.questions.drop_all(self._too_late)
+
+    def abandon(self, _: so.Abandon) -> Iterator[so.Decision]:
+        """Nobody waits for them any more."""
+        for subtask in self._subtasks:
+            if subtask.is_live:
+                yield from self._mark_lost(subtask)
+
+    def _mark_lost(self, subtask: Subtask) -> Iterator[so.Decision]:
+        """It has ended without success; whoever waits for its deployment is answered."""
+        self._subtasks.step(subtask, ExecutionEvent.FAIL)
+        yield from self._hang_up(subtask)
+
+    def _hang_up(self, subtask: Subtask, error: PenstockError | None = None) -> Iterator[so.Decision]:
+        """Answer whoever waits for this subtask's deployment, if anybody: there will be none."""
+        if subtask.call is not None and subtask.attempt is not None:
+            call, subtask.call = subtask.call, None
+            self.deployments.leave(subtask)
+            yield do.AnswerRegistration(call, subtask.attempt, error or self._too_late(subtask.attempt))
+
+    def _too_late(self, attempt: AttemptId) -> PenstockError:
+        return too_late(attempt, self._topology.graph.name, self._phase.state)

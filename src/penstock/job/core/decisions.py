@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of a job's core decide, as values.
+
+A part changes its own state only. What follows for another part is one of these, which the loop in `job_core` takes
+to the one part that owns the state it changes; what follows for the world outside is an instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.graph.failover import Place
+from penstock.job.core.events import CancelRequested, TaskRegistered
+from penstock.job.core.failure import Rank
+from penstock.job.core.instructions import Instruction
+from penstock.job.core.states import JobEvent
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import JobError, PenstockError
+
+# --- for attempts
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRegion:
+    """The subtasks of this region are there from now on, and their number is chosen."""
+
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A task waits for what it is to do, and is to run this attempt."""
+
+    attempt: AttemptId
+    call: int
+    environment: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """Nobody works on this attempt any more. `launched`: the round of its worker's launch."""
+
+    attempt: AttemptId
+    cause: str
+    launched: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanMany:
+    """A Spark job of workers is over, and with it these attempts; `missing` of its workers never came.
+
+    `error` is what Spark says; `own`: we had cancelled it.
+    """
+
+    attempts: tuple[AttemptId, ...]
+    missing: int
+    launched: int
+    error: str | None
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmFrame:
+    """A vertex's DataFrame was read to its end."""
+
+    vertex: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanHost:
+    """An environment is gone with its tasks and these partitions."""
+
+    environment: str
+    cause: str
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRound:
+    """A restart: what is deployed from now on, or begins anew, does so in this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """This subtask begins anew; `why` is the name of it in the trace."""
+
+    place: Place
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAll:
+    """The job ends: whatever runs is told to stop."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Nothing is waited for any more."""
+
+
+# --- for slots
+
+
+@dataclass(frozen=True, slots=True)
+class LetOff:
+    """Who worked on this attempt, where it was a worker, will ask again; with a `call` it asks still."""
+
+    attempt: AttemptId
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker:
+    """The attempt was told to stop, and its worker comes back when it has."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class DropFrame:
+    """A vertex's DataFrame is going to be read anew, if it has been."""
+
+    vertex: int
+
+
+@dataclass(frozen=True, slots=True)
+class DismissWorkers:
+    """Idle workers may end, those that wait behind other attempts too."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldStarts:
+    """Whether nothing is to be started for now."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSpark:
+    """Spark is to end all that is left of the job, or the Spark jobs of workers that do not stop."""
+
+    only_draining: bool = False
+
+
+# --- for recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Something failed that may be mended: these subtasks, for this reason.
+
+    `launched`: the round in which the Spark job was launched that has failed, where that is known. `explains`: the
+    reason holds for the stopped tasks too of which nobody has said why. `missing` workers never came.
+    """
+
+    places: frozenset[Place]
+    cause: str
+    rank: Rank
+    launched: int = 0
+    explains: bool = False
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitReason:
+    """A subtask was stopped by Spark: because somebody cancels, or because another task died. Spark will say."""
+
+    place: Place
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareReaders:
+    """A subtask that ran again gave other rows on these edges than before restart `born`."""
+
+    place: Place
+    edges: tuple[int, ...]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """What was about to start, and may not now that its producers run again, gives its slots back."""
+
+
+# --- for the end
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The job goes on to its next state, if this is what moves it from the one it is in."""
+
+    event: JobEvent
+
+
+@dataclass(frozen=True, slots=True)
+class RememberCause:
+    """Why something failed, in case it can't be mended; `anew`: what went before was."""
+
+    cause: str
+    rank: Rank
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailForGood:
+    """The job is to end for this reason; `why` it is not tried again."""
+
+    cause: str
+    rank: Rank = Rank.CAUSE
+    kind: type[PenstockError] = JobError
+    why: str = ""
+
+
+# --- for the accounts
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A partition is there."""
+
+    descriptor: ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Nobody needs these partitions any more, where they are still tracked."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRead:
+    """What was written over these edges has been read by all who read it."""
+
+    edges: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A task could not read a partition, of its own job or of an earlier one's result."""
+
+    partition: PartitionId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry for the job's trace: what happened, to whom."""
+
+    name: str
+    ids: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """The job is over: well, or with this error; `entry` is the last of its trace."""
+
+    entry: str
+    error: PenstockError | None = None
+
+
+Decision = (
+    OpenRegion | Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
+    | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
+    | Fail | AwaitReason | CompareReaders | Withdraw
+    | Advance | RememberCause | FailForGood | CancelRequested
+    | Track | Release | ReleaseRead | Unreadable | Record | Conclude
+    | Instruction
+)  # fmt: skip

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a task that is to run a subtask to the answer that tells it what to do.
+
+An attempt's partitions are registered with their shuffle services first. In a region whose tasks run together data
+starts when every task that reads no DataFrame is there; one that reads a DataFrame may come later, because its Spark
+job may run shuffles of its own first. Elsewhere every task is answered as soon as its partitions are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.graph.failover import Place
+from penstock.graph.regions import Region
+from penstock.job.core import decisions as so
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.briefings import Briefings
+from penstock.job.core.stages import Stages
+from penstock.job.core.states import Phase
+from penstock.job.core.subtask import Subtask
+from penstock.job.core.subtasks import Subtasks
+from penstock.job.core.topology import JobTopology
+from penstock.shuffle import PartitionId, ProducerDescriptor
+from penstock.shuffle.errors import StaleError
+
+
+class Deployments:
+    """The deployments of one job; a part of `attempts`."""
+
+    def __init__(
+        self, topology: JobTopology, subtasks: Subtasks, stages: Stages, briefings: Briefings, phase: Phase
+    ) -> None:
+        self.waiting: dict[int, dict[Place, Subtask]] = {}
+        """In regions that run together and do not yet: who is ready, and waits for the rest."""
+        self._topology = topology
+        self._subtasks = subtasks
+        self._stages = stages
+        self._briefings = briefings
+        self._phase = phase
+
+    def start(self, start: so.Start) -> Iterator[so.Decision]:
+        """A task is to run an attempt; refused where another one came first."""
+        attempt, where = start.attempt, (start.environment, start.address)
+        subtask = self._subtasks.find(attempt.vertex, attempt.subtask)
+        if subtask is None or subtask.attempt is not None or subtask.empty:
+            first = "there is none now" if subtask is None else "its Spark job has returned without it"
+            if subtask is not None and subtask.attempt is not None:
+                first = f"another attempt came first ({subtask.attempt})"
+            yield do.AnswerRegistration(start.call, attempt, StaleError(f"{attempt}: not of this subtask: {first}"))
+            return
+        self._subtasks.begin(subtask, attempt, start.call, where)
+        yield so.Record("task_registered", str(attempt))
+        producer = ProducerDescriptor(attempt, *where)
+        for edge, service, partition in self._topology.outputs(subtask.vertex, subtask.index):
+            subtask.unregistered += 1
+            yield do.RegisterPartition(edge, service, partition, producer)
+        yield from self._deploy_if_ready(subtask)
+
+    def registered(self, event: events.PartitionRegistered) -> Iterator[so.Decision]:
+        """A partition has its descriptor."""
+        subtask = self._subtasks.current(event.attempt)
+        if subtask is None and self._phase.is_active:
+            # Its attempt was withdrawn meanwhile: nobody will write or read it.
+            yield do.ReleasePartitions(event.descriptor.environment, (event.descriptor,))
+            return
+        yield so.Track(event.descriptor)
+        if subtask is not None and event.edge not in subtask.outputs:
+            subtask.outputs[event.edge] = event.descriptor
+            subtask.unregistered -= 1
+            yield from self._deploy_if_ready(subtask)
+
+    def refused(self, event: events.PartitionRefused) -> Iterator[so.Decision]:
+        """A ShuffleMaster could not register a partition: its attempt can't run, nor could another one."""
+        subtask = self._subtasks.current(event.attempt)
+        if subtask is not None:
+            yield so.FailForGood(f"{subtask.title}: its output could not be registered: {event.cause}")
+
+    def consumable(self, event: events.PartitionConsumable) -> Iterator[so.Decision]:
+        """A partition can be read: tell those who wait for it."""
+        subtask = self.producer_of(event.partition)
+        if subtask is not None and self._phase.is_active:
+            yield from self._briefings.announce(subtask, self._topology.edge_of(event.partition.dataset)[0])
+
+    def producer_of(self, partition: PartitionId) -> Subtask | None:
+        """The subtask whose current attempt writes a partition."""
+        try:
+            _, vertex = self._topology.edge_of(partition.dataset)
+        except KeyError:
+            return None
+        subtask = self._subtasks.find(vertex, partition.index)
+        if subtask is None or subtask.attempt is None or subtask.attempt.attempt != partition.attempt:
+            return None
+        return subtask
+
+    def leave(self, subtask: Subtask) -> None:
+        """A subtask waits no longer for its region."""
+        self.waiting.get(self._stages.region_of(subtask.vertex.id).number, {}).pop(subtask.place, None)
+
+    def _deploy_if_ready(self, changed: Subtask) -> Iterator[so.Decision]:
+        if not self._phase.is_active or not changed.is_ready:
+            return
+        region = self._stages.region_of(changed.vertex.id)
+        if not region.at_once or region.number in self._subtasks.moving:
+            yield from self._deploy(changed)
+            return
+        waiting = self.waiting.setdefault(region.number, {})
+        waiting[changed.place] = changed
+        if self._are_all_there(region, waiting):
+            del self.waiting[region.number]
+            self._subtasks.moving.add(region.number)
+            yield so.Record("tasks_complete", f"{region.number}: {len(waiting)}")
+            for subtask in waiting.values():
+                yield from self._deploy(subtask)
+
+    def _are_all_there(self, region: Region, waiting: dict[Place, Subtask]) -> bool:
+        """Whether every subtask that reads no DataFrame is ready."""
+        workers = [number for number in region.vertices if not self._topology.graph.vertex(number).is_bound]
+        missing = sum(self._subtasks.undeployed(number) for number in workers)
+        return len(waiting) >= missing and sum(1 for vertex, _ in waiting if vertex in workers) == missing
+
+    def _deploy(self, subtask: Subtask) -> Iterator[so.Decision]:
+        call, attempt = subtask.call, subtask.attempt
+        if call is not None and attempt is not None:
+            self._subtasks.deploy(subtask)
+            yield so.Record("task_deployed", str(attempt))
+            yield do.AnswerRegistration(call, attempt, self._briefings.deployment(subtask, attempt))

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to the JobMaster's core. Plain values: no clock, socket or thread in them.
+
+A `call` is the number of an answer somebody waits for; the core gives exactly one answer for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.graph.job_graph import JobGraph
+from penstock.job.core.deadlines import Deadline
+from penstock.job.core.ids import SparkJobId, TaskId
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.settings import RestartSettings
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A new job: its graph, the task slots of the application and how long it may wait for them.
+
+    `target_bytes` is what one consumer of a blocking result should read, where their number is open; `restart` says
+    how often and how soon what failed is run again.
+    """
+
+    job: str
+    graph: JobGraph
+    slots_total: int
+    slots_timeout: float
+    target_bytes: int = 64 << 20
+    restart: RestartSettings = field(default_factory=RestartSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRegistered:
+    """A Spark task of this Spark job is there and asks what to do.
+
+    A worker takes any subtask, again and again; the task of a DataFrame's partition can be that subtask only. A lent
+    worker stays until the job is over.
+    """
+
+    call: int
+    task: TaskId
+    environment: str
+    address: str
+    spark_job: SparkJobId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRegistered:
+    """The ShuffleMaster knows an attempt's partition and gave its descriptor."""
+
+    attempt: AttemptId
+    edge: int
+    descriptor: ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRefused:
+    """The ShuffleMaster could not register an attempt's partition."""
+
+    attempt: AttemptId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionConsumable:
+    """A partition can be read: its first buffer is there, or all of it."""
+
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsLost:
+    """Partitions are gone, as their ShuffleMaster says."""
+
+    partitions: tuple[PartitionId, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAwaited:
+    """A consumer read its inputs to their end and asks whether that end is real."""
+
+    call: int
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """A task reports its end: `FINISHED`, `FAILED` or `CANCELED`.
+
+    `sizes` holds, per edge it wrote as a stored partition, the bytes of each subpartition, and `fingerprints`, per
+    edge, a number that is the same for the same rows. `lost` is the partition that it could not read.
+    """
+
+    attempt: AttemptId
+    state: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    error_type: str = ""
+    sizes: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    fingerprints: Mapping[int, int] = field(default_factory=dict)
+    lost: PartitionId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    """A task's process is gone without a report; a worker is named by itself or by what it works on."""
+
+    task: TaskId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentLost:
+    """An environment process, or the connection to it, is gone with all it held.
+
+    The core of a job is told which `partitions` of it these were.
+    """
+
+    environment: str
+    cause: str
+    partitions: tuple[PartitionId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJobReturned:
+    """One of a job's Spark jobs is over: with success, cancelled, or with an error."""
+
+    job: str
+    spark_job: SparkJobId
+    error: str | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants the job to stop."""
+
+    job: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """A deadline that the core asked for went by; one that was withdrawn is ignored."""
+
+    job: str
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionFailed:
+    """An instruction for this job could not be carried out: a fault on our side or a plug-in's."""
+
+    job: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReleased:
+    """Nobody will read the result of this finished job any more, or its lease has run out."""
+
+    job: str
+    expired: bool = False
+
+
+Event = (
+    JobSubmitted
+    | TaskRegistered
+    | PartitionRegistered
+    | PartitionRefused
+    | PartitionConsumable
+    | PartitionsLost
+    | ProducersAwaited
+    | TaskFinished
+    | TaskLost
+    | EnvironmentLost
+    | SparkJobReturned
+    | CancelRequested
+    | DeadlinePassed
+    | InstructionFailed
+    | ResultReleased
+)
+
+
+def job_of(event: Event) -> str:
+    """The job that an event is for, where it is for one."""
+    match event:
+        case TaskRegistered() | TaskLost():
+            return event.task.job
+        case PartitionRegistered() | PartitionRefused() | ProducersAwaited() | TaskFinished():
+            return event.attempt.job
+        case PartitionConsumable():
+            return event.partition.dataset.rpartition("-")[0]
+        case PartitionsLost() | EnvironmentLost():
+            return ""
+        case _:
+            return event.job

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job failed: the first cause, told from its consequences.
+
+When one task fails, its consumers fail too because their producer is gone, the other tasks are cancelled and
+Spark reports its own error. Those reports may come first. A consequence is kept only until a cause is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from penstock.shuffle.errors import JobError, PenstockError
+
+CONSEQUENCES = frozenset(
+    {
+        "ProducerFailedError",
+        "PartitionLostError",
+        "PartitionReleasedError",
+        "PartitionNotProducedError",
+        "TaskCancelledError",
+        "JobCancelledError",
+        "StaleError",
+        "IncompleteDataError",
+    }
+)
+"""Error types a task reports when something else went wrong first."""
+
+
+INPUT_CUT_OFF = "DataFrameInputError"
+"""The error type of a task whose DataFrame ended in mid-data."""
+
+
+class Rank(IntEnum):
+    """How much a report explains; the lowest wins."""
+
+    CAUSE = 0
+    LOSS = 1
+    """A lost task. As good as a cause, but where a DataFrame broke off: Spark ends this task too, and says why."""
+    CONSEQUENCE = 2
+    ECHO = 3
+    """Spark's word on its own job."""
+    CUT_OFF = 4
+    """A task whose DataFrame ended in mid-data, of which Spark knows more."""
+    OWN_CANCEL = 5
+    """Spark's word on a job that we told it to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    rank: Rank
+    text: str
+    kind: type[PenstockError]
+
+
+class FailureCause:
+    """Keeps the report that explains most, and of equals the first."""
+
+    __slots__ = ("_best",)
+
+    def __init__(self) -> None:
+        self._best: _Report | None = None
+
+    def add(self, text: str, rank: Rank, kind: type[PenstockError] = JobError) -> None:
+        """Take a report; `kind` is what the user is to see raised."""
+        if rank is Rank.LOSS:
+            if self.awaits_spark:
+                return
+            rank = Rank.CAUSE
+        if self._best is None or rank < self._best.rank:
+            self._best = _Report(rank, text, kind)
+
+    @property
+    def awaits_spark(self) -> bool:
+        """Whether all that is known is that a DataFrame broke off: Spark will soon say why."""
+        return self._best is not None and self._best.rank is Rank.CUT_OFF
+
+    @property
+    def kind(self) -> type[PenstockError]:
+        """The error of the best explanation."""
+        return self._best.kind if self._best is not None else JobError
+
+    @property
+    def text(self) -> str:
+        """The best explanation so far."""
+        return self._best.text if self._best is not None else "no cause was reported"
+
+
+def rank_of(error_type: str) -> Rank:
+    """The rank of a task's own report."""
+    if error_type == INPUT_CUT_OFF:
+        return Rank.CUT_OFF
+    return Rank.CONSEQUENCE if error_type in CONSEQUENCES else Rank.CAUSE

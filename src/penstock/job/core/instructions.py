@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster's core wants done. The shell does it; the core never waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
+from penstock.job.core.deadlines import Deadline
+from penstock.job.core.ids import SparkJob, SparkJobId, TaskId
+from penstock.job.core.result import JobResult
+from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
+from penstock.shuffle.errors import PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSparkJobs:
+    """Start these Spark jobs of a job: of workers and of DataFrames; the graph is as it is now."""
+
+    job: str
+    graph: JobGraph
+    spark_jobs: tuple[SparkJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSparkJobs:
+    """Cancel what is left of a job's Spark jobs, or of one of them."""
+
+    job: str
+    spark_job: SparkJobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPartition:
+    """Make a partition known to its ShuffleMaster; the answer is PartitionRegistered or PartitionRefused."""
+
+    edge: int
+    service: str
+    partition: PartitionDescriptor
+    producer: ProducerDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRegistration:
+    """Answer a registration: with the deployment of this attempt, or with the error."""
+
+    call: int
+    attempt: TaskId
+    answer: TaskDeployment | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorker:
+    """There is nothing to do for this worker: it may end and free its slot."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProducers:
+    """Answer a wait for producers: None when they are confirmed, or the error."""
+
+    call: int
+    attempt: AttemptId
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePartitionInfo:
+    """Tell a consumer's environment who an unknown producer is."""
+
+    environment: str
+    consumer: AttemptId
+    gate: int
+    descriptor: ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Tell a task, through its environment, to stop."""
+
+    environment: str
+    attempt: AttemptId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDeadline:
+    """Send DeadlinePassed after this many seconds, unless it is withdrawn or the job ends before."""
+
+    job: str
+    deadline: Deadline
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawDeadline:
+    """Nobody waits for this deadline any more."""
+
+    job: str
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePartitions:
+    """Release partitions: what the environment holds (empty: none) and what is held outside.
+
+    Late readers are told that they were released, or that their lease has run out.
+    """
+
+    environment: str
+    descriptors: tuple[ShuffleDescriptor, ...]
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob:
+    """Tell these environments and the ShuffleMasters that nothing of this job is needed any more."""
+
+    job: str
+    environments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """The job is over, without success."""
+
+    job: str
+    result: JobResult
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJob:
+    """The job is over, with success; the partitions of its result in order, and the plan as it was run."""
+
+    job: str
+    result: JobResult
+    partitions: tuple[ShuffleDescriptor, ...]
+    graph: JobGraph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLost:
+    """A result that was complete can't be read any more."""
+
+    job: str
+    partitions: tuple[PartitionId, ...]
+    cause: str
+
+
+Instruction = (
+    LaunchSparkJobs
+    | CancelSparkJobs
+    | RegisterPartition
+    | AnswerRegistration
+    | ReleaseWorker
+    | AnswerProducers
+    | UpdatePartitionInfo
+    | CancelTask
+    | StartDeadline
+    | WithdrawDeadline
+    | ReleasePartitions
+    | ReleaseJob
+    | FailJob
+    | CompleteJob
+    | ResultLost
+)
+
+
+def job_of(instruction: Instruction) -> str:
+    """The job that an instruction is for."""
+    match instruction:
+        case RegisterPartition():
+            return instruction.producer.attempt.job
+        case AnswerRegistration() | AnswerProducers() | CancelTask():
+            return instruction.attempt.job
+        case UpdatePartitionInfo():
+            return instruction.consumer.job
+        case ReleasePartitions():
+            return instruction.descriptors[0].partition.dataset.rpartition("-")[0]
+        case ReleaseWorker():
+            return ""
+        case _:
+            return instruction.job

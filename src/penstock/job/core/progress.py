@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of the core may ask about the subtasks of their job, which `attempts` alone changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from penstock.job.core.subtask import Subtask
+
+
+class Progress(Protocol):
+    """How far the vertices of a job are; of a vertex that is not open, nothing has happened."""
+
+    def is_open(self, vertex: int) -> bool:
+        """Whether its subtasks are there."""
+
+    def is_taken(self, vertex: int) -> bool:
+        """Whether any subtask waits for its deployment."""
+
+    def is_running(self, vertex: int) -> bool:
+        """Whether any subtask runs."""
+
+    def is_deployed(self, vertex: int) -> bool:
+        """Whether all subtasks run or ended well."""
+
+    def is_complete(self, vertex: int) -> bool:
+        """Whether all subtasks ended well."""
+
+    def is_confirmed(self, vertex: int) -> bool:
+        """Whether its DataFrame was read to its end."""
+
+    def undeployed(self, vertex: int) -> int:
+        """How many subtasks neither run nor have ended well."""
+
+
+class Remainder(Protocol):
+    """What is left to be done."""
+
+    @property
+    def live(self) -> int:
+        """How many subtasks somebody works on."""
+
+    def pending(self, vertex: int) -> int:
+        """How many subtasks of an open vertex nobody has taken."""
+
+
+class Roll(Progress, Protocol):
+    """Which subtasks there are."""
+
+    @property
+    def round(self) -> int:
+        """How many restarts there were."""
+
+    @property
+    def moving(self) -> Collection[int]:
+        """The regions that run together and whose tasks were all there."""
+
+    def find(self, vertex: int, index: int) -> Subtask | None:
+        """The subtask at a place, if there is such a place."""
+
+    def of(self, vertex: int) -> Sequence[Subtask]:
+        """A vertex's subtasks; none before its region is open."""
+
+    def pending(self, vertex: int) -> int:
+        """How many subtasks of an open vertex nobody has taken."""
+
+    def first_pending(self, vertex: int, count: int) -> Sequence[Subtask]:
+        """The first of them."""

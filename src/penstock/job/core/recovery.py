@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what failed runs again, and when.
+
+`Recovery.fail` is where it is decided that a task runs again. Which others run again with it is in `restart_sets`,
+how often and how soon in `restart_strategy`. Failures that come within a second of one that was counted are its
+consequences: one dead process is seen by its environment, by its consumers and by Spark, each in its own time. Not so
+what was launched only after it: that is a failure of its own, so nothing is tried again and again without being
+counted. A cancelled or failing job is never restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from penstock.graph.failover import Place
+from penstock.job.core import decisions as so
+from penstock.job.core.deadlines import UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.failure import Rank
+from penstock.job.core.restart_sets import RestartSets
+from penstock.job.core.restart_strategy import RestartStrategy
+from penstock.job.core.states import JobEvent, Phase
+from penstock.shuffle.settings import RestartSettings
+
+BURST_SECONDS = 1.0
+"""Failures this soon after one that counted are taken for its consequences."""
+
+
+class Recovery:
+    """The restarts of one job."""
+
+    def __init__(self, settings: RestartSettings, sets: RestartSets, phase: Phase, now: Callable[[], float]) -> None:
+        self.unexplained: frozenset[Place] = frozenset()
+        """The subtasks that were stopped, and nobody has said why."""
+        self._sets = sets
+        self._phase = phase
+        self._now = now
+        self._strategy = RestartStrategy.of(settings)
+        self._round = 0
+        self._counted: float | None = None
+        self._counted_round = 0
+        self._delay = 0.0
+
+    def fail(self, failed: so.Fail) -> Iterator[so.Decision]:
+        """Run again what failed and what depends on it, or fail the job."""
+        places = failed.places | self.unexplained if failed.explains else failed.places
+        if not places and failed.explains and not failed.missing:
+            return  # nothing was lost
+        if not self._phase.is_active:
+            yield so.FailForGood(failed.cause, failed.rank)
+            return
+        is_burst = self._is_burst(failed.launched)
+        yield so.RememberCause(failed.cause, failed.rank, anew=not is_burst)
+        delay = 0.0 if is_burst else self._strategy.next_delay(self._now())
+        if delay is None:
+            given_up = f" ({self._strategy.describe()})" if self._round else ""
+            yield so.FailForGood(failed.cause, failed.rank, why=given_up)
+            return
+        self._round += 1
+        if not is_burst:
+            self._counted, self._counted_round = self._now(), self._round
+        yield so.BeginRound(self._round)
+        yield from self._restart(self._sets.after(places), failed.cause)
+        if delay > 0:
+            self._delay = delay
+            yield so.HoldStarts(held=True)
+
+    def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
+        self.unexplained -= places
+        if places:
+            yield so.Advance(JobEvent.RESTART)
+        yield so.Record("restart", f"{self._round}: {cause.partition(chr(10))[0]}")
+        for place in sorted(places):
+            yield so.Reset(place, "task_restarted")
+        yield so.Withdraw()
+
+    def withdraw(self, _: so.Withdraw) -> Iterator[so.Decision]:
+        """What was about to start and may not now gives its slots back."""
+        for vertex, places in self._sets.withdrawn():
+            for place in places:
+                yield so.Reset(place, "task_withdrawn")
+            yield so.DropFrame(vertex)
+
+    def compare(self, other: so.CompareReaders) -> Iterator[so.Decision]:
+        """A subtask gave other rows than before: whoever has read the earlier ones failed by that."""
+        readers = self._sets.misled(other.place, other.edges)
+        if readers:
+            yield so.Fail(readers, f"{other.title} gave other rows than in its attempt before", Rank.CAUSE)
+
+    def await_reason(self, stopped: so.AwaitReason) -> Iterator[so.Decision]:
+        """Spark has stopped a task and will say why."""
+        self.unexplained |= {stopped.place}
+        yield so.RememberCause(stopped.cause, Rank.CONSEQUENCE)
+
+    def deadlines(self) -> Wanted:
+        """What it waits for now."""
+        wanted: dict[Deadline, float] = {}
+        if self._delay:
+            wanted[Deadline(DeadlineKind.RESTART, self._counted_round)] = self._delay
+        if self.unexplained:
+            wanted[Deadline(DeadlineKind.UNEXPLAINED)] = UNEXPLAINED_SECONDS
+        return wanted if self._phase.is_active else {}
+
+    def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
+        """One of them went by."""
+        if deadline.kind is DeadlineKind.RESTART:
+            self._delay = 0.0
+            yield so.HoldStarts(held=False)
+        else:
+            yield so.Fail(self.unexplained, "tasks were stopped, and Spark does not say why", Rank.CONSEQUENCE)
+
+    def _is_burst(self, launched: int) -> bool:
+        """Whether a failure now is a consequence of the last one that counted."""
+        soon = self._counted is not None and self._now() - self._counted < BURST_SECONDS
+        return soon and launched < self._counted_round

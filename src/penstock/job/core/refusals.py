@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whoever does not get what it asks for is told: the numbers, and the ways out."""
+
+from __future__ import annotations
+
+from penstock.job.core.ids import TaskId
+from penstock.job.core.states import JobState
+from penstock.shuffle.errors import JobCancelledError, PenstockError
+
+
+def slots_missing(got: int, needed: int, seconds: float) -> str:
+    """The tasks of a region did not all come."""
+    return (
+        f"{got} of {needed} slots obtained within {seconds:g} s (spark.penstock.job.slotsTimeout):"
+        " other Spark jobs hold the rest; wait for them, use a smaller numPartitions, or give Spark more cores"
+    )
+
+
+def too_few_slots(name: str, needed: int, total: int) -> str:
+    """The job can never fit."""
+    return (
+        f"job {name} needs {needed} task slots at the same time, but the application has {total}: use a smaller"
+        f" numPartitions, give Spark more cores (local[{needed}] where it is local), set spark.task.cpus below 1"
+        ' so that tasks share cores, or set mode="blocking" on an exchange, so that its two sides run one after the'
+        " other"
+    )
+
+
+def slots_queue_timeout(name: str, needed: int, seconds: float) -> str:
+    """Other Penstock jobs held the slots for too long."""
+    return (
+        f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) beside other Penstock jobs for its slots:"
+        f" 0 of {needed} slots obtained; run them one after the other, or give Spark more cores"
+    )
+
+
+def no_slot_for_dataframe(name: str, slots: int) -> str:
+    """All slots are held by tasks that wait for a job which can't read its DataFrame without one."""
+    return (
+        f"a partition that this task reads is lost, and job {name}, which makes it again, has to read a DataFrame for"
+        f" that; all {slots} slots are held by tasks that wait for it. Run the action again when this one has ended:"
+        " the job goes on and its result stays. To prevent it, leave a slot free (a smaller numPartitions), or"
+        " persist() the stream ahead and make the DataFrame again with toDF()"
+    )
+
+
+def too_late(task: TaskId, name: str, state: JobState) -> PenstockError:
+    """A task comes when its job ends or has ended."""
+    return JobCancelledError(f"{task}: job {name} is {state.name}; this task may end")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which subtasks run again after a failure; `graph.failover` has the rules for rows that are gone. Questions only.
+
+- A producer that ran again and finished with another fingerprint than before gave other rows, so whoever has read the
+  earlier ones is run again, ended or not, and whoever has read from those. The fingerprint covers rows, bytes and
+  checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
+- Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, is run again
+  with it: nobody can say whether the next attempt gives the same rows.
+- A region that runs together needs its slots at the same time. Where readers hold them that wait for it, they are
+  taken off and run again too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from penstock.graph.failover import Place, downstream_of, restart_set
+from penstock.graph.job_graph import RESULT_EDGE
+from penstock.graph.regions import Region
+from penstock.job.core.progress import Roll
+from penstock.job.core.stages import Stages
+from penstock.job.core.subtask import Subtask
+from penstock.job.core.topology import JobTopology
+from penstock.shuffle import PartitionId, PartitionKind
+
+
+class Tracked(Protocol):
+    """Which partitions are there."""
+
+    def knows(self, partition: PartitionId) -> bool:
+        """Whether a partition was registered, and neither released nor lost."""
+
+
+class RestartSets:
+    """Answers for one job. It is the `JobView` of the failover rules."""
+
+    def __init__(self, topology: JobTopology, stages: Stages, subtasks: Roll, tracked: Tracked, slots: int) -> None:
+        self._topology = topology
+        self._stages = stages
+        self._subtasks = subtasks
+        self._tracked = tracked
+        self._slots = slots
+
+    def after(self, failed: Iterable[Place]) -> frozenset[Place]:
+        """What runs again when these have failed."""
+        found = frozenset(failed)
+        while True:
+            grown = restart_set(self._topology.graph, found, self)
+            grown |= self._unconfirmed_readers(grown)
+            if grown == found:
+                grown |= self._in_the_way(grown)
+            if grown == found:
+                return found
+            found = grown
+
+    def misled(self, producer: Place, edges: Iterable[int]) -> frozenset[Place]:
+        """Who has read, directly or not, other rows from an earlier attempt of a subtask that has ended now."""
+        subtask = self._subtasks.find(*producer)
+        born = subtask.born if subtask is not None else 0
+        readers = {
+            reader.place
+            for edge in edges
+            for reader in self._readers(edge, producer[1])
+            if reader.deployed and reader.round < born
+        }
+        return self._with_followers(readers)
+
+    def withdrawn(self) -> Iterable[tuple[int, list[Place]]]:
+        """What waits for its deployment and may not start now: the vertices, and these subtasks of them."""
+        for region in self._stages.regions:
+            if self._stages.may_start(region):
+                continue
+            for vertex in region.vertices:
+                is_bound = self._topology.graph.vertex(vertex).is_bound
+                if not (is_bound and self._is_begun(vertex)):
+                    # A DataFrame's tasks can't be told to begin anew one by one.
+                    yield vertex, [s.place for s in self._subtasks.of(vertex) if s.call is not None]
+
+    def _unconfirmed_readers(self, found: Iterable[Place]) -> frozenset[Place]:
+        """Who has ended on rows of an attempt that is withdrawn before it reported its end."""
+        readers: set[Place] = set()
+        for vertex, index in found:
+            subtask = self._subtasks.find(vertex, index)
+            if subtask is None or subtask.is_finished:
+                continue
+            for edge in subtask.consumable - {RESULT_EDGE}:
+                if self._topology.graph.edge(edge).kind.is_hybrid:
+                    ended = [reader for reader in self._readers(edge, index) if reader.is_finished]
+                    readers |= {reader.place for reader in ended if reader.round >= subtask.born}
+        return self._with_followers(readers)
+
+    def _in_the_way(self, found: frozenset[Place]) -> set[Place]:
+        """Readers that hold slots which a region needs that they wait for."""
+        taken: set[Place] = set()
+        for region in {self._stages.region_of(vertex) for vertex, _ in found}:
+            if region.at_once:
+                again = sum(1 for vertex, _ in found if vertex in region.vertices)
+                needed = again + sum(self._subtasks.pending(vertex) for vertex in region.vertices)
+                waiting = set(self._waiting_behind(region, found)) - found
+                if needed + len(waiting) > self._slots:
+                    taken |= waiting
+        return taken
+
+    def _waiting_behind(self, region: Region, withdrawn: Collection[Place]) -> list[Place]:
+        """What runs behind the region and reads, over a hybrid edge, what does not run, or is `withdrawn` now."""
+        stopped = {vertex for vertex, _ in withdrawn}
+        found: list[Place] = []
+        for vertex in self._stages.behind(region):
+            producers = [edge.producer for edge in self._topology.graph.inputs_of(vertex) if edge.kind.is_hybrid]
+            if any(producer in stopped or self._subtasks.undeployed(producer) for producer in producers):
+                found += [s.place for s in self._subtasks.of(vertex) if s.is_live and s.deployed]
+        return found
+
+    def _with_followers(self, readers: set[Place]) -> frozenset[Place]:
+        found = frozenset(readers)
+        return found | downstream_of(self._topology.graph, found, self) if found else found
+
+    def _readers(self, edge: int, producer: int) -> list[Subtask]:
+        consumer = self._topology.graph.edge(edge).consumer
+        if not self._is_begun(consumer):
+            return []
+        found = (self._subtasks.find(consumer, number) for number in self._topology.consumers_of(edge, producer))
+        return [reader for reader in found if reader is not None]
+
+    def _is_begun(self, vertex: int) -> bool:
+        """Whether any subtask of a vertex runs or has ended well."""
+        return self._subtasks.undeployed(vertex) < self._topology.graph.vertex(vertex).parallelism
+
+    # --- what the failover rules ask
+
+    def has_started(self, place: Place) -> bool:
+        """Whether its current attempt was deployed; of a DataFrame's tasks, which start anew together, is there."""
+        subtask = self._subtasks.find(*place)
+        if subtask is None:
+            return False
+        return subtask.deployed or (subtask.vertex.is_bound and subtask.attempt is not None)
+
+    def has_finished(self, place: Place) -> bool:
+        """Whether its current attempt ended well."""
+        subtask = self._subtasks.find(*place)
+        return subtask is not None and subtask.is_finished
+
+    def was_announced(self, edge: int, producer: int) -> bool:
+        """Whether consumers know the current attempt's partition."""
+        subtask = self._subtasks.find(self._topology.graph.edge(edge).producer, producer)
+        return subtask is not None and (edge in subtask.consumable or subtask.empty)
+
+    def is_available(self, edge: int, producer: int) -> bool:
+        """Whether the current attempt's partition can be read from its beginning."""
+        description = self._topology.graph.edge(edge)
+        subtask = self._subtasks.find(description.producer, producer)
+        if subtask is None or subtask.empty:
+            return subtask is not None
+        descriptor = subtask.outputs.get(edge)
+        if descriptor is None or not self._tracked.knows(descriptor.partition):
+            return False
+        if description.kind is PartitionKind.HYBRID_SELECTIVE:
+            return not subtask.is_ended and edge not in subtask.consumable
+        if description.kind.is_hybrid:
+            return subtask.is_finished or subtask.is_live
+        return subtask.is_finished

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of a job when it is over: figures and a trace, no data."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.graph.job_graph import JobGraph
+from penstock.job.core.states import JobState
+from penstock.job.core.trace import TraceEntry
+from penstock.shuffle import ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job in a few numbers. `back_pressured` is the share of the tasks' time spent waiting for buffers."""
+
+    rows: int
+    bytes: int
+    seconds: float
+    back_pressured: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JobResult:
+    """How one job went. `metrics` holds, per vertex id, the sums over its subtasks; `stages` the vertices' names."""
+
+    job: str
+    name: str
+    state: JobState
+    seconds: float
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    trace: tuple[TraceEntry, ...] = ()
+    stages: Mapping[int, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        figures = self.statistics()
+        return (
+            f"job {self.job} ({self.name}): {self.state.name.lower()} in {self.seconds:.2f} s,"
+            f" {figures.rows:,} rows and {figures.bytes / 1e6:,.1f} MB written"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: a row for each stage."""
+        heads = ("stage", "rows in", "rows out", "MB out", "task seconds", "back-pressured")
+        rows = "".join(_html_row(self._stage(vertex), "td") for vertex in sorted(self.metrics))
+        return f"<p>{html.escape(repr(self))}</p><table>{_html_row(heads, 'th')}{rows}</table>"
+
+    def _stage(self, vertex: int) -> tuple[str, ...]:
+        metrics = self.metrics[vertex]
+        busy, waited = metrics.get("seconds", 0.0), metrics.get("back_pressured_seconds", 0.0)
+        return (
+            self.stages.get(vertex, f"stage {vertex}"),
+            f"{int(metrics.get('rows_in', 0)):,}",
+            f"{int(metrics.get('rows_out', 0)):,}",
+            f"{metrics.get('bytes_out', 0) / 1e6:,.1f}",
+            f"{busy:.2f}",
+            f"{waited / busy if busy else 0:.0%}",
+        )
+
+    def statistics(self) -> JobStatistics:
+        """Rows and bytes written by all vertices, and how much of their time was back-pressure."""
+        busy = self._total("seconds")
+        waited = self._total("back_pressured_seconds")
+        return JobStatistics(
+            rows=int(self._total("rows_out")),
+            bytes=int(self._total("bytes_out")),
+            seconds=self.seconds,
+            back_pressured=waited / busy if busy else 0.0,
+        )
+
+    def trace_of(self, name: str) -> tuple[TraceEntry, ...]:
+        """The entries with this name, in order."""
+        return tuple(entry for entry in self.trace if entry[1] == name)
+
+    def _total(self, metric: str) -> float:
+        return sum(values.get(metric, 0.0) for values in self.metrics.values())
+
+
+def _html_row(cells: tuple[str, ...], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job that went well: its figures, the partitions of its result, and the plan as it was run."""
+
+    result: JobResult
+    partitions: tuple[ShuffleDescriptor, ...]
+    graph: JobGraph | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class VertexProgress:
+    """One vertex of a running job: how many of its subtasks run or ended, and their sums so far."""
+
+    vertex: int
+    name: str
+    parallelism: int
+    running: int
+    finished: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A snapshot of a job for a display."""
+
+    job: str
+    name: str
+    state: JobState
+    seconds: float
+    vertices: tuple[VertexProgress, ...]

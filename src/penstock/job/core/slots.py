@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slots of one job: its workers and Spark jobs, what more it would like to have, and what idle workers get.
+
+The master's core asks every job what it wants (`demand`), takes idle workers from those that have too many
+(`give_back`), lets them use what they have (`use_workers`), and grants what is free. Lent workers are not the job's
+to give or to release: they stay until it is over. Who comes and goes is in `arrivals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.graph.regions import Region
+from penstock.job.core import decisions as so
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.demand import Demand, Match, Need, match
+from penstock.job.core.ids import SparkJob
+from penstock.job.core.progress import Roll
+from penstock.job.core.refusals import no_slot_for_dataframe, slots_missing, slots_queue_timeout, too_few_slots
+from penstock.job.core.spark_jobs import SparkJobs
+from penstock.job.core.stages import Stages
+from penstock.job.core.states import JobEvent, JobState, Phase
+from penstock.job.core.subtask import Subtask
+from penstock.job.core.topology import JobTopology
+from penstock.job.core.workers import Worker, Workers
+from penstock.shuffle import AttemptId
+from penstock.shuffle.errors import SlotsError
+
+RUNS = (JobState.WAITING_FOR_SLOTS, JobState.RUNNING)
+"""Where a job may start something."""
+
+
+class Slots:
+    """What one job holds, and what it starts on it."""
+
+    def __init__(
+        self, submitted: events.JobSubmitted, topology: JobTopology, stages: Stages, subtasks: Roll, phase: Phase
+    ) -> None:
+        self.workers = Workers()
+        self.spark_jobs = SparkJobs(1 + max(vertex.id for vertex in topology.graph.vertices))
+        self.lends = 0
+        """How often somebody lent a slot."""
+        self._counted_lends = 0
+        self._is_held = False
+        self._watched: set[Deadline] = set()
+        self._submitted = submitted
+        self._topology = topology
+        self._stages = stages
+        self._subtasks = subtasks
+        self._phase = phase
+
+    @property
+    def held(self) -> int:
+        """The slots of its workers and of its DataFrames' tasks; lent ones are not its own."""
+        return len(self.workers) - self.workers.lent + self.spark_jobs.frame_slots
+
+    @property
+    def starved(self) -> int:
+        """The slots lent to it although it can't go on without other ones, to read a DataFrame; mostly none."""
+        frames = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
+        return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.lent
+
+    @property
+    def draining(self) -> int:
+        """Workers that were told to stop and have not."""
+        return self.workers.draining
+
+    @property
+    def missing(self) -> int:
+        """Workers that have never come."""
+        return self.workers.missing
+
+    @property
+    def all_returned(self) -> bool:
+        """Whether no Spark job is under way."""
+        return self.spark_jobs.all_returned
+
+    def open_frames(self) -> list[int]:
+        """The vertices whose DataFrame a Spark job reads."""
+        return self.spark_jobs.open_frames()
+
+    def demand(self) -> Demand | None:
+        """The slots it would like to have now beside those it holds."""
+        return self._match().demand
+
+    # --- what the master's core lets it do
+
+    def wait(self) -> Iterator[so.Decision]:
+        """Stand in the queue, or refuse a job that can never fit."""
+        needed, total = self._stages.slots_needed, self._submitted.slots_total
+        if needed > total:
+            yield so.FailForGood(too_few_slots(self._topology.graph.name, needed, total), kind=SlotsError)
+        else:
+            yield so.Advance(JobEvent.SUBMITTED)
+
+    def give_back(self, slots: int) -> list[so.Decision]:
+        """Release up to so many idle workers that others need more."""
+        own = [worker for worker in self.workers.idle if not worker.is_lent]
+        count = min(slots, max(0, len(own) - self._match().firm))
+        return list(self._release(own[len(own) - count :]))
+
+    def use_workers(self) -> Iterator[so.Decision]:
+        """Give idle workers their next subtasks, and let go those without any."""
+        if self._phase.state not in RUNS:
+            if self._phase.state is JobState.CONFIRMING:
+                yield from self._release(self.workers.idle)
+            return
+        found, idle = self._match(), self.workers.idle
+        if found.starts:
+            yield so.Advance(JobEvent.ADMITTED)
+        covered = {Deadline(DeadlineKind.DEPLOY, self._subtasks.round, number) for number in found.covered}
+        self._watched = {item for item in self._watched | covered if self._is_awaited(item)}
+        pending = (subtask for group in found.starts for subtask in self._subtasks.first_pending(*group))
+        started = [self._start(worker, subtask) for subtask, worker in zip(pending, idle, strict=False)]
+        yield from started
+        yield from self._release([worker for worker in idle[len(started) + found.kept :] if not worker.is_lent])
+
+    def _start(self, worker: Worker, subtask: Subtask) -> so.Start:
+        attempt = AttemptId(self._submitted.job, *subtask.place, subtask.generation)
+        call = self.workers.assign(worker, attempt)
+        return so.Start(attempt, call, worker.environment, worker.address)
+
+    def grant(self, demand: Demand, slots: int) -> Iterator[so.Decision]:
+        """Start what was asked for, on at most so many slots; DataFrames first, which stand at the start of plans."""
+        yield so.Advance(JobEvent.ADMITTED)
+        frames: list[SparkJob] = []
+        left = slots
+        if not demand.together:
+            left = self._grant_frames(demand, left, frames)
+        count = min(demand.workers, left)
+        workers = [self.spark_jobs.workers(count)] if count else []
+        for launched in workers:
+            self.workers.launch(launched.id, launched.workers, self._subtasks.round)
+        left -= count
+        if demand.together:
+            left = self._grant_frames(demand, left, frames)
+        yield so.Record("slots_granted", f"{slots - left} of {demand.slots}")
+        yield do.LaunchSparkJobs(self._submitted.job, self._topology.graph, (*workers, *frames))
+
+    def _grant_frames(self, demand: Demand, left: int, launched: list[SparkJob]) -> int:
+        for vertex, tasks in demand.frames:
+            if left:
+                launched.append(self.spark_jobs.frame(self._topology.graph.vertex(vertex), min(tasks, left)))
+                left -= min(tasks, left)
+        return left
+
+    def refuse_lent(self) -> Iterator[so.Decision]:
+        """All slots are lent, and a DataFrame is still to be read: those who lend them must give them up."""
+        error = SlotsError(no_slot_for_dataframe(self._topology.graph.name, self._submitted.slots_total))
+        for worker in [worker for worker in self.workers.idle if worker.is_lent]:
+            identity = worker.identity
+            for call in self.workers.release(worker):
+                if identity is not None:
+                    yield do.AnswerRegistration(call, identity, error)
+
+    # --- what the other parts ask for
+
+    def hold_starts(self, hold: so.HoldStarts) -> None:
+        """Start nothing for now, or again."""
+        self._is_held = hold.held
+
+    def let_off(self, freed: so.LetOff) -> None:
+        """A worker has reported and will ask again, or its question was not answered and stands."""
+        self.workers.let_off(freed.attempt, freed.call)
+
+    def drain(self, drained: so.DrainWorker) -> None:
+        """A worker was told to stop."""
+        self.workers.drain(drained.attempt)
+
+    def dismiss(self, _: so.DismissWorkers) -> Iterator[so.Decision]:
+        """The job needs no workers any more."""
+        yield from self._release(self.workers.idle)
+        yield from _answers(self.workers.drop_parked())
+
+    def drop_frame(self, dropped: so.DropFrame) -> Iterator[so.Decision]:
+        """A DataFrame is going to be read anew: its Spark job, if it is under way, is of no use."""
+        spark_job = self.spark_jobs.drop(dropped.vertex)
+        if spark_job is not None:
+            yield do.CancelSparkJobs(self._submitted.job, spark_job)
+
+    def cancel_spark(self, cancel: so.CancelSpark) -> Iterator[so.Decision]:
+        """Tasks do not stop, or the job ends: Spark is to end them."""
+        if not cancel.only_draining:
+            self.spark_jobs.cancel_all()
+            yield do.CancelSparkJobs(self._submitted.job)
+            return
+        for spark_job in self.spark_jobs.open_workers():
+            if self.workers.of_spark_job(spark_job) and self.spark_jobs.cancel(spark_job):
+                yield do.CancelSparkJobs(self._submitted.job, spark_job)
+
+    def _release(self, workers: Iterable[Worker]) -> Iterator[so.Decision]:
+        for worker in workers:
+            yield from _answers(self.workers.release(worker))
+
+    # --- deadlines
+
+    def deadlines(self) -> Wanted:
+        """What it waits for now."""
+        timeout, state = self._submitted.slots_timeout, self._phase.state
+        wanted: dict[Deadline, float] = {}
+        if state is JobState.WAITING_FOR_SLOTS:
+            wanted[Deadline(DeadlineKind.SLOTS)] = timeout
+        if state is JobState.RUNNING:
+            wanted |= {item: timeout for item in self._watched if self._is_awaited(item)}
+        if state in RUNS and self.lends > self._counted_lends and self.starved:
+            # Counted later: a Spark job that has read its DataFrame may be about to return.
+            wanted[Deadline(DeadlineKind.LENT, self.lends)] = LENT_SECONDS
+        return wanted
+
+    def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
+        """One of them went by; who starves is counted by the master's core."""
+        if deadline.kind is DeadlineKind.SLOTS:
+            waited, needed = self._submitted.slots_timeout, self._stages.slots_needed
+            yield so.FailForGood(slots_queue_timeout(self._topology.graph.name, needed, waited), kind=SlotsError)
+        elif deadline.kind is DeadlineKind.LENT:
+            self._counted_lends = deadline.number
+        elif deadline.kind is DeadlineKind.DEPLOY:
+            self._watched.discard(deadline)
+            yield from self._miss_tasks(self._stages.regions[deadline.region])
+
+    def _is_awaited(self, deadline: Deadline) -> bool:
+        """Whether the tasks of a region are still to come that were on their way then."""
+        return deadline.number == self._subtasks.round and deadline.region not in self._subtasks.moving
+
+    def _miss_tasks(self, region: Region) -> Iterator[so.Decision]:
+        """The tasks of a region have had their time to come."""
+        needed = [subtask for vertex in region.vertices for subtask in self._subtasks.of(vertex)]
+        pending = any(self._subtasks.pending(vertex) for vertex in region.vertices)
+        if pending and region.number not in self._match().covered:
+            return  # its workers were lost and it stands in the line again
+        got = min(sum(1 for s in needed if s.attempt is not None) + len(self.workers.idle), len(needed))
+        text = slots_missing(got, len(needed), self._submitted.slots_timeout)
+        yield so.FailForGood(text, kind=SlotsError)
+
+    # --- what it would run
+
+    def _match(self) -> Match:
+        needs: list[Need] = []
+        if self._phase.state in RUNS and not self._is_held:
+            found = (self._need(region, early=early) for region, early in self._stages.startable())
+            needs = [need for need in found if need is not None]
+        return match(needs, len(self.workers.idle), self.workers.coming)
+
+    def _need(self, region: Region, *, early: bool) -> Need | None:
+        vertices = [self._topology.graph.vertex(number) for number in region.vertices]
+        counts = ((v.id, self._subtasks.pending(v.id)) for v in vertices if not v.is_bound)
+        groups = tuple((vertex, count) for vertex, count in counts if count)
+        bound = [vertex for vertex in vertices if vertex.is_bound]
+        frames = tuple((v.id, v.slots) for v in bound if self.spark_jobs.reader_of(v.id) is None)
+        if not groups and not frames:
+            return None
+        urgent = self._stages.is_awaited(region) or (region.at_once and len(frames) < len(bound))
+        return Need(region.number, groups, frames, together=region.at_once, urgent=urgent, early=early)
+
+
+def _answers(calls: Iterable[int]) -> Iterator[so.Decision]:
+    """There is nothing more to do for whoever asked."""
+    return (do.ReleaseWorker(call) for call in calls)

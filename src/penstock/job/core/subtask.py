@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster knows of one subtask: its current attempt, its partitions, its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
+from penstock.graph.job_graph import JobVertex
+from penstock.shuffle import AttemptId, ShuffleDescriptor
+
+
+@dataclass(slots=True)
+class Subtask:
+    """One attempt of one subtask; `generation` counts the attempts before it."""
+
+    vertex: JobVertex
+    index: int
+    lifecycle: ExecutionLifecycle
+    generation: int = 0
+    attempt: AttemptId | None = None
+    environment: str = ""
+    address: str = ""
+    call: int | None = None
+    """The question for a deployment that waits for its answer."""
+    unregistered: int = 0
+    """Partitions the ShuffleMaster has not answered for."""
+    outputs: dict[int, ShuffleDescriptor] = field(default_factory=dict)
+    consumable: set[int] = field(default_factory=set)
+    """The edges whose partition can be read; the result counts here too."""
+    deployed: bool = False
+    halted: bool = False
+    """It was stopped unasked, and nobody has said why."""
+    empty: bool = False
+    """Its Spark job is over and it never started: it has no rows."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    user_errors: int = 0
+    """How often user code has failed in it, over all attempts."""
+    known: Mapping[int, int] = field(default_factory=dict)
+    """What the last finished attempt wrote, per edge as a number: another number means other rows."""
+    round: int = 0
+    """How many restarts the job had seen when this attempt was deployed."""
+    born: int = 0
+    """How many it had seen when the last finished attempt was withdrawn: who was deployed before has read that."""
+
+    @classmethod
+    def of(cls, job: str, vertex: JobVertex, index: int) -> Subtask:
+        """A subtask nobody has started."""
+        return cls(vertex, index, ExecutionLifecycle(f"{job}/v{vertex.id}.{index}"))
+
+    def again(self, job: str, round_: int) -> Subtask:
+        """The next attempt, which nobody has started; this one is withdrawn by restart `round_`."""
+        fresh = Subtask.of(job, self.vertex, self.index)
+        fresh.generation, fresh.born = self.generation + 1, round_ if self.is_finished else self.born
+        fresh.user_errors, fresh.known = self.user_errors, self.known
+        return fresh
+
+    def begin(self, attempt: AttemptId, call: int, environment: str, address: str) -> None:
+        """Somebody will run it and waits for what it is to do."""
+        if self.state is ExecutionState.CREATED:
+            self.lifecycle.move(ExecutionEvent.SCHEDULE)
+        self.lifecycle.move(ExecutionEvent.DEPLOY)
+        self.attempt, self.call = attempt, call
+        self.environment, self.address = environment, address
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Vertex and index."""
+        return self.vertex.id, self.index
+
+    @property
+    def state(self) -> ExecutionState:
+        """The execution state."""
+        return self.lifecycle.state
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is to be expected from this attempt any more."""
+        return self.empty or self.state.is_terminal
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended well."""
+        return self.empty or self.state is ExecutionState.FINISHED
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on it."""
+        return self.attempt is not None and not self.is_ended
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for its deployment and has all it needs."""
+        return self.call is not None and self.unregistered == 0
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        place = f" on {self.environment}" if self.environment else ""
+        return f"{self.vertex.name} ({self.index + 1}/{self.vertex.parallelism}){place}"

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workers of one job: Spark tasks that ask for one subtask after the other.
+
+Rules:
+
+- A worker is launched, comes (registers), is idle, works on an attempt, reports, and asks again. It holds a slot from
+  its launch to its end, and is in one state at any time.
+- A second Spark attempt of a worker that is still there (speculation, an executor that was given up too early) is
+  parked: it gets no answer until the first one has ended, and takes its place then. So two never run as one, and
+  Spark, which ends the slower of two attempts, never ends the one that works.
+- An attempt that was told to stop while the job goes on is drained: its worker comes back when it has stopped.
+- A lent worker is a read task that waits for what the job makes: it was never launched, and its slot is not the
+  job's.
+
+Where a method gives calls, those are questions to answer with "nothing more to do".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.job.core.events import TaskRegistered
+from penstock.job.core.ids import LENT, SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.shuffle import AttemptId
+
+
+class WorkerState(Enum):
+    """Where a worker is."""
+
+    MISSING = "launched, and never came"
+    IDLE = "asks for work"
+    WORKING = "works on an attempt"
+    DRAINING = "was told to stop, and has not"
+    BETWEEN = "has reported, and will ask again"
+
+
+_COMING = (WorkerState.MISSING, WorkerState.DRAINING, WorkerState.BETWEEN)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker. Without an `identity` it has not come yet."""
+
+    number: WorkerNumber
+    spark_job: SparkJobId
+    round: int = 0
+    """How many restarts the job had seen when it was launched."""
+    identity: TaskId | None = None
+    environment: str = ""
+    address: str = ""
+    call: int | None = None
+    """Its question for work, while it is idle."""
+    attempt: AttemptId | None = None
+    """What it works on."""
+    draining: bool = False
+    parked: list[TaskRegistered] = field(default_factory=list)
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether no Spark job of the job started it."""
+        return self.spark_job == LENT
+
+    @property
+    def state(self) -> WorkerState:
+        """Where it is."""
+        if self.call is not None:
+            return WorkerState.IDLE
+        if self.attempt is not None:
+            return WorkerState.DRAINING if self.draining else WorkerState.WORKING
+        return WorkerState.MISSING if self.identity is None else WorkerState.BETWEEN
+
+    @property
+    def calls(self) -> list[int]:
+        """The open questions of it and of its parked attempts."""
+        return ([] if self.call is None else [self.call]) + [event.call for event in self.parked]
+
+    def take(self, event: TaskRegistered) -> None:
+        """It is this Spark attempt, and asks."""
+        self.identity, self.call = event.task, event.call
+        self.environment, self.address = event.environment, event.address
+
+
+class Workers:
+    """All workers of one job, by number and, so that nothing has to be counted, by state."""
+
+    def __init__(self) -> None:
+        self.lent = 0
+        """How many are lent."""
+        self._by_number: dict[WorkerNumber, Worker] = {}
+        self._by_attempt: dict[AttemptId, Worker] = {}
+        self._in: dict[WorkerState, dict[WorkerNumber, Worker]] = {state: {} for state in WorkerState}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._by_number.values())
+
+    @property
+    def idle(self) -> list[Worker]:
+        """Those that ask for work, in order of their questions."""
+        return self.in_state(WorkerState.IDLE)
+
+    @property
+    def coming(self) -> int:
+        """How many will ask for work soon: not there yet, between two questions, or told to stop."""
+        return sum(len(self._in[state]) for state in _COMING)
+
+    @property
+    def missing(self) -> int:
+        """How many have never come."""
+        return len(self._in[WorkerState.MISSING])
+
+    @property
+    def draining(self) -> int:
+        """How many were told to stop and have not."""
+        return len(self._in[WorkerState.DRAINING])
+
+    def in_state(self, state: WorkerState) -> list[Worker]:
+        """Those in a state, in the order in which they came there."""
+        return list(self._in[state].values())
+
+    def find(self, number: WorkerNumber) -> Worker | None:
+        """The worker of this number, if it has a slot."""
+        return self._by_number.get(number)
+
+    def on(self, attempt: AttemptId) -> Worker | None:
+        """Who works on an attempt, or has not stopped yet."""
+        return self._by_attempt.get(attempt)
+
+    def of_spark_job(self, spark_job: SparkJobId) -> list[Worker]:
+        """The workers of a Spark job that have not ended."""
+        return [worker for worker in self if worker.spark_job == spark_job]
+
+    def launch(self, spark_job: SparkJobId, numbers: Iterable[WorkerNumber], round_: int) -> None:
+        """Workers were asked for."""
+        for number in numbers:
+            self._file(Worker(number, spark_job, round_))
+
+    def register(self, number: WorkerNumber, event: TaskRegistered) -> list[int]:
+        """A worker asks for work, or waits behind another attempt of it; the calls that this one replaces.
+
+        One of an unknown number lends its slot.
+        """
+        worker = self._by_number.get(number)
+        if worker is None:
+            worker = Worker(number, LENT)
+        if worker.identity is not None and worker.identity != event.task:
+            worker.parked.append(event)
+            return []
+        replaced = [] if worker.call is None else [worker.call]
+        self._unfile(worker)
+        worker.take(event)
+        self._file(worker)
+        return replaced
+
+    def assign(self, worker: Worker, attempt: AttemptId) -> int:
+        """The worker works on an attempt from now on; the question that is to be answered with it."""
+        call = worker.call
+        if call is None:
+            raise ValueError(f"worker {worker.number} is not idle")
+        self._unfile(worker)
+        worker.attempt, worker.call = attempt, None
+        self._file(worker)
+        return call
+
+    def let_off(self, attempt: AttemptId, call: int | None = None) -> None:
+        """Its worker, where it is one's, will ask again; with a `call` it is idle, for it was never answered."""
+        worker = self._by_attempt.get(attempt)
+        if worker is not None:
+            self._unfile(worker)
+            worker.attempt, worker.draining, worker.call = None, False, call
+            self._file(worker)
+
+    def drain(self, attempt: AttemptId) -> None:
+        """The attempt was told to stop."""
+        worker = self._by_attempt.get(attempt)
+        if worker is not None:
+            self._unfile(worker)
+            worker.draining = True
+            self._file(worker)
+
+    def release(self, worker: Worker) -> list[int]:
+        """The worker may end, and its parked attempts: the calls."""
+        self._unfile(worker)
+        return worker.calls
+
+    def drop_parked(self) -> list[int]:
+        """No parked attempt will be needed: the calls."""
+        calls = []
+        for worker in self:
+            calls += [event.call for event in worker.parked]
+            worker.parked = []
+        return calls
+
+    def lose(self, task: TaskId) -> Worker | None:
+        """A worker's process is gone, named by its own identity or the attempt it works on.
+
+        The worker as it was; a parked attempt has its place now.
+        """
+        worker = self._by_number.get(task.number) if isinstance(task, WorkerId) else self._by_attempt.get(task)
+        if worker is None:
+            return None
+        if task not in (worker.identity, worker.attempt):
+            worker.parked = [event for event in worker.parked if event.task != task]
+            return None
+        self._unfile(worker)
+        self._inherit(worker)
+        return worker
+
+    def lose_environment(self, environment: str) -> list[int]:
+        """The workers of an environment are gone: the calls, of which nobody hears the answers."""
+        calls = []
+        for worker in list(self):
+            calls += [event.call for event in worker.parked if event.environment == environment]
+            worker.parked = [event for event in worker.parked if event.environment != environment]
+            if worker.environment == environment:
+                calls += [] if worker.call is None else [worker.call]
+                self._unfile(worker)
+                self._inherit(worker)
+        return calls
+
+    def lose_spark_job(self, spark_job: SparkJobId) -> list[Worker]:
+        """A Spark job is over, and with it its workers."""
+        gone = self.of_spark_job(spark_job)
+        for worker in gone:
+            self._unfile(worker)
+        return gone
+
+    def _inherit(self, worker: Worker) -> None:
+        """The first of the parked attempts takes the place of a worker that is gone."""
+        if worker.parked:
+            first, *others = worker.parked
+            heir = Worker(worker.number, worker.spark_job, worker.round, parked=others)
+            heir.take(first)
+            self._file(heir)
+
+    def _file(self, worker: Worker) -> None:
+        self._by_number[worker.number] = worker
+        self._in[worker.state][worker.number] = worker
+        if worker.attempt is not None:
+            self._by_attempt[worker.attempt] = worker
+        self.lent += worker.is_lent
+
+    def _unfile(self, worker: Worker) -> None:
+        if self._by_number.pop(worker.number, None) is not None:
+            del self._in[worker.state][worker.number]
+            self.lent -= worker.is_lent
+        if worker.attempt is not None:
+            self._by_attempt.pop(worker.attempt, None)

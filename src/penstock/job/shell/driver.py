@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the core's instructions into I/O, and what comes back into events. Runs on the JobMaster's event loop.
+
+Every method of this module is called on that loop. Nothing here decides: the rules are in the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import Deadline
+from penstock.job.core.ids import SparkJobId
+from penstock.job.core.master_core import MasterCore
+from penstock.job.core.result import FinishedJob, JobProgress
+from penstock.job.launcher import Launcher, LaunchRequest, Submission
+from penstock.job.shell.calls import Calls
+from penstock.job.shell.environments import Environments
+from penstock.job.shell.shuffle_masters import ShuffleMasters
+from penstock.link import commands
+from penstock.link.master import Registered
+from penstock.link.wire import Done
+from penstock.shuffle import PartitionId, ShuffleMasterContext
+from penstock.shuffle.errors import PenstockError
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _RunningJob:
+    submission: Submission
+    finished: asyncio.Future[FinishedJob]
+    timers: dict[Deadline, asyncio.TimerHandle] = field(default_factory=dict)
+    """Those of the deadlines that are armed."""
+
+
+class JobDriver:
+    """The core's shell."""
+
+    def __init__(self, core: MasterCore, launcher: Launcher, context: ShuffleMasterContext) -> None:
+        self.calls = Calls()
+        self.environments = Environments()
+        self.on_result_lost: Callable[[str], None] = lambda _: None
+        self._core = core
+        self._launcher = launcher
+        self._masters = ShuffleMasters(context, self._partitions_lost)
+        self._loop = asyncio.get_running_loop()
+        self._jobs: dict[str, _RunningJob] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._actions: dict[type, Callable[[Any], None]] = {
+            do.LaunchSparkJobs: self._launch,
+            do.CancelSparkJobs: self._cancel_spark_jobs,
+            do.RegisterPartition: self._register_partition,
+            do.AnswerRegistration: self._answer_registration,
+            do.ReleaseWorker: self._release_worker,
+            do.AnswerProducers: self._answer_producers,
+            do.UpdatePartitionInfo: self._update_partition_info,
+            do.CancelTask: self._cancel_task,
+            do.StartDeadline: self._start_deadline,
+            do.WithdrawDeadline: self._withdraw_deadline,
+            do.ReleasePartitions: self._release_partitions,
+            do.ReleaseJob: self._release_job,
+            do.FailJob: self._fail_job,
+            do.CompleteJob: self._complete_job,
+            do.ResultLost: self._result_lost,
+        }
+
+    def handle(self, event: events.Event) -> None:
+        """Give the core an event and do what it says; nothing once this is closed.
+
+        An instruction that can't be carried out keeps no other one, and fails its job.
+        """
+        if self._closed:
+            return
+        for instruction in self._core.handle(event, time.monotonic()):
+            try:
+                self._actions[type(instruction)](instruction)
+            except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for what it leads to
+                _LOG.exception("%s could not be carried out", type(instruction).__name__)
+                cause = f"{type(instruction).__name__} could not be carried out: {type(error).__name__}: {error}"
+                self._loop.call_soon(self.handle, events.InstructionFailed(do.job_of(instruction), cause))
+
+    def submit(self, submission: Submission) -> asyncio.Future[FinishedJob]:
+        """Submit a job; the future is its end."""
+        job = submission.job
+        finished: asyncio.Future[FinishedJob] = self._loop.create_future()
+        finished.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._jobs[job] = _RunningJob(submission, finished)
+        settings = submission.settings
+        timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
+        slots = submission.slots_total
+        self.handle(events.JobSubmitted(job, submission.graph, slots, timeout, target, settings.restart))
+        return finished
+
+    def progress(self, job: str) -> JobProgress | None:
+        """A snapshot of a job that is not over."""
+        return self._core.progress(job, self.environments.metrics_of)
+
+    def lose_environment(self, name: str, cause: str) -> None:
+        """An environment is gone; known ones only."""
+        if self.environments.lose(name):
+            self.handle(events.EnvironmentLost(name, cause))
+
+    def cancel_all(self, cause: str) -> None:
+        """Cancel every job."""
+        for job in self._core.jobs:
+            self.handle(events.CancelRequested(job, cause))
+
+    async def wait_jobs(self) -> None:
+        """Wait until no job is left."""
+        await asyncio.gather(*(job.finished for job in self._jobs.values()), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop timers and background work, close the ShuffleMasters; jobs must be over or are given up."""
+        self._closed = True
+        for name in list(self._jobs):
+            job = self._jobs.pop(name)
+            for timer in job.timers.values():
+                timer.cancel()
+            if not job.finished.done():
+                job.finished.set_exception(PenstockError(f"job {name} was given up: the JobMaster is closing"))
+        self.calls.close()
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._masters.close()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("background work of the JobMaster failed", exc_info=task.exception())
+
+    def _launch(self, instruction: do.LaunchSparkJobs) -> None:
+        job = instruction.job
+        running = self._jobs[job]
+
+        def returned(spark_job: SparkJobId, error: str | None, cancelled: bool) -> None:
+            event = events.SparkJobReturned(job, spark_job, error, cancelled)
+            try:
+                self._loop.call_soon_threadsafe(self.handle, event)
+            except RuntimeError:  # the loop is closed, so the job has been given up
+                _LOG.debug("Spark job %s of %s returned after the JobMaster closed", spark_job, job)
+
+        try:
+            request = LaunchRequest(running.submission, instruction.graph, instruction.spark_jobs, returned)
+            self._launcher.launch(request)
+        except Exception as error:  # noqa: BLE001 - whatever the launcher raises fails the job
+            _LOG.exception("job %s could not be launched", job)
+            for launched in instruction.spark_jobs:
+                event = events.SparkJobReturned(job, launched.id, f"not launched: {error}")
+                self._loop.call_soon(self.handle, event)
+
+    def _cancel_spark_jobs(self, instruction: do.CancelSparkJobs) -> None:
+        # A thread of its own: at the interpreter's end the loop's executor takes no more work.
+        name = f"penstock-{instruction.job}-cancel"
+        what = (instruction.job, instruction.spark_job)
+        threading.Thread(target=self._launcher.cancel, args=what, name=name, daemon=True).start()
+
+    def _register_partition(self, instruction: do.RegisterPartition) -> None:
+        self._in_background(self._registering(instruction))
+
+    async def _registering(self, instruction: do.RegisterPartition) -> None:
+        attempt = instruction.producer.attempt
+        try:
+            descriptor = await self._masters.register(instruction)
+        except Exception as error:  # noqa: BLE001 - whatever a plug-in raises fails the attempt
+            self.handle(events.PartitionRefused(attempt, f"{type(error).__name__}: {error}"))
+        else:
+            self.handle(events.PartitionRegistered(attempt, instruction.edge, descriptor))
+
+    def _answer_registration(self, instruction: do.AnswerRegistration) -> None:
+        answer = instruction.answer
+        if isinstance(answer, PenstockError):
+            self.calls.answer(instruction.call, answer)
+        else:
+            self.calls.answer(instruction.call, Registered(answer.to_wire()))
+
+    def _release_worker(self, instruction: do.ReleaseWorker) -> None:
+        self.calls.answer(instruction.call, Registered())
+
+    def _answer_producers(self, instruction: do.AnswerProducers) -> None:
+        self.calls.answer(instruction.call, instruction.error or Done())
+
+    def _update_partition_info(self, instruction: do.UpdatePartitionInfo) -> None:
+        command = commands.UpdatePartitionInfo(instruction.consumer, instruction.descriptor)
+        self.environments.tell(instruction.environment, command)
+
+    def _cancel_task(self, instruction: do.CancelTask) -> None:
+        command = commands.CancelTask(instruction.attempt, instruction.cause)
+        self.environments.tell(instruction.environment, command)
+
+    def _start_deadline(self, instruction: do.StartDeadline) -> None:
+        timers = self._jobs[instruction.job].timers
+        event = events.DeadlinePassed(instruction.job, instruction.deadline)
+
+        def passed() -> None:
+            timers.pop(instruction.deadline, None)
+            self.handle(event)
+
+        timers[instruction.deadline] = self._loop.call_later(instruction.seconds, passed)
+
+    def _withdraw_deadline(self, instruction: do.WithdrawDeadline) -> None:
+        timer = self._jobs[instruction.job].timers.pop(instruction.deadline, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _release_partitions(self, instruction: do.ReleasePartitions) -> None:
+        partitions = tuple(descriptor.partition for descriptor in instruction.descriptors)
+        kind = commands.ExpirePartitions if instruction.expired else commands.ReleasePartitions
+        self.environments.tell(instruction.environment, kind(partitions))
+        self._in_background(self._masters.release(instruction.descriptors))
+
+    def _release_job(self, instruction: do.ReleaseJob) -> None:
+        for environment in instruction.environments:
+            self.environments.tell(environment, commands.ReleaseJob(instruction.job))
+        self._in_background(self._masters.unregister_job(instruction.job))
+
+    def _fail_job(self, instruction: do.FailJob) -> None:
+        self._end(instruction.job, instruction.error)
+
+    def _complete_job(self, instruction: do.CompleteJob) -> None:
+        self._end(instruction.job, FinishedJob(instruction.result, instruction.partitions, instruction.graph))
+
+    def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
+        self.environments.forget_job(job)
+        running = self._jobs.pop(job)
+        for timer in running.timers.values():
+            timer.cancel()
+        if running.finished.done():
+            return
+        if isinstance(outcome, PenstockError):
+            running.finished.set_exception(outcome)
+        else:
+            running.finished.set_result(outcome)
+
+    def _result_lost(self, instruction: do.ResultLost) -> None:
+        self.on_result_lost(instruction.job)
+
+    def _partitions_lost(self, partitions: tuple[PartitionId, ...], cause: str) -> None:
+        self._loop.call_soon_threadsafe(self.handle, events.PartitionsLost(partitions, cause))

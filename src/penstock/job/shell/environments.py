@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environments that are attached to the JobMaster: their instruction queues, leases and figures.
+
+Lives on the JobMaster's event loop. An environment is lost when its instruction stream ends, or when it sends no
+heartbeat for the lease time; a lost one never comes back under the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from penstock.link.commands import Command, Shutdown
+from penstock.shuffle import AttemptId
+from penstock.shuffle.errors import StaleError
+
+_LOST_REMEMBERED = 4096
+
+
+@dataclass(slots=True)
+class AttachedEnvironment:
+    """One attached environment process."""
+
+    name: str
+    address: str
+    host: str
+    pid: int
+    last_heard: float
+    queue: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
+    statistics: dict[str, float] = field(default_factory=dict)
+    reported: int = 0
+    """The number of the last report that was taken: those up to it count no second time."""
+
+
+class Environments:
+    """All attached environments by name, and what their tasks said of themselves."""
+
+    def __init__(self) -> None:
+        self._attached: dict[str, AttachedEnvironment] = {}
+        self._lost: OrderedDict[str, None] = OrderedDict()
+        self._metrics: dict[AttemptId, dict[str, float]] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def wait_empty(self) -> None:
+        """Wait until no environment is attached."""
+        await self._empty.wait()
+
+    def attach(self, environment: AttachedEnvironment) -> bool:
+        """Take a new environment; True if it replaces one that is still attached under its name."""
+        if environment.name in self._lost:
+            raise _stale(environment.name)
+        replaced = environment.name in self._attached
+        if not replaced:
+            self._attached[environment.name] = environment
+            self._empty.clear()
+        return replaced
+
+    def get(self, name: str) -> AttachedEnvironment:
+        """An attached environment; raises StaleError where it is lost or unknown."""
+        found = self._attached.get(name)
+        if found is None:
+            raise _stale(name)
+        return found
+
+    def tell(self, name: str, command: Command) -> None:
+        """Queue a command; nothing happens where the environment is gone."""
+        found = self._attached.get(name)
+        if found is not None:
+            found.queue.put_nowait(command)
+
+    def tell_all(self, command: Command) -> None:
+        """Queue a command for everybody."""
+        for name in list(self._attached):
+            self.tell(name, command)
+
+    def lose(self, name: str) -> bool:
+        """Drop an environment for good; False if it was not attached."""
+        found = self._attached.pop(name, None)
+        if found is None:
+            return False
+        # Its stream may still be open; this ends it, and the environment if it is still there.
+        found.queue.put_nowait(Shutdown())
+        if not self._attached:
+            self._empty.set()
+        self._lost[name] = None
+        while len(self._lost) > _LOST_REMEMBERED:
+            self._lost.popitem(last=False)
+        return True
+
+    def silent_since(self, moment: float) -> list[AttachedEnvironment]:
+        """The environments not heard of since then."""
+        return [item for item in self._attached.values() if item.last_heard < moment]
+
+    def report(self, attempt: AttemptId, metrics: dict[str, float]) -> None:
+        """Keep what a heartbeat said of a task."""
+        self._metrics[attempt] = metrics
+
+    def metrics_of(self, attempt: AttemptId) -> dict[str, float]:
+        """The last figures of a task."""
+        return self._metrics.get(attempt, {})
+
+    def forget_job(self, job: str) -> None:
+        """Drop the figures of a job's tasks."""
+        for attempt in [item for item in self._metrics if item.job == job]:
+            del self._metrics[attempt]
+
+
+def _stale(name: str) -> StaleError:
+    return StaleError(f"environment {name} is not attached to this JobMaster any more: it must end")

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JobMaster: one per application, with a thread and an event loop of its own.
+
+Its methods are called from any thread and are synchronous. `close` cancels what runs, tells the environments to
+shut down, and leaves no thread, socket or timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# PySpark starts processes by exec; gRPC's fork handlers would only cost time and log noise.
+
+import grpc.aio
+
+from penstock.job.core import events
+from penstock.job.core.master_core import MasterCore
+from penstock.job.core.result import FinishedJob, JobProgress
+from penstock.job.launcher import Launcher, Submission
+from penstock.job.results.results import Build, ResultCalls, Results
+from penstock.job.shell.driver import JobDriver
+from penstock.job.shell.server import OPTIONS, JobMasterService
+from penstock.job.shell.sessions import Sessions
+from penstock.link.commands import Shutdown
+from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
+from penstock.shuffle.errors import ControlError, PenstockError
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MasterIdentity:
+    """Who this JobMaster is and where it listens. `advertised` is the name that hosts reach it by."""
+
+    application: str
+    secret: bytes = field(repr=False)
+    host: str = "127.0.0.1"
+    advertised: str = "127.0.0.1"
+    port: int = 0
+
+
+class JobHandle:
+    """A submitted job."""
+
+    def __init__(self, master: JobMaster, job: str, finished: concurrent.futures.Future[FinishedJob]) -> None:
+        self._master = master
+        self._finished = finished
+        self.job = job
+
+    def wait(self, timeout: float | None = None) -> FinishedJob:
+        """The job's end; raises its error, or TimeoutError while it still runs."""
+        return self._finished.result(timeout)
+
+    def cancel(self, cause: str) -> None:
+        """Ask the job to stop; `wait` then raises JobCancelledError."""
+        self._master.cancel(self.job, cause)
+
+    def progress(self) -> JobProgress | None:
+        """A snapshot while the job runs."""
+        return self._master.job_progress(self.job)
+
+
+class JobMaster:
+    """Accepts jobs, environments and planners. `start` before anything else."""
+
+    def __init__(self, identity: MasterIdentity, launcher: Launcher, settings: Settings | None = None) -> None:
+        self.identity = identity
+        self.settings = settings or Settings()
+        self.address = ""
+        self._launcher = launcher
+        self._numbers = itertools.count(1)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._every: list[tuple[float, Callable[[], None]]] = []
+        self._outcomes: set[concurrent.futures.Future[FinishedJob]] = set()
+        """Of jobs that are not over: somebody may wait for these on another thread."""
+        self._fault: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._driver: JobDriver
+        self._results: Results
+
+    def start(self) -> str:
+        """Listen; the address `host:port`. Raises ControlError where the host can't be bound."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="penstock-jobmaster", daemon=True)
+                self._thread.start()
+        self._started.result()
+        return self.address
+
+    def every(self, seconds: float, work: Callable[[], None]) -> None:
+        """Call `work` on the loop's thread again and again; before `start`. It must not block for long."""
+        self._every.append((seconds, work))
+
+    def submit(self, submission: Submission) -> JobHandle:
+        """Submit a job; it may be refused at once, which `wait` raises."""
+
+        async def run() -> concurrent.futures.Future[FinishedJob]:
+            outcome: concurrent.futures.Future[FinishedJob] = concurrent.futures.Future()
+            finished = self._driver.submit(submission)
+            self._outcomes.add(outcome)
+            outcome.add_done_callback(self._outcomes.discard)
+            finished.add_done_callback(lambda future: _copy_outcome(future, outcome))
+            return outcome
+
+        return JobHandle(self, submission.job, self._call(run()))
+
+    def new_job(self) -> str:
+        """An id for a job that is going to be submitted."""
+        return f"j{next(self._numbers)}"
+
+    def add_result(self, name: str, build: Build) -> None:
+        """Make a result known that is made when it is first opened."""
+
+        async def run() -> None:
+            self._results.add(name, build)
+
+        self._call(run())
+
+    def watch_result(self, job: str, lost: Callable[[], None]) -> None:
+        """Before a job is submitted: call `lost` once when partitions of its result are lost. It must not block."""
+
+        async def run() -> None:
+            self._results.watch(job, lost)
+
+        self._call(run())
+
+    def release_result(self, job: str) -> None:
+        """Release what is left of a finished job's result; unknown ones are ignored."""
+
+        async def run() -> None:
+            self._release_result(job)
+
+        self._call(run())
+
+    def cancel(self, job: str, cause: str) -> None:
+        """Ask a job to stop; unknown ones are ignored."""
+
+        async def run() -> None:
+            self._driver.handle(events.CancelRequested(job, cause))
+
+        self._call(run())
+
+    def job_progress(self, job: str) -> JobProgress | None:
+        """A snapshot of a job that is not over."""
+
+        async def run() -> JobProgress | None:
+            return self._driver.progress(job)
+
+        return self._call(run())
+
+    def close(self) -> None:
+        """Cancel jobs, shut environments down, stop; idempotent."""
+        thread = self.close_nowait()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(4 * _CLOSE_SECONDS)
+
+    def close_nowait(self) -> threading.Thread | None:
+        """Begin to close; the thread that does it, once."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stop.set)
+        return thread
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._thread is None:
+            work.close()
+            raise ControlError("the JobMaster is closed: its SparkSession was stopped")
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSE_SECONDS)
+        except TimeoutError as error:
+            raise ControlError(
+                f"the JobMaster did not answer within {_CLOSE_SECONDS:g} s: the driver is too busy"
+            ) from error
+        except (RuntimeError, concurrent.futures.CancelledError) as error:
+            work.close()
+            raise self._gone() from error
+
+    def _gone(self) -> ControlError:
+        """This JobMaster does nothing any more, for a fault or because it was told to close."""
+        if self._fault is None:
+            return ControlError("the JobMaster is closing")
+        return ControlError(f"the JobMaster ended, for it has a fault: {self._fault!r}")
+
+    def _run(self) -> None:
+        # Not asyncio's own runner: it ends its executor in a new thread, and there are none at the interpreter's end.
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the start, or for a job
+            if not self._started.done():
+                self._started.set_exception(error)
+            else:
+                # As text, because its frames would keep the server and its sockets.
+                _LOG.error("the JobMaster ended\n%s", traceback.format_exc())
+                self._fault = error.with_traceback(None)
+        finally:
+            _end_loop(loop)
+            for outcome in list(self._outcomes):
+                outcome.set_exception(self._gone())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        context = ShuffleMasterContext(self.identity.application, self.settings, self._on_fatal_error)
+        core = MasterCore(self.settings.shuffle.service)
+        self._driver = JobDriver(core, self._launcher, context)
+        self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
+        self._driver.on_result_lost = self._result_lost
+        service = JobMasterService(self._driver, Sessions(self.identity.secret), self._results)
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((service.handler(),))
+        self._bind(server)
+        await server.start()
+        workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
+        workers += [asyncio.create_task(_repeat(seconds, work)) for seconds, work in self._every]
+        self._started.set_result(None)
+        workers.append(asyncio.create_task(self._stop.wait(), name="stop"))
+        cause = "the application is stopping"
+        try:
+            ended, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+            for worker in ended:  # none of them ends by itself, so without the others this would be half a JobMaster
+                worker.result()
+        except Exception as error:
+            cause = f"the JobMaster has a fault: {error!r}"
+            raise
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            await self._shut_down(server, cause)
+
+    def _bind(self, server: Any) -> None:
+        target = f"{_bracketed(self.identity.host)}:{self.identity.port}"
+        try:
+            port = server.add_insecure_port(target)
+        except RuntimeError as error:
+            raise ControlError(f"the JobMaster cannot listen on {target}: {error}") from error
+        if port == 0:
+            raise ControlError(f"the JobMaster cannot listen on {target}: see spark.driver.bindAddress")
+        self.address = f"{_bracketed(self.identity.advertised)}:{port}"
+
+    async def _shut_down(self, server: Any, cause: str) -> None:
+        self._driver.cancel_all(cause)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS / 2):
+                await self._driver.wait_jobs()
+        self._driver.environments.tell_all(Shutdown())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS / 2):
+                await self._driver.environments.wait_empty()
+        await self._driver.close()
+        await server.stop(0.2)
+        self._launcher.close()
+
+    async def _watch_leases(self) -> None:
+        lease = self.settings.environment.lease_timeout
+        while True:
+            await asyncio.sleep(lease / 4)
+            for environment in self._driver.environments.silent_since(time.monotonic() - lease):
+                self._driver.lose_environment(environment.name, f"no heartbeat for {lease:g} s")
+
+    def _lose_partition(self, partition: PartitionId, cause: str) -> None:
+        self._driver.handle(events.PartitionsLost((partition,), cause))
+
+    def _run_for_result(self, submission: Submission) -> asyncio.Future[FinishedJob]:
+        finished = self._driver.submit(submission)
+
+        async def leased() -> FinishedJob:
+            done = await asyncio.shield(finished)
+            self._loop.call_later(submission.settings.job.result_lease, self._expire, submission.job)
+            return done
+
+        return asyncio.ensure_future(leased())
+
+    def _result_lost(self, job: str) -> None:
+        if self._results.lost(job):
+            # Called out of the driver's handling of an event; the next one waits until that is over.
+            self._loop.call_soon(self._release_result, job)
+
+    def _release_result(self, job: str, *, expired: bool = False) -> None:
+        self._results.forget(job)
+        self._driver.handle(events.ResultReleased(job, expired))
+
+    def _expire(self, job: str) -> None:
+        if not self._results.is_opened(job):
+            self._release_result(job, expired=True)
+
+    @staticmethod
+    def _on_fatal_error(error: BaseException) -> None:
+        _LOG.error("a shuffle service reported a fatal error", exc_info=error)
+
+
+async def _repeat(seconds: float, work: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await asyncio.to_thread(work)
+        except Exception:  # noqa: BLE001 - it is somebody else's work, and comes again
+            _LOG.exception("what the JobMaster does every %g s failed; it is tried again", seconds)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def _copy_outcome(source: asyncio.Future[FinishedJob], target: concurrent.futures.Future[FinishedJob]) -> None:
+    if source.cancelled():
+        target.set_exception(PenstockError("the JobMaster closed before the job was over"))
+        return
+    error = source.exception()
+    if error is not None:
+        target.set_exception(error)
+    else:
+        target.set_result(source.result())

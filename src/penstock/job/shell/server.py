@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JobMaster's gRPC face: one generic handler per method, MessagePack in and out.
+
+Errors travel inside the answer, so a caller raises what was raised here. A call without a session, and a message
+of another shape, is answered and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from penstock.job.core import events
+from penstock.job.core.ids import SparkJobId, task_of
+from penstock.job.results.results import Results
+from penstock.job.shell.driver import JobDriver
+from penstock.job.shell.environments import AttachedEnvironment
+from penstock.job.shell.sessions import Session, Sessions
+from penstock.link import control
+from penstock.link import master as ask
+from penstock.link.commands import Shutdown, instruction
+from penstock.link.wire import Done, Request, from_wire, to_wire
+from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError
+
+_LOG = logging.getLogger(__name__)
+
+MESSAGE_LIMIT = 64 << 20
+OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.so_reuseport", 0),
+    # A result may be waited for as long as its job takes; the caller's keepalive pings must not be punished.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+)
+
+Call = Callable[[Session, Any], Awaitable[object]]
+"""Answers a request of a caller that has proved itself."""
+
+
+class JobMasterService:
+    """The methods of `penstock.JobMaster`."""
+
+    def __init__(self, driver: JobDriver, sessions: Sessions, results: Results) -> None:
+        self._driver = driver
+        self._sessions = sessions
+        self._results = results
+        self._calls: dict[type[Request[Any]], Call] = {
+            ask.AttachEnvironment: self._attach_environment,
+            ask.Heartbeat: self._heartbeat,
+            ask.RegisterTask: self._register_task,
+            ask.AwaitProducers: self._await_producers,
+            ask.PartitionConsumable: self._partition_consumable,
+            ask.TaskFinished: self._task_finished,
+            ask.TaskLost: self._task_lost,
+            ask.OpenResult: self._open_result,
+            ask.ReadResult: self._read_result,
+        }
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a gRPC server takes."""
+        unary = grpc.unary_unary_rpc_method_handler
+        methods = {
+            ask.Challenge.METHOD: unary(self._handshake(ask.Challenge, self._sessions.challenge)),
+            ask.Authenticate.METHOD: unary(self._handshake(ask.Authenticate, self._sessions.authenticate)),
+            ask.Listen.METHOD: grpc.unary_stream_rpc_method_handler(self._instructions),
+        }
+        methods.update({kind.METHOD: unary(self._unary(kind, call)) for kind, call in self._calls.items()})
+        return grpc.method_handlers_generic_handler(control.SERVICE, methods)
+
+    def _handshake(
+        self, kind: type[Request[Any]], step: Callable[[Any, str], object]
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def run(data: bytes, context: Any) -> bytes:
+            try:
+                return control.pack(to_wire(step(from_wire(kind, control.unpack(data)), context.peer())))
+            except PenstockError as error:
+                return control.pack(control.error_message(error))
+
+        return run
+
+    def _unary(self, kind: type[Request[Any]], call: Call) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def run(data: bytes, context: Any) -> bytes:
+            try:
+                session, request = self._open(kind, data, context)
+                return control.pack(to_wire(await call(session, request)))
+            except PenstockError as error:
+                return control.pack(control.error_message(error))
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not look like silence
+                _LOG.exception("%s failed", kind.METHOD)
+                return control.pack(control.error_message(PenstockError(f"{kind.METHOD} failed: {error!r}")))
+
+        return run
+
+    def _open(self, kind: type[Request[Any]], data: bytes, context: Any) -> tuple[Session, Any]:
+        metadata = dict(context.invocation_metadata() or ())
+        token = str(metadata.get(control.SESSION_HEADER, ""))
+        session = self._sessions.check(token, kind.METHOD, context.peer())
+        request = from_wire(kind, control.unpack(data))
+        named = getattr(request, "environment", session.identity)
+        if session.role == ask.ENVIRONMENT and named != session.identity:
+            raise AuthenticationError(f"environment {session.identity} spoke for {named}")
+        return session, request
+
+    async def _attach_environment(self, session: Session, request: ask.AttachEnvironment) -> Done:
+        environment = AttachedEnvironment(
+            session.identity, request.address, request.host, request.pid, time.monotonic()
+        )
+        if self._driver.environments.attach(environment):
+            self._driver.lose_environment(session.identity, "it attached a second time")
+            self._driver.environments.get(session.identity)
+        _LOG.info("environment %s attached from %s", environment.name, environment.host)
+        return Done()
+
+    async def _instructions(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            session, _ = self._open(ask.Listen, data, context)
+            environment = self._driver.environments.get(session.identity)
+        except PenstockError as error:
+            yield control.pack(control.error_message(error))
+            return
+        try:
+            while True:
+                command = await environment.queue.get()
+                yield control.pack(instruction(command))
+                if isinstance(command, Shutdown):
+                    return
+        finally:
+            self._driver.lose_environment(session.identity, "its instruction stream ended")
+
+    async def _heartbeat(self, session: Session, request: ask.Heartbeat) -> Done:
+        environment = self._driver.environments.get(session.identity)
+        environment.last_heard = time.monotonic()
+        environment.statistics = request.statistics
+        for attempt, metrics in request.tasks:
+            self._driver.environments.report(attempt, metrics)
+        return Done()
+
+    async def _register_task(self, session: Session, request: ask.RegisterTask) -> object:
+        environment = self._driver.environments.get(session.identity)
+        call = self._driver.calls.open()
+        task, spark_job = task_of(request.attempt), SparkJobId.from_wire(request.spark_job)
+        self._driver.handle(events.TaskRegistered(call, task, environment.name, request.address, spark_job))
+        try:
+            return await self._driver.calls.wait(call)
+        except asyncio.CancelledError:
+            self._driver.handle(events.TaskLost(task, "its registration was given up"))
+            raise
+
+    async def _await_producers(self, _: Session, request: ask.AwaitProducers) -> object:
+        call = self._driver.calls.open()
+        self._driver.handle(events.ProducersAwaited(call, request.attempt))
+        return await self._driver.calls.wait(call)
+
+    async def _partition_consumable(self, session: Session, request: ask.PartitionConsumable) -> Done:
+        self._report(session, request, events.PartitionConsumable(request.partition))
+        return Done()
+
+    async def _task_finished(self, _: Session, ended: ask.TaskFinished) -> Done:
+        attempt, state = ended.attempt, ended.state
+        if state not in ("FINISHED", "FAILED", "CANCELED"):
+            raise ProtocolError(f"{attempt} ended as {state!r}, which is no end")
+        how = (ended.metrics, ended.error, ended.error_type, ended.sizes, ended.fingerprints, ended.lost)
+        self._driver.handle(events.TaskFinished(attempt, state, *how))
+        return Done()
+
+    async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:
+        self._report(session, request, events.TaskLost(task_of(request.attempt), request.cause))
+        return Done()
+
+    def _report(self, session: Session, report: ask.Report, event: events.Event) -> None:
+        """An environment sends a report again where our answer was lost: it counts once."""
+        environment = self._driver.environments.get(session.identity)
+        if report.number and report.number <= environment.reported:
+            return
+        self._driver.handle(event)
+        environment.reported = max(environment.reported, report.number)
+
+    async def _open_result(self, _: Session, request: ask.OpenResult) -> ask.ResultOpened:
+        return ask.ResultOpened(tuple(await self._results.open(request.result, request.action)))
+
+    async def _read_result(self, _: Session, request: ask.ReadResult) -> ask.ReadAnswer:
+        return await self._results.read(request)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task asks of its host's environment, each question with its answer.
+
+A writer or gate has opened its port before it asks: what the environment says to the port may come before the answer.
+Errors travel in place of the answer (`control.error_message`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.link.wire import Done, Request
+from penstock.shuffle import AttemptId, ChannelDescriptor, EndOfPartition, PartitionId, PartitionKind
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOpened:
+    """The partition is known to readers. A packed writer keeps one open segment for all subpartitions."""
+
+    packed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWriter(Request[WriterOpened]):
+    """Register a pipelined or hybrid partition; its segments come to the port as grants.
+
+    Raises InsufficientBuffersError, StaleError, ProtocolError.
+    """
+
+    METHOD = "local.open_writer"
+    ANSWER = WriterOpened
+
+    port: int
+    attempt: AttemptId
+    partition: PartitionId
+    subpartitions: int
+    broadcast: bool
+    kind: PartitionKind
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWriter(Request[Done]):
+    """The partition is complete; the port is closed."""
+
+    METHOD = "local.finish_writer"
+    ANSWER = Done
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailWriter(Request[Done]):
+    """The producer gives the partition up; the port is closed."""
+
+    METHOD = "local.fail_writer"
+    ANSWER = Done
+
+    port: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate(Request[Done]):
+    """Open a gate of this attempt, and request what is known of its channels."""
+
+    METHOD = "local.open_gate"
+    ANSWER = Done
+
+    port: int
+    attempt: AttemptId
+    channels: tuple[ChannelDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseGate(Request[Done]):
+    """Close a gate; its channels are cancelled."""
+
+    METHOD = "local.close_gate"
+    ANSWER = Done
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOpened:
+    """Where the task writes the files, and the bytes that it may collect in memory."""
+
+    paths: tuple[str, ...]
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles(Request[FilesOpened]):
+    """Register a blocking partition in this layout; `buffer` is what its writer would like to collect, in bytes.
+
+    Raises InsufficientBuffersError, StaleError, ProtocolError, or PenstockError where no directory can be used.
+    """
+
+    METHOD = "local.open_files"
+    ANSWER = FilesOpened
+
+    attempt: AttemptId
+    partition: PartitionId
+    subpartitions: int
+    layout: str
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishFiles(Request[Done]):
+    """The files of a blocking partition are complete: what each subpartition holds."""
+
+    METHOD = "local.finish_files"
+    ANSWER = Done
+
+    partition: PartitionId
+    ends: tuple[EndOfPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailFiles(Request[Done]):
+    """The producer gives a blocking partition up."""
+
+    METHOD = "local.fail_files"
+    ANSWER = Done
+
+    partition: PartitionId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMissingFile(Request[Done]):
+    """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
+
+    METHOD = "local.missing_file"
+    ANSWER = Done
+
+    partition: PartitionId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occupying:
+    """The partitions that hold memory or files."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOccupying(Request[Occupying]):
+    """Which partitions hold memory or files here."""
+
+    METHOD = "local.occupying"
+    ANSWER = Occupying
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Figures of an environment, by name."""
+
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GetStatistics(Request[Statistics]):
+    """The environment's figures."""
+
+    METHOD = "local.statistics"
+    ANSWER = Statistics
+
+
+CALLS: dict[str, type[Request[Any]]] = {
+    kind.METHOD: kind
+    for kind in (
+        OpenWriter,
+        FinishWriter,
+        FailWriter,
+        OpenGate,
+        CloseGate,
+        OpenFiles,
+        FinishFiles,
+        FailFiles,
+        ReportMissingFile,
+        ListOccupying,
+        GetStatistics,
+    )
+}
+"""Every call, by its name on the wire."""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an environment is told to do: by the JobMaster that owns it, as a stream of instructions, or by a call.
+
+A task may call for a release and for an update. What else is a command may be called for only where no JobMaster owns
+the environment: in tests, and by tools.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import ProtocolError
+
+OP = "op"
+"""The key of an instruction that names the command; the others are the command's fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """Whether a gate that is open now was waiting for it."""
+
+    updated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask(Request[Done]):
+    """Tell the task that works on this attempt to stop."""
+
+    METHOD = "local.cancel_task"
+    ANSWER = Done
+
+    attempt: AttemptId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePartitionInfo(Request[Updated]):
+    """The real producer of a consumer's unknown channels."""
+
+    METHOD = "local.update_partition_info"
+    ANSWER = Updated
+
+    consumer: AttemptId
+    descriptor: ShuffleDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePartitions(Request[Done]):
+    """Nobody needs these partitions any more."""
+
+    METHOD = "local.release_partitions"
+    ANSWER = Done
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirePartitions(Request[Done]):
+    """The leases of these partitions have run out."""
+
+    METHOD = "local.expire_partitions"
+    ANSWER = Done
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseJob(Request[Done]):
+    """A job is over: nothing that it has here is needed any more."""
+
+    METHOD = "local.release_job"
+    ANSWER = Done
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown(Request[Done]):
+    """Give everything up and end."""
+
+    METHOD = "local.shutdown"
+    ANSWER = Done
+
+
+Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown
+
+COMMANDS: dict[str, type[Command]] = {
+    kind.METHOD: kind
+    for kind in (CancelTask, UpdatePartitionInfo, ReleasePartitions, ExpirePartitions, ReleaseJob, Shutdown)
+}
+"""Every command, by its name as a call."""
+_PREFIX = "local."
+
+
+def instruction(command: Command) -> Plain:
+    """A command as the JobMaster sends it."""
+    return {OP: command.METHOD.removeprefix(_PREFIX), **to_wire(command)}
+
+
+def read_instruction(plain: Plain) -> Command:
+    """Inverse of `instruction`; raises ProtocolError, for a command that nobody knows too."""
+    kind = COMMANDS.get(f"{_PREFIX}{plain.get(OP)}")
+    if kind is None:
+        raise ProtocolError(f"the JobMaster gives an instruction {plain.get(OP)!r}: this environment knows none such")
+    return from_wire(kind, {name: value for name, value in plain.items() if name != OP})

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frames between a task and its host's environment process, on a Unix socket.
+
+Bulk data never travels here: it lies in shared segments, and these frames carry descriptors of slices of
+them, many per frame. Header: total length u32 (with the header), type u8, three bytes of padding. A port is a writer
+or a gate of a task, a call a question of the task; each has a number of its own (`numbers`). Both ends are of one
+version of Penstock, started from one installation; the handshake before the first frame and the length limits are
+what stands between a stranger and this decoder.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+from penstock.link.control import pack, unpack
+from penstock.link.wire import Plain
+from penstock.shuffle.errors import ProtocolError
+
+HEADER = struct.Struct("<IB3x")
+SLICE = struct.Struct("<5I")
+"""Port, subpartition or channel, segment, offset, length (of a writer's: with the mark `FINISHED`); u32 each."""
+EVENT = struct.Struct("<III")
+"""Writer or gate u32, data type u32, subpartition or channel u32; the payload follows."""
+TARGET = struct.Struct("<II")
+"""Gate u32, channel u32."""
+REQUEST = struct.Struct("<I")
+"""The number of a call, or of a port."""
+STORED = struct.Struct("<IIIQQ")
+"""Writer u32, subpartition u32, length u32, offset u64, checksum u64."""
+
+ALL = 0xFFFFFFFF
+"""The subpartition number that means every subpartition (broadcast)."""
+FINISHED = 1 << 31
+"""The mark in a slice's length: nothing more will be written to this segment."""
+LENGTH = FINISHED - 1
+"""What of a slice's length is its length."""
+FILE = 16
+"""Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
+EXTENTS = 17
+"""Data type of the event that names extents of a hybrid partition's storage, for the task to read itself, in order
+with the channel's slices. The channel is blocked until the task resumes it: when it begins to read."""
+FRAME_LIMIT = 16 << 20
+"""No frame is longer: descriptors, control messages and events are small."""
+
+SliceRecord = tuple[int, int, int, int, int]
+"""The fields of `SLICE`."""
+
+
+class FrameType(IntEnum):
+    """Frames of both directions."""
+
+    # From the task.
+    CALL = 1
+    """Call, then a request by its name (`call_frame`). Answered with REPLY."""
+    SLICES = 2
+    """Records of what a writer ships."""
+    WRITER_EVENT = 3
+    """EVENT and payload: an event behind what a writer has shipped."""
+    RECYCLE = 4
+    """Gate and segments: their slices were copied."""
+    RESUME = 5
+    """TARGET: a channel that an event has blocked goes on."""
+    TASK_EVENT = 6
+    """TARGET and payload: an event back to a channel's producer."""
+    REPORT = 7
+    """The task's figures."""
+    BYE = 8
+    """The end of the connection is meant."""
+    OVERDRAFT = 9
+    """Writer: it is out of segments in the middle of a message."""
+    STORED = 10
+    """Records of what a writer has stored by itself."""
+    # From the environment.
+    WELCOME = 20
+    """The memory, with its descriptor; the first frame."""
+    REPLY = 21
+    """Call and answer."""
+    GRANT = 22
+    """Writer and segments to write into."""
+    DELIVER = 23
+    """Records of slices for gates."""
+    CHANNEL_EVENT = 24
+    """EVENT and payload, in order with the channel's slices."""
+    CHANNEL_ERROR = 25
+    """TARGET and error: a channel can't be read; of a writer: it can't go on."""
+    CANCEL = 26
+    """Why the task is to stop."""
+    STORE = 27
+    """Writer and folder: store there what memory has no room for."""
+
+
+def frame(kind: FrameType, body: bytes = b"") -> bytes:
+    """One whole frame."""
+    return HEADER.pack(HEADER.size + len(body), kind) + body
+
+
+def slices_frame(kind: FrameType, records: Iterable[SliceRecord]) -> bytes:
+    """A SLICES or DELIVER frame of these records."""
+    return frame(kind, b"".join([SLICE.pack(*record) for record in records]))
+
+
+def segments_frame(kind: FrameType, port: int, segments: list[int]) -> bytes:
+    """A GRANT or RECYCLE frame: the writer or gate, then the segments' numbers."""
+    return frame(kind, struct.pack(f"<I{len(segments)}I", port, *segments))
+
+
+def read_segments(body: memoryview) -> tuple[int, tuple[int, ...]]:
+    """Inverse of `segments_frame`; raises ProtocolError."""
+    if len(body) < 4 or len(body) % 4:
+        raise ProtocolError(f"a list of segments has {len(body)} bytes")
+    port, *segments = struct.unpack(f"<{len(body) // 4}I", body)
+    return port, tuple(segments)
+
+
+def read_slices(body: memoryview) -> Iterator[SliceRecord]:
+    """The records of a SLICES or DELIVER frame; raises ProtocolError."""
+    if len(body) % SLICE.size:
+        raise ProtocolError(f"a list of slices has {len(body)} bytes")
+    return SLICE.iter_unpack(body)
+
+
+def stored_frame(port: int, records: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """A STORED frame: what a writer has stored by itself, as (subpartition, length, offset, checksum)."""
+    parts = [STORED.pack(port, *record) for record in records]
+    return frame(FrameType.STORED, b"".join(parts))
+
+
+def read_stored(body: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """The records of a STORED frame, the writer's number first; raises ProtocolError."""
+    if len(body) % STORED.size:
+        raise ProtocolError(f"a list of stored extents has {len(body)} bytes")
+    return STORED.iter_unpack(body)
+
+
+def call_frame(number: int, method: str, message: Plain) -> bytes:
+    """A CALL frame."""
+    return frame(FrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message}))
+
+
+def read_call(body: memoryview) -> tuple[int, str, Plain]:
+    """Number, method and message of a CALL frame; raises ProtocolError, KeyError or struct.error."""
+    (number,) = REQUEST.unpack_from(body)
+    call = unpack(bytes(body[REQUEST.size :]))
+    return number, str(call["method"]), dict(call["message"])
+
+
+def reply_frame(number: int, answer: Plain) -> bytes:
+    """A REPLY frame."""
+    return frame(FrameType.REPLY, REQUEST.pack(number) + pack(answer))
+
+
+def read_reply(body: memoryview) -> tuple[int, Plain]:
+    """Number and answer of a REPLY frame; raises ProtocolError or struct.error."""
+    (number,) = REQUEST.unpack_from(body)
+    return number, unpack(bytes(body[REQUEST.size :]))
+
+
+def event_frame(kind: FrameType, port: int, data_type: int, channel: int, payload: bytes) -> bytes:
+    """A WRITER_EVENT or CHANNEL_EVENT frame; the channel is a subpartition where a writer speaks."""
+    return frame(kind, EVENT.pack(port, data_type, channel) + payload)
+
+
+def read_event(body: memoryview) -> tuple[int, int, int, bytes]:
+    """Port, data type, channel and payload of either; raises struct.error."""
+    return (*EVENT.unpack_from(body), bytes(body[EVENT.size :]))
+
+
+def channel_frame(kind: FrameType, port: int, channel: int, payload: bytes = b"") -> bytes:
+    """A RESUME, TASK_EVENT or CHANNEL_ERROR frame."""
+    return frame(kind, TARGET.pack(port, channel) + payload)
+
+
+def read_channel(body: memoryview) -> tuple[int, int, bytes]:
+    """Port, channel and payload of one of these; raises struct.error."""
+    return (*TARGET.unpack_from(body), bytes(body[TARGET.size :]))
+
+
+def port_frame(kind: FrameType, port: int, text: str = "") -> bytes:
+    """An OVERDRAFT or STORE frame."""
+    return frame(kind, REQUEST.pack(port) + text.encode())
+
+
+def read_port(body: memoryview) -> tuple[int, str]:
+    """Port and text of one of these; raises struct.error or UnicodeDecodeError."""
+    (port,) = REQUEST.unpack_from(body)
+    return port, bytes(body[REQUEST.size :]).decode()
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, wherever it was cut before. Sans-I/O.
+
+    `target` is where to receive into next; `received(n)` tells how much came; `frames()` gives what is
+    complete, as views that are valid until the next `target`.
+    """
+
+    def __init__(self, capacity: int = 256 << 10) -> None:
+        self._buffer = bytearray(capacity)
+        self._start = 0
+        self._end = 0
+
+    def target(self) -> memoryview:
+        """Free memory behind what is kept, at least one byte."""
+        if self._start:
+            kept = self._end - self._start
+            self._buffer[:kept] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, kept
+        if self._end == len(self._buffer):
+            self._buffer = self._buffer + bytearray(len(self._buffer))
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, count: int) -> None:
+        """Note that `count` bytes were written to the target."""
+        self._end += count
+
+    def frames(self) -> Iterator[tuple[FrameType, memoryview]]:
+        """Every complete frame; raises ProtocolError for a length or type that is not ours."""
+        view = memoryview(self._buffer)
+        while self._end - self._start >= HEADER.size:
+            length, kind = HEADER.unpack_from(view, self._start)
+            if not HEADER.size <= length <= FRAME_LIMIT:
+                raise ProtocolError(f"a frame of {length} bytes between task and environment")
+            if self._end - self._start < length:
+                return
+            begin = self._start + HEADER.size
+            self._start += length
+            try:
+                frame_type = FrameType(kind)
+            except ValueError as error:
+                raise ProtocolError(f"unknown frame type {kind} between task and environment") from error
+            yield frame_type, view[begin : begin - HEADER.size + length]

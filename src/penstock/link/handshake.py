@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handshake that opens every connection: both ends prove that they know the application's secret.
+
+    client -> server   HELLO      magic, version, nonce
+    server -> client   CHALLENGE  magic, version, nonce
+    client -> server   PROOF      identity, HMAC-SHA256(secret, "client", both nonces, identity)
+    server -> client   PROOF      identity, HMAC-SHA256(secret, "server", both nonces, both identities)
+
+Rules. Fixed sizes; the shell reads at most `missing` bytes, so nothing of what follows is swallowed. The side that is
+connected to proves last: who does not know the secret is told nothing but a nonce, and is closed without a word.
+Nonces are fresh for each connection and roles are part of the proof, so neither replay nor reflection helps.
+Comparison takes constant time. Nothing is parsed before the lengths fit.
+
+Limits: identities of at most 127 bytes. Non-goals: encryption, and protection of a connection that somebody relays.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import struct
+from enum import Enum
+from typing import Final
+
+from penstock.shuffle.errors import AuthenticationError
+
+MAGIC: Final = b"PSTK"
+VERSION: Final = 1
+NONCE: Final = 32
+MAX_IDENTITY: Final = 127
+MIN_SECRET: Final = 16
+"""Bytes; less could be guessed from a recorded proof."""
+
+_HELLO: Final = struct.Struct(f"<4sB3s{NONCE}s")
+_RESERVED: Final = bytes(3)
+_PROOF: Final = struct.Struct(f"<B{MAX_IDENTITY}s32s")
+
+
+class Role(Enum):
+    """Which end this is."""
+
+    CLIENT = b"client"
+    SERVER = b"server"
+
+
+class _Step(Enum):
+    HELLO = 0
+    PROOF = 1
+    DONE = 2
+    FAILED = 3
+
+
+class Handshake:
+    """One end of one handshake, without its I/O.
+
+    A shell repeats: send `outgoing()`, stop where it `is_done`, read at most `missing` bytes, `feed` them.
+    """
+
+    def __init__(self, role: Role, secret: bytes, identity: str, peer: str) -> None:
+        if len(secret) < MIN_SECRET:
+            raise ValueError(f"a secret of {len(secret)} bytes: at least {MIN_SECRET} are needed")
+        if len(identity.encode()) > MAX_IDENTITY:
+            raise ValueError(f"identity {identity!r} is longer than {MAX_IDENTITY} bytes")
+        self._role = role
+        self._secret = secret
+        self._identity = identity.encode()
+        self.peer = peer
+        self._nonces = {role: secrets.token_bytes(NONCE)}
+        self._step = _Step.HELLO
+        self._partial = bytearray()
+        self._out = _HELLO.pack(MAGIC, VERSION, _RESERVED, self._nonces[role]) if role is Role.CLIENT else b""
+        self.peer_identity = ""
+        """Who the peer is: proven, once `is_done`."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the peer has proven itself. `outgoing()` may still have to be sent."""
+        return self._step is _Step.DONE
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the next message of the peer; 0 when done."""
+        return {_Step.HELLO: _HELLO.size, _Step.PROOF: _PROOF.size}.get(self._step, 0)
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the next message that have not come yet; 0 when done."""
+        return self.needed - len(self._partial)
+
+    def outgoing(self) -> bytes:
+        """Take what has to be sent now; may be empty."""
+        out, self._out = self._out, b""
+        return out
+
+    def feed(self, data: bytes) -> None:
+        """Handle what has come, at most `missing` bytes; none at all means that the peer has closed.
+
+        Raises AuthenticationError: close without an answer.
+        """
+        if not data:
+            raise self.closed()
+        self._partial += data
+        if len(self._partial) >= self.needed:
+            message, self._partial = bytes(self._partial), bytearray()
+            self.receive(message)
+
+    def receive(self, message: bytes) -> None:
+        """Handle exactly `needed` bytes. Raises AuthenticationError: close without an answer."""
+        if self._step in (_Step.DONE, _Step.FAILED) or len(message) != self.needed:
+            raise self._refusal(f"sent {len(message)} bytes where {self.needed} were expected")
+        if self._step is _Step.HELLO:
+            self._on_hello(message)
+        else:
+            self._on_proof(message)
+
+    def closed(self) -> AuthenticationError:
+        """The error for a peer that closed before the handshake was done."""
+        return self._refusal("closed the connection during authentication: it has another secret, or is not ours")
+
+    def _on_hello(self, message: bytes) -> None:
+        magic, version, reserved, nonce = _HELLO.unpack(message)
+        if magic != MAGIC:
+            raise self._refusal("does not speak this protocol")
+        if version != VERSION:
+            raise self._refusal(f"speaks version {version} of the handshake, this Penstock speaks {VERSION}")
+        if reserved != _RESERVED:
+            raise self._refusal("sent a hello that is not ours")
+        if nonce == self._nonces[self._role]:
+            raise self._refusal("returned our own nonce")
+        self._nonces[_other(self._role)] = nonce
+        if self._role is Role.SERVER:
+            self._out = _HELLO.pack(MAGIC, VERSION, _RESERVED, self._nonces[Role.SERVER])
+        else:
+            self._out = self._proof(Role.CLIENT, self._identity)
+        self._step = _Step.PROOF
+
+    def _on_proof(self, message: bytes) -> None:
+        length, padded, mac = _PROOF.unpack(message)
+        identity = padded[: min(length, MAX_IDENTITY)]
+        expected = self._mac(_other(self._role), self._identity, identity)
+        if not hmac.compare_digest(mac, expected) or length > MAX_IDENTITY or any(padded[length:]):
+            raise self._refusal("could not prove that it knows the application's secret")
+        try:
+            self.peer_identity = identity.decode()
+        except UnicodeDecodeError:
+            raise self._refusal("has an identity that is not UTF-8") from None
+        if self._role is Role.SERVER:
+            self._out = self._proof(Role.SERVER, identity)
+        self._step = _Step.DONE
+
+    def _proof(self, role: Role, identity: bytes) -> bytes:
+        mac = self._mac(role, identity, self._identity)
+        return _PROOF.pack(len(self._identity), self._identity, mac)
+
+    def _mac(self, role: Role, verifier: bytes, prover: bytes) -> bytes:
+        """The proof of `role`; the client does not know the server's identity when it proves itself."""
+        client, server = (prover, b"") if role is Role.CLIENT else (verifier, prover)
+        parts = (role.value, self._nonces[Role.CLIENT], self._nonces[Role.SERVER], client, server)
+        return hmac.digest(self._secret, b"".join(struct.pack("<I", len(part)) + part for part in parts), "sha256")
+
+    def _refusal(self, what: str) -> AuthenticationError:
+        self._step = _Step.FAILED
+        self._out = b""
+        return AuthenticationError(f"the peer at {self.peer} {what}")
+
+
+def _other(role: Role) -> Role:
+    return Role.SERVER if role is Role.CLIENT else Role.CLIENT

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the JobMaster, each question with its answer. Environments ask for themselves and for their tasks.
+
+Whoever calls proves itself first: `Challenge`, then `Authenticate` (`MasterProof` has the caller's part). Every other
+call carries the session that the proof gave. A task's calls go through its environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.link import control
+from penstock.link.wire import Done, Request
+from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import AuthenticationError, ProtocolError
+
+MASTER = "master"
+"""The role that the JobMaster proves."""
+ENVIRONMENT = "environment"
+"""The role of an environment process."""
+PLANNER = "planner"
+"""The role of the process in which Spark plans a DataFrame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenged:
+    """The JobMaster's nonce, good for one proof."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge(Request[Challenged]):
+    """Begin."""
+
+    METHOD = "Challenge"
+    ANSWER = Challenged
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The session that every further call carries, and the JobMaster's own proof."""
+
+    session: str
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate(Request[Authenticated]):
+    """The proof of this role and identity, over both nonces."""
+
+    METHOD = "Authenticate"
+    ANSWER = Authenticated
+
+    nonce: bytes
+    client_nonce: bytes
+    role: str
+    identity: str
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AttachEnvironment(Request[Done]):
+    """An environment process is there; `address` is where others read its partitions."""
+
+    METHOD = "AttachEnvironment"
+    ANSWER = Done
+
+    environment: str
+    address: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listen(Request[Done]):
+    """The stream of `commands` for this environment; not answered once."""
+
+    METHOD = "Instructions"
+    ANSWER = Done
+
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Request[Done]):
+    """An environment lives: its figures, and those of its tasks."""
+
+    METHOD = "Heartbeat"
+    ANSWER = Done
+
+    environment: str
+    statistics: dict[str, float] = field(default_factory=dict)
+    tasks: tuple[tuple[AttemptId, dict[str, float]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What to do (`graph.TaskDeployment` as it travels, the attempt first), or None: nothing more."""
+
+    deployment: object = None
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        """The attempt to work on; raises ProtocolError where that can't be read."""
+        if self.deployment is None:
+            return None
+        if not isinstance(self.deployment, tuple | list) or not self.deployment:
+            raise ProtocolError(f"a deployment can't be {self.deployment!r:.200}")
+        return AttemptId.from_wire(tuple(self.deployment[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTask(Request[Registered]):
+    """A task asks for work, by its own name; `spark_job` is the number of the Spark job that it is in.
+
+    Its environment fills in its own name and address.
+    """
+
+    METHOD = "RegisterTask"
+    ANSWER = Registered
+
+    attempt: AttemptId
+    spark_job: int = 0
+    environment: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitProducers(Request[Done]):
+    """Answered when the producers of this attempt are confirmed."""
+
+    METHOD = "AwaitProducers"
+    ANSWER = Done
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished(Request[Done]):
+    """An attempt has ended. Sizes (bytes of each subpartition) and fingerprints are by edge.
+
+    `state` is FINISHED, FAILED or CANCELED; `lost` is the partition that could not be read, where that is the cause.
+    """
+
+    METHOD = "TaskFinished"
+    ANSWER = Done
+
+    attempt: AttemptId
+    state: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    fingerprints: dict[int, int] = field(default_factory=dict)
+    error: str = ""
+    error_type: str = ""
+    lost: PartitionId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOpened:
+    """The partitions of a result, in order."""
+
+    partitions: tuple[ShuffleDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResult(Request[ResultOpened]):
+    """Whoever plans asks for a result by its name; answered when its job is over.
+
+    A task that opens what could not be opened when its action was planned names that action.
+    """
+
+    METHOD = "OpenResult"
+    ANSWER = ResultOpened
+
+    result: str
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """What to do: read `partition`, or else work for `job` with this `plan`, or else `ask_again` at once.
+
+    None of them: there is no other partition than the one that the task knows.
+    """
+
+    partition: ShuffleDescriptor | None = None
+    job: str = ""
+    plan: bytes = b""
+    ask_again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult(Request[ReadAnswer]):
+    """A task of a Spark stage (negative: not known) is going to read the partition at `index` of a result.
+
+    `partition` is the one it knows of. `lost` says why it could not read that one; `lent` is the job that it has lent
+    its slot to and that has let it go.
+    """
+
+    METHOD = "ReadResult"
+    ANSWER = ReadAnswer
+
+    result: str
+    index: int
+    partition: PartitionId
+    stage: int = -1
+    lost: str = ""
+    lent: str = ""
+
+    @property
+    def job(self) -> str:
+        """The job that made the partition."""
+        return self.partition.dataset.rpartition("-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionConsumable(Request[Done]):
+    """A partition can be read: at its first buffer, or complete. A report, sent until it is taken."""
+
+    METHOD = "PartitionConsumable"
+    ANSWER = Done
+
+    partition: PartitionId
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost(Request[Done]):
+    """A task has gone without a word. A report, sent until it is taken."""
+
+    METHOD = "TaskLost"
+    ANSWER = Done
+
+    attempt: AttemptId
+    cause: str
+    number: int = 0
+
+
+Report = PartitionConsumable | TaskLost
+"""What an environment says without asking anything. Its `number`, from 1 on, counts the environment's reports."""
+
+RELAYED: dict[str, type[Request[Any]]] = {
+    kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult)
+}
+"""What an environment passes on for its tasks."""
+
+
+class MasterProof:
+    """A caller's part of the handshake with the JobMaster, without its I/O."""
+
+    def __init__(self, secret: bytes, role: str, identity: str) -> None:
+        self._secret = secret
+        self._role = role
+        self._identity = identity
+        self._mine = control.nonce()
+        self._theirs = b""
+
+    def answer(self, challenged: Challenged) -> Authenticate:
+        """The proof for this challenge."""
+        self._theirs = challenged.nonce
+        proof = control.proof(self._secret, self._role, challenged.nonce, self._mine, self._identity)
+        return Authenticate(challenged.nonce, self._mine, self._role, self._identity, proof)
+
+    def check(self, authenticated: Authenticated, where: str) -> str:
+        """The session; AuthenticationError where the JobMaster at `where` has not proved itself."""
+        expected = control.proof(self._secret, MASTER, self._mine, self._theirs, self._identity)
+        if not control.proof_matches(expected, authenticated.proof):
+            raise AuthenticationError(f"the JobMaster at {where} could not prove the application's secret")
+        return authenticated.session

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the settings of a cluster and its workers mean for Penstock. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from penstock.observe.finding import Finding
+from penstock.observe.host_check import Facts
+
+_SKEW_SECONDS = 5.0
+_COMPARED = ("penstock", "pyspark", "pyarrow")
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
+_ENCRYPTED = ("spark.io.encryption.enabled", "spark.network.crypto.enabled", "spark.ssl.enabled")
+
+
+def judge_conf(conf: Mapping[str, str], master: str, network_memory: int) -> list[Finding]:
+    """Spark's settings that do not fit, and one line where all do."""
+    found = [finding for finding in _clashes(conf) if finding is not None]
+    if not master.startswith("local["):
+        found.append(_overhead(conf, network_memory))
+    if conf.get("spark.python.daemon.module") != "penstock.daemon":
+        found.append(
+            Finding.of(
+                "start of workers",
+                "each Python worker imports everything for itself",
+                doubt="set spark.python.daemon.module=penstock.daemon before the session is built",
+            )
+        )
+    return found or [Finding.fine("Spark's settings", "nothing that does not fit")]
+
+
+def judge_workers(driver: Facts, workers: Sequence[Facts]) -> list[Finding]:
+    """The workers' Python, packages and clocks beside the driver's; one finding for each host that differs."""
+    if not workers:
+        return [Finding.of("workers", "none has answered", wrong="see the cluster manager: are there executors?")]
+    found = []
+    for host, facts in {str(worker["host"]): worker for worker in workers}.items():
+        differing = [f"{name} {theirs}, not {ours}" for name, ours, theirs in _differences(driver, facts)]
+        skew = abs(float(str(facts["clock"])) - float(str(facts.get("asked", driver["clock"]))))
+        if differing:
+            advice = "install the driver's versions there, or point spark.pyspark.python to a Python that has them"
+            found.append(Finding.of(f"worker {host}", "; ".join(differing), wrong=advice))
+        elif skew > _SKEW_SECONDS:
+            found.append(
+                Finding.of(f"worker {host}", f"its clock is {skew:.0f} s off", doubt="traces will be hard to read")
+            )
+        else:
+            found.append(
+                Finding.fine(f"worker {host}", f"Python {facts['python']}, the driver's packages, its clock")
+            )
+    return found
+
+
+def _differences(driver: Facts, worker: Facts) -> list[tuple[str, str, str]]:
+    ours, theirs = dict(driver["packages"]), dict(worker["packages"])  # type: ignore[call-overload]
+    pairs = [(name, ours[name], theirs.get(name, "missing")) for name in _COMPARED]
+    mine, other = (".".join(str(facts["python"]).split(".")[:2]) for facts in (driver, worker))
+    return [pair for pair in [("Python", mine, other), *pairs] if pair[1] != pair[2]]
+
+
+def _clashes(conf: Mapping[str, str]) -> list[Finding | None]:
+    found = [
+        _set(
+            conf, "spark.speculation", "second attempts of running tasks break pipelined exchanges: set it to false"
+        ),
+        _set(conf, "spark.dynamicAllocation.enabled", "executors go with the data they hold: set it to false"),
+        *(_set(conf, key, "workers that wait for a slower stage are killed: set it to false") for key in _KILLERS),
+    ]
+    if conf.get("spark.penstock.security.acceptPlainText", "false").lower() != "true":
+        advice = "Penstock sends rows in plain text: see spark.penstock.security.acceptPlainText"
+        found += [_set(conf, key, advice) for key in _ENCRYPTED]
+    return found
+
+
+def _set(conf: Mapping[str, str], key: str, advice: str) -> Finding | None:
+    is_set = conf.get(key, "false").strip().lower() == "true"
+    return Finding.of("Spark's settings", f"{key}=true", wrong=advice) if is_set else None
+
+
+def _overhead(conf: Mapping[str, str], network_memory: int) -> Finding:
+    """Python, its Arrow batches and the shared pool live beside the JVM's heap, in the container's overhead."""
+    heap = _size(conf.get("spark.executor.memory", "1g"))
+    given = conf.get("spark.executor.memoryOverhead")
+    factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
+    overhead = _size(given) if given else max(384 << 20, int(heap * factor))
+    workers = int(conf.get("spark.executor.cores", "1"))
+    needed = network_memory + (workers << 28)
+    what = f"{overhead >> 20:,} MB beside each executor's heap"
+    advice = (
+        f"set spark.executor.memoryOverhead to {needed >> 20:,}m or more: {network_memory >> 20:,} MB of the pool and"
+        f" a quarter of a GB for each of {workers} workers (where containers are limited)"
+    )
+    return Finding.of("memory overhead", what, doubt=advice if overhead < needed else "")
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    return int(match[1]) * _UNITS[match[2].lower()] if match else 0

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a hybrid partition's items leave memory first: the oldest, or those that are needed last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock.partition.hybrid_cursor import Log
+from penstock.partition.hybrid_items import BROADCAST, Item, MemoryBooks
+
+
+def oldest(books: MemoryBooks, size: int) -> list[Item]:
+    """Items in memory only, oldest first, of so many bytes together and at least one."""
+    chosen: list[Item] = []
+    for item in books.unspilled:
+        chosen.append(item)
+        size -= item.length
+        if size <= 0:
+            break
+    return chosen
+
+
+def farthest(books: MemoryBooks, segments: Iterable[int], count: int, distance: Callable[[Item], int]) -> list[int]:
+    """Up to `count` of these segments: those whose next needed item is farthest from being read."""
+    found = list(segments)
+    if len(found) > count:
+        nearest = {segment: min(map(distance, books.segments[segment])) for segment in found}
+        found.sort(key=nearest.__getitem__, reverse=True)
+    return found[:count]
+
+
+def distance_to_reading(logs: Sequence[Log], unread: int) -> Callable[[Item], int]:
+    """How far an item is from being read; what nobody reads yet is `unread` farther than all that somebody reads."""
+    needs = [log.needs if log.cursors else None for log in logs]
+    first = min((need for need in needs if need is not None), default=None)
+
+    def distance(item: Item) -> int:
+        need = first if item.subpartition == BROADCAST else needs[item.subpartition]
+        return item.sequence - need if need is not None else item.sequence + unread
+
+    return distance

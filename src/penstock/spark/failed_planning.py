@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is planned in place of a result whose job failed while Spark planned an action over it.
+
+Spark keeps the plan of a DataFrame, its failure too: a later `collect()` would raise the old error without running
+anything. So planning gives one partition instead. Reading it raises the error in the action that was planned; in
+any later one it opens the result, which runs the job again, and reads all of it. Limits: such a DataFrame has one
+partition, until a new plan is made of it (by `count()`, say); the task holds a slot while the job runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.services.local.launch import EnvironmentLaunch
+from penstock.spark.result_access import PlannedPartition, ResultAccess
+
+_EXECUTION = "spark.sql.execution.id"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPlanning:
+    """A result that could not be opened while an action was planned. The JobMaster knows why."""
+
+    result: str
+    schema: pa.Schema
+    launch: EnvironmentLaunch = field(repr=False)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the whole result; raises how planning failed in the action that was planned."""
+        from penstock.job.shell.client import MasterClient
+        from penstock.link.master import PLANNER, OpenResult
+
+        launch = self.launch
+        with MasterClient(launch.master, launch.secret, PLANNER, f"reader-{os.getpid()}") as client:
+            # No deadline here: the job's own deadlines end it, and keepalive sees a dead driver.
+            partitions = client.ask(OpenResult(self.result, _action()), None).partitions
+        for index, descriptor in enumerate(partitions):
+            yield from ResultAccess(PlannedPartition(self.result, index, descriptor, self.schema, launch)).batches()
+
+
+def _action() -> str:
+    """What tells one action from the next: the query's execution, else the stage; the same for a task's attempts."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return "no task"
+    return str(context.getLocalProperty(_EXECUTION) or f"stage {context.stageId()}")

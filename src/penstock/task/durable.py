@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders of a local file system that are there after a loss of power, and folders that swap their names.
+
+Limits: `swapped` needs Linux and a file system that can do it (ext4, xfs, btrfs, tmpfs; not NFS). A file system that
+cannot make a folder durable is believed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_HERE = -100
+_EXCHANGE = 2
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def sync_file(path: str | Path) -> None:
+    """Wait until a file's bytes are on the disk."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    with suppress(OSError):
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def swapped(one: str | Path, other: str | Path) -> bool:
+    """Let two folders change names in one step that nobody sees half done; False where that is not possible."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+def _sync(path: str | Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

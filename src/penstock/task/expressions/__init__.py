@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions over Arrow batches: read by Spark's analyser, evaluated by Arrow's kernels."""
+
+from penstock.task.expressions.evaluation import FUNCTIONS, by_arrow, evaluate, selected
+from penstock.task.expressions.tree import (
+    ArrowExpression,
+    Call,
+    ColumnRef,
+    Constant,
+    Expression,
+    UnsupportedError,
+    ValuesError,
+    columns_of,
+    conjuncts,
+)
+
+__all__ = [
+    "FUNCTIONS",
+    "ArrowExpression",
+    "Call",
+    "ColumnRef",
+    "Constant",
+    "Expression",
+    "UnsupportedError",
+    "ValuesError",
+    "by_arrow",
+    "columns_of",
+    "conjuncts",
+    "evaluate",
+    "selected",
+]

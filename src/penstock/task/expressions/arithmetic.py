@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers: arithmetic with Spark's overflow and division, rounding, and functions of doubles.
+
+In ANSI mode, Spark's default, an overflow or a division by zero is an error; else integers wrap and a division by
+zero is null. Limits: `try_add` and its kin are refused, but for `try_divide`. Logarithms, powers and the like are
+the C library's, so the last bit may differ from Java's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.task.expressions.decimals import decimal_binary, rounded_decimal
+from penstock.task.expressions.tree import Call, UnsupportedError
+from penstock.task.expressions.values import (
+    Datum,
+    Kernel,
+    any_true,
+    array_of,
+    columns_of_rows,
+    missing_in,
+    number_scalar,
+    numbers,
+    refuse_where,
+    zero_of,
+)
+
+
+def _binary(name: str) -> Kernel:
+    checked, wrapping = getattr(pc, f"{name}_checked"), getattr(pc, name)
+
+    def kernel(call: Call, values: list[Datum]) -> Datum:
+        if pt.is_decimal(call.type):
+            return decimal_binary(call, wrapping, values)
+        if call.option("mode") == "TRY" and not pt.is_floating(call.type):
+            raise UnsupportedError(f"try_{name} of whole numbers")
+        return checked(*values) if call.is_ansi and not pt.is_floating(call.type) else wrapping(*values)
+
+    return kernel
+
+
+def _without_zeros(call: Call, divisor: Datum, zero: pa.Scalar, value: Datum) -> Datum:
+    """The divisor, null in place of zero; in ANSI mode zeros under a value are refused."""
+    is_zero = pc.equal(divisor, zero)
+    if call.is_ansi:
+        refuse_where(pc.and_(is_zero, pc.is_valid(value)), value, "divided by zero (try_divide gives null there)")
+    return pc.if_else(is_zero, _null(divisor.type), divisor) if any_true(is_zero) else divisor
+
+
+def _null(kind: pa.DataType) -> pa.Scalar:
+    return pa.nulls(1, kind)[0]
+
+
+def _divide(call: Call, values: list[Datum]) -> Datum:
+    value, divisor = values
+    divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
+    if pt.is_decimal(call.type):
+        return decimal_binary(call, pc.divide, [value, divisor])
+    return pc.divide(value, divisor)
+
+
+def _integral_divide(call: Call, values: list[Datum]) -> Datum:
+    value, divisor = values
+    if not pt.is_integer(divisor.type):
+        raise UnsupportedError(f"div of {divisor.type}")
+    divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
+    return (pc.divide_checked if call.is_ansi else pc.divide)(value, divisor)
+
+
+Numbers = npt.NDArray[Any]
+Remainder = Callable[[Numbers, Numbers], Numbers]
+
+
+def _modulo(remainder: Remainder) -> Kernel:
+    def kernel(call: Call, values: list[Datum]) -> Datum:
+        value, divisor = values
+        if pt.is_decimal(divisor.type):
+            raise UnsupportedError("the remainder of decimals")
+        divisor = _without_zeros(call, divisor, zero_of(divisor.type), value)
+        value, divisor = columns_of_rows([value, divisor])
+        missing = missing_in(value, divisor)
+        under = numbers(divisor)
+        if missing is not None:
+            under = np.where(missing, under.dtype.type(1), under)
+        with np.errstate(all="ignore"):
+            return array_of(remainder(numbers(value), under), call.type, missing)
+
+    return kernel
+
+
+def _positive(value: Numbers, divisor: Numbers) -> Numbers:
+    rest: Numbers = np.fmod(value, divisor)
+    return np.where(rest < 0, np.fmod(rest + divisor, divisor), rest)
+
+
+def _negate(call: Call, values: list[Datum]) -> Datum:
+    mode = call.option("failOnError")
+    return (pc.negate_checked if mode and pt.is_integer(call.type) else pc.negate)(values[0])
+
+
+def _abs(call: Call, values: list[Datum]) -> Datum:
+    mode = call.option("failOnError")
+    return (pc.abs_checked if mode and pt.is_integer(call.type) else pc.abs)(values[0])
+
+
+def _round(mode: str) -> Kernel:
+    def kernel(call: Call, values: list[Datum]) -> Datum:
+        digits = call.integer(1)
+        value = values[0]
+        if pt.is_decimal(value.type):
+            return rounded_decimal(value, digits, call.type, mode)
+        if pt.is_integer(value.type) and digits >= 0:
+            return value
+        if pt.is_integer(value.type) or abs(digits) > _FLOAT_DIGITS:
+            raise UnsupportedError(f"round to {digits} digits of {value.type}")
+        return _rounded_float(pc.cast(value, pa.float64()), digits, mode).cast(call.type)
+
+    return kernel
+
+
+_FLOAT_DIGITS = 15
+_EXACT = float(1 << 53)
+
+
+def _rounded_float(value: Datum, digits: int, mode: str) -> Datum:
+    """Rounded as the shortest decimal form of each number says, which is what Java's BigDecimal goes by.
+
+    2.675 lies below that in binary, and 2.675 * 100 is 267.49999999999997: what comes so near to a half is one.
+    """
+    (column,) = columns_of_rows([value])
+    raw = numbers(column)
+    with np.errstate(all="ignore"):
+        scale = 10.0 ** abs(digits)
+        scaled = raw * scale if digits >= 0 else raw / scale
+        whole = np.floor(scaled)
+        part = scaled - whole
+        tie = np.abs(part - 0.5) <= np.maximum(np.abs(scaled), 1.0) * 4e-16
+        up = (part > 0.5) & ~tie
+        up |= tie & ((raw > 0) if mode == "half_towards_infinity" else (np.fmod(whole, 2) != 0))
+        near = np.where(up, whole + 1, whole)
+        result = near / scale if digits >= 0 else near * scale
+    kept = np.where(np.isfinite(scaled) & (np.abs(scaled) < _EXACT), np.copysign(result, raw), raw)
+    # Spark goes through a BigDecimal, which has no negative zero.
+    kept = np.where(kept == 0, 0.0, kept)
+    return array_of(kept, pa.float64(), missing_in(column))
+
+
+def _whole(function: Callable[[Datum], Datum]) -> Kernel:
+    def kernel(call: Call, values: list[Datum]) -> Datum:
+        if pt.is_decimal(values[0].type):
+            return function(values[0]).cast(call.type)
+        if pt.is_integer(values[0].type):
+            return values[0]
+        (column,) = columns_of_rows([function(values[0])])
+        found = numbers(column)
+        with np.errstate(invalid="ignore"):
+            inside = np.clip(np.nan_to_num(found, nan=0.0), -(2.0**63), 2.0**63 - 1024)
+            result = inside.astype(np.int64)
+        result[found >= 2.0**63] = np.iinfo(np.int64).max
+        return array_of(result, pa.int64(), missing_in(column))
+
+    return kernel
+
+
+def _of_double(function: Callable[..., Datum]) -> Kernel:
+    return lambda call, values: function(*values)
+
+
+def _log(function: Callable[[Datum], Datum]) -> Kernel:
+    """Null where the number is not positive, as in Spark."""
+
+    def kernel(call: Call, values: list[Datum]) -> Datum:
+        value = values[0]
+        outside = pc.less_equal(value, number_scalar(0.0, pa.float64()))
+        return function(pc.if_else(outside, _null(pa.float64()), value))
+
+    return kernel
+
+
+def _sign(call: Call, values: list[Datum]) -> Datum:
+    return pc.cast(pc.sign(values[0]), call.type)
+
+
+ARITHMETIC: dict[str, Kernel] = {
+    "Add": _binary("add"),
+    "Subtract": _binary("subtract"),
+    "Multiply": _binary("multiply"),
+    "Divide": _divide,
+    "IntegralDivide": _integral_divide,
+    "Remainder": _modulo(np.fmod),
+    "Pmod": _modulo(_positive),
+    "UnaryMinus": _negate,
+    "UnaryPositive": lambda call, values: values[0],
+    "Abs": _abs,
+    "Round": _round("half_towards_infinity"),
+    "BRound": _round("half_to_even"),
+    "Ceil": _whole(pc.ceil),
+    "Floor": _whole(pc.floor),
+    "Sqrt": _of_double(pc.sqrt),
+    "Exp": _of_double(pc.exp),
+    "Pow": _of_double(pc.power),
+    "Log": _log(pc.ln),
+    "Log10": _log(pc.log10),
+    "Log2": _log(pc.log2),
+    "Signum": _sign,
+    "Sin": _of_double(pc.sin),
+    "Cos": _of_double(pc.cos),
+    "Tan": _of_double(pc.tan),
+    "Atan": _of_double(pc.atan),
+    "BitwiseAnd": _of_double(pc.bit_wise_and),
+    "BitwiseOr": _of_double(pc.bit_wise_or),
+    "BitwiseXor": _of_double(pc.bit_wise_xor),
+    "BitwiseNot": _of_double(pc.bit_wise_not),
+}
+FAILING = frozenset(
+    {"Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"}
+)
+"""What may raise an error for some values, so that it must not see rows that Spark would not show it."""

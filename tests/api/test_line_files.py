@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text, CSV and JSON lines as streams: every line once however files are cut, types as declared or found."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import readCsv, readJson, readText
+from penstock.api import line_files
+from penstock.api.line_files import Piece, whole_lines
+from penstock.shuffle.errors import JobError, SchemaError, SettingError
+from penstock.testing.local_runner import run_local
+
+
+@given(
+    st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=12),
+    st.booleans(),
+    st.lists(st.integers(0, 200), max_size=4),
+)
+def test_each_line_is_in_one_piece(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ends: bool, cuts: list[int]
+) -> None:
+    """However a file is cut, its pieces give its bytes once, in order, and cut at line ends only."""
+    data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(data)
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    filesystem = pafs.LocalFileSystem()
+    found = []
+    for start, end in pairwise(places):
+        found += whole_lines(filesystem, str(path), Piece(0, start, end))
+    assert b"".join(found) == data
+    assert all(part.endswith(b"\n") for part in found[:-1])
+
+
+def test_a_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of one file go to different tasks; all lines come out once, whatever ends them."""
+    monkeypatch.setattr(line_files, "PIECE_BYTES", 100)
+    lines = [f"line {number}" for number in range(500)]
+    (tmp_path / "a.txt").write_text("\n".join(lines[:400]) + "\n")
+    (tmp_path / "b.txt").write_bytes("\r\n".join(lines[400:]).encode())
+    (tmp_path / "_hidden").write_text("no\n")
+    stream = readText(None, tmp_path, numPartitions=4)
+    assert stream.schema == pa.schema([("value", pa.string())])
+    assert sorted(run_local(stream).column("value").to_pylist()) == sorted(lines)
+    with gzip.open(tmp_path / "c.txt.gz", "wt") as file:
+        file.write("packed\n\nlast")
+    assert run_local(readText(None, tmp_path / "c.txt.gz")).column("value").to_pylist() == ["packed", "", "last"]
+
+
+def test_csv_columns(tmp_path: Path) -> None:
+    """Strings by default, types where they are declared or inferred; the header of each file is no row."""
+    for name, rows in (("a", "1,x,2020-01-02\n2,,\n"), ("b", '3,"quoted, ""so""",2021-05-06\n')):
+        (tmp_path / f"{name}.csv").write_text("id,word,day\n" + rows)
+    plain = readCsv(None, tmp_path, header=True)
+    assert plain.schema == pa.schema([("id", pa.string()), ("word", pa.string()), ("day", pa.string())])
+    inferred = readCsv(None, tmp_path, header=True, inferSchema=True)
+    assert inferred.schema.types == [pa.int64(), pa.string(), pa.date32()]
+    declared = readCsv(None, tmp_path, "n int, w string, d date", header=True)
+    found = run_local(declared).sort_by("n").to_pylist()
+    assert [row["w"] for row in found] == ["x", None, 'quoted, "so"']
+    assert [row["n"] for row in found] == [1, 2, 3]
+    unnamed = readCsv(None, tmp_path / "a.csv")
+    assert unnamed.columns == ["_c0", "_c1", "_c2"]
+    assert run_local(unnamed).num_rows == 3
+
+
+def test_json_columns(tmp_path: Path) -> None:
+    """Columns are those of the first lines, or declared; what lacks is null, what is unknown is left out."""
+    (tmp_path / "a.json").write_text('{"k": "a", "v": 1}\n{"v": 2, "tags": ["x"]}\n')
+    stream = readJson(None, tmp_path)
+    assert stream.schema.names == ["k", "v", "tags"]
+    assert run_local(stream).column("k").to_pylist() == ["a", None]
+    declared = run_local(readJson(None, tmp_path, "v int, other string"))
+    assert declared.to_pylist() == [{"v": 1, "other": None}, {"v": 2, "other": None}]
+
+
+def test_what_does_not_fit_names_the_file(tmp_path: Path) -> None:
+    """A value of another type fails the job with the file; wrong paths and numbers of columns are refused at once."""
+    (tmp_path / "a.csv").write_text("1,2\nx,3\n")
+    with pytest.raises(JobError, match=r"csv .*a\.csv.*conversion error"):
+        run_local(readCsv(None, tmp_path, "a int, b int"))
+    with pytest.raises(SchemaError, match=r"the schema has 1 columns .a. and the first line has 2"):
+        readCsv(None, tmp_path, "a int")
+    with pytest.raises(SettingError, match=r"readText: .*nowhere does not exist"):
+        readText(None, tmp_path / "nowhere")
+    with pytest.raises(SettingError, match=r"sep must be one character"):
+        readCsv(None, tmp_path, sep="||")

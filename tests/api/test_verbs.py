@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The everyday verbs, run in this process without Spark: conditions and columns as Arrow's expressions."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock.api.stream import Stream
+from penstock.graph import explain_graph
+from penstock.shuffle import Settings
+from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.testing.local_runner import LocalRunner, run_local
+from penstock.testing.sources import fromBatches
+
+TABLE = pa.table(
+    {
+        "k": ["a", "b", "a", None, "c", "b"],
+        "v": pa.array([1, 2, 3, 4, None, 2], pa.int64()),
+        "items": pa.array([[1, 2], [], None, [3], [4, None], [5]], pa.list_(pa.int32())),
+    }
+)
+
+
+def stream(partitions: int = 2) -> Stream:
+    """The table, in as many batches as partitions."""
+    batches = TABLE.to_batches(max_chunksize=2)
+    return fromBatches(pa.Table.from_batches(batches), partitions)
+
+
+def rows(made: Stream) -> list[tuple[object, ...]]:
+    """All rows, in an order of their own."""
+    found = run_local(made)
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)
+
+
+def test_narrow_verbs_need_no_exchange() -> None:
+    """Filter, select, new, renamed and dropped columns and explode are operators of the one stage there is."""
+    made = (
+        stream()
+        .filter(pc.field("v") > 1)
+        .withColumn("w", pc.field("v") * 2)
+        .withColumnRenamed("k", "key")
+        .explode("items")
+        .drop("v", "nothing")
+        .select("key", "w", "items")
+    )
+    graph = made.plan(Settings(), 8).graph
+    assert len(graph.vertices) == 1
+    assert made.columns == ["key", "w", "items"]
+    assert made.schema.types == [pa.string(), pa.int64(), pa.int32()]
+    assert rows(made) == [("b", 4, 5), (None, 8, 3)]
+    assert "select(" in explain_graph(graph)
+
+
+def test_a_null_condition_keeps_no_row() -> None:
+    """A filter keeps rows for which the condition is true, not those for which it is null."""
+    assert sorted(row[1] for row in rows(stream().where(pc.field("v") < 3).select("k", "v"))) == [1, 2, 2]
+
+
+def test_columns_are_replaced_where_they_are() -> None:
+    """WithColumns adds at the end and replaces in place; all of it is computed of the rows as they were."""
+    made = stream().withColumns({"v": pc.field("v") + 10, "u": pc.field("v")})
+    assert made.columns == ["k", "v", "items", "u"]
+    assert [(v, u) for _, v, _, u in rows(made) if u is not None] == [(11, 1), (13, 3), (12, 2), (12, 2), (14, 4)]
+
+
+def test_explode_outer_keeps_rows_without_elements() -> None:
+    """Rows with an empty or no list stay with null; elements keep their order and their nulls."""
+    made = stream(1).explode("items", outer=True)
+    assert run_local(made).column("items").to_pylist() == [1, 2, None, None, 3, 4, None, 5]
+    assert run_local(stream(1).explode("items")).column("items").to_pylist() == [1, 2, 3, 4, None, 5]
+
+
+def test_distinct_rows() -> None:
+    """Each row once, nulls equal to each other."""
+    assert rows(stream().select("k").distinct()) == [("a",), ("b",), ("c",), (None,)]
+    assert len(rows(stream().select("k", "v").distinct())) == 5
+
+
+def test_one_row_of_each_key_stays_whole() -> None:
+    """DropDuplicates gives one of the rows there are, not a mixture, with columns of any type in their order."""
+    made = stream().dropDuplicates(["k"])
+    assert made.columns == ["k", "v", "items"]
+    found = rows(made)
+    assert sorted((row[0] for row in found), key=repr) == ["a", "b", "c", None]
+    assert all(row in rows(stream()) for row in found)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_limit_gives_so_many_rows(partitions: int) -> None:
+    """Any rows of an unsorted stream, and all where there are fewer."""
+    assert len(rows(stream(partitions).limit(4))) == 4
+    assert len(rows(stream(partitions).limit(40))) == 6
+    assert rows(stream(partitions).limit(0)) == []
+
+
+def test_a_limit_ends_its_producers() -> None:
+    """Each task stops reading once it has given its rows: of a thousand batches a few are read."""
+    batches = [pa.RecordBatch.from_pydict({"n": list(range(start, start + 10))}) for start in range(0, 10_000, 10)]
+    result = LocalRunner().run(fromBatches(batches, 1).limit(25))
+    assert result.table().num_rows == 25
+    assert result.metrics[0, 0]["rows_in"] <= 30
+
+
+def test_the_first_rows_of_a_sorted_stream() -> None:
+    """Limit behind sortBy gives the first ones in order, through a filter and a select that keep the key."""
+    ordered = stream().select("k", "v").sortBy("v", ascending=False, numPartitions=2)
+    assert run_local(ordered.limit(3)).column("v").to_pylist() == [4, 3, 2]
+    through = ordered.filter(pc.field("v") < 4).select("v").limit(2)
+    assert run_local(through).column("v").to_pylist() == [3, 2]
+    with pytest.raises(PlanError, match=r"sorted by 'v'.*directly behind sortBy"):
+        ordered.drop("v").limit(2)
+
+
+def test_union_by_name() -> None:
+    """Columns are brought to the left's order; one that a side lacks is null there if that is allowed."""
+    left = stream().select("k", "v")
+    right = stream().select("v", "k")
+    assert len(rows(left.unionByName(right))) == 12
+    more = right.withColumn("w", pc.field("v"))
+    with pytest.raises(SchemaError, match="this stream has no 'w': with allowMissingColumns=True"):
+        left.unionByName(more)
+    made = left.unionByName(more, allowMissingColumns=True)
+    assert made.columns == ["k", "v", "w"]
+    assert [row[2] for row in rows(made)].count(None) == 7
+
+
+def test_groups_in_pysparks_forms() -> None:
+    """Counts of groups, a dictionary, and one function of named or of all numeric columns."""
+    grouped = stream().groupBy("k")
+    assert grouped.count().columns == ["k", "count"]
+    assert rows(grouped.count()) == [("a", 2), ("b", 2), ("c", 1), (None, 1)]
+    assert grouped.agg({"v": "sum", "*": "count"}).columns == ["k", "sum(v)", "count(1)"]
+    assert grouped.max().columns == ["k", "max(v)"]
+    assert rows(grouped.sum("v")) == [("a", 4), ("b", 4), ("c", None), (None, 4)]
+
+
+def test_a_stream_shows_its_columns() -> None:
+    """The repr has names and types."""
+    assert repr(stream().select("k", "v")) == "Stream[k: string, v: int64]"
+    assert repr(stream().keyBy("k").sum("v")) == "Stream[k: string, sum(v): int64]"
+
+
+def test_plans_show_no_internals() -> None:
+    """Sorted keys, places and the states of aggregates are shown as what they stand for."""
+    ordered = stream().keyBy("k").agg(total=("v", "sum"), mean=("v", "avg")).sortBy("total", numPartitions=2)
+    text = explain_graph(ordered.plan(Settings(), 8).graph)
+    assert "#" not in text
+    assert "output: (k: string, partial total, partial mean)" in text
+    assert "0: int64" not in text
+
+
+def test_sql_needs_a_session() -> None:
+    """Without Spark nobody reads SQL, and the sentence says what does without."""
+    with pytest.raises(PlanError, match=r"'v > 1' is read by Spark's analyser.*pc.field"):
+        stream().filter("v > 1")
+
+
+WRONG = {
+    "a condition that is none": (lambda s: s.filter(pc.field("v") + 1), SchemaError, "is boolean"),
+    "an unknown column of Arrow's": (lambda s: s.filter(pc.field("nope") > 1), SchemaError, "columns are k string"),
+    "a filter by a number": (lambda s: s.filter(5), TypeError, "a SQL string, a pyspark Column or"),
+    "a column twice": (lambda s: s.select("k", "k"), SchemaError, "'k' would be in the result twice"),
+    "nothing selected": (lambda s: s.select(), PlanError, "at least one column"),
+    "a renaming that collides": (lambda s: s.withColumnRenamed("k", "v"), SchemaError, "'v' would be"),
+    "explode of no list": (lambda s: s.explode("v"), SchemaError, "'v' of type int64 is no list"),
+    "explode of no column": (lambda s: s.explode("nope"), SchemaError, "the columns are k, v, items"),
+    "a limit that is no number": (lambda s: s.limit("5"), TypeError, "whole number"),
+    "a negative limit": (lambda s: s.limit(-1), PlanError, "negative"),
+    "duplicates by no column": (lambda s: s.dropDuplicates(["nope"]), SchemaError, "'nope' does not exist"),
+    "distinct lists": (lambda s: s.distinct(), SchemaError, "'items' of type"),
+    "an action without a session": (lambda s: s.count(), PlanError, "count needs a Spark session"),
+    "agg of a number": (lambda s: s.groupBy("k").agg(5), TypeError, "agg takes name="),
+    "a sum of nothing": (lambda s: s.select("k").groupBy("k").sum(), PlanError, "no numeric column"),
+    "write": (lambda s: s.write, AttributeError, r"\.writeParquet\(path\)"),
+    "cache": (lambda s: s.cache(), AttributeError, r"\.persist\(\)"),
+    "orderBy": (lambda s: s.orderBy("k"), AttributeError, r"\.sortBy\("),
+    "join without keys": (lambda s: s.join(s, "k"), AttributeError, r"left.keyBy\('k'\).join"),
+    "agg without groups": (lambda s: s.agg(n=("v", "sum")), AttributeError, r"\.toOne\(\)\.agg"),
+    "a column as an attribute": (lambda s: s.v, AttributeError, "there is a column of that name"),
+    "any other name": (lambda s: s.nonsense, AttributeError, "a Stream has no 'nonsense'$"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_get_a_sentence(name: str) -> None:
+    """What is wrong is said where it is written, with what there is or what to write instead."""
+    call, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        call(stream())

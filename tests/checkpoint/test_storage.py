@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints on a real file system: complete or absent, damage found and named, one owner at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
+from penstock.checkpoint.metadata import CheckpointMetadata, decode, encode
+from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.storage import METADATA, CheckpointStorage, PartStorage
+
+
+def _taken(storage: CheckpointStorage, number: int, tasks: int = 2) -> CheckpointMetadata:
+    """A whole checkpoint, committed."""
+    stamp = storage.stamp(number)
+    parts = {}
+    for index in range(tasks):
+        chunks = [(f"group-{g}", f"{number}/{index}/{g}".encode() * 50) for g in range(3)]
+        parts[f"count.{index}"] = storage.write(stamp, f"count.{index}", chunks)
+    metadata = CheckpointMetadata(number, 12.5, parts, ("source.0",), {"count": tasks}, 128, "splitmix")
+    storage.commit(metadata)
+    return metadata
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """A folder that is not there yet."""
+    return str(tmp_path / "deep" / "location")
+
+
+def test_an_empty_location_has_nothing_to_go_on_from(location: str) -> None:
+    """A first owner begins with epoch one and no checkpoint."""
+    storage = CheckpointStorage(location)
+    assert storage.claim().stamp is None
+    assert storage.stamp(1) == Stamp(1, 1)
+
+
+def test_what_was_committed_comes_back(location: str) -> None:
+    """A new driver finds the newest checkpoint, with every chunk as it was written; a task can read only some."""
+    first = CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    metadata = _taken(first, 2)
+    found = CheckpointStorage(location).claim()
+    assert (found.stamp, found.metadata, found.unusable) == (Stamp(2, 1), metadata, ())
+    part = metadata.parts["count.1"]
+    assert dict(PartStorage(location).read(part))["group-2"] == b"2/1/2" * 50
+    assert [name for name, _ in PartStorage(location).read(part, ["group-1"])] == ["group-1"]
+
+
+def test_a_uri_and_a_path_are_the_same_place(location: str) -> None:
+    """Locations are URIs of any file system Arrow knows; a plain path is this machine's."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    _taken(storage, 1)
+    assert CheckpointStorage(Path(location).as_uri()).claim().stamp == Stamp(1, 1)
+    with pytest.raises(CheckpointError, match="checkpointLocation 'nosuch://x/y'"):
+        CheckpointStorage("nosuch://x/y")
+
+
+def test_a_checkpoint_without_metadata_does_not_exist(location: str) -> None:
+    """Parts alone, or metadata under its first name, are nothing to restore from."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    _taken(storage, 1)
+    storage.write(storage.stamp(2), "count.0", [("group-0", b"x")])
+    Path(location, str(storage.stamp(2)), f"{METADATA}.new").write_bytes(b"half")
+    assert storage.newest().stamp == Stamp(1, 1)
+    assert storage.newest().unusable == ()
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "empty", "other file", "part missing", "part cut"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(location: str, harm: str) -> None:
+    """Whatever is wrong with the newest, a recovery begins with the one before and says which file is to blame."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    _taken(storage, 1)
+    _taken(storage, 2)
+    folder = Path(location, str(storage.stamp(2)))
+    metadata, part = folder / METADATA, folder / "count.1"
+    data = metadata.read_bytes()
+    match harm:
+        case "truncated":
+            metadata.write_bytes(data[:-5])
+        case "flipped":
+            metadata.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+        case "empty":
+            metadata.write_bytes(b"")
+        case "other file":
+            metadata.write_bytes(b"PAR1" * 20)
+        case "part missing":
+            part.unlink()
+        case "part cut":
+            part.write_bytes(part.read_bytes()[:-1])
+    found = CheckpointStorage(location).claim()
+    assert found.stamp == Stamp(1, 1)
+    (unusable,) = found.unusable
+    assert unusable.stamp == Stamp(2, 1)
+    assert str(part if harm.startswith("part") else metadata) in unusable.cause
+
+
+def test_a_damaged_chunk_is_found_when_it_is_read(location: str) -> None:
+    """One flipped bit in a part of the right size: the error names file and chunk."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    metadata = _taken(storage, 1)
+    part = Path(location, metadata.parts["count.0"].path)
+    data = bytearray(part.read_bytes())
+    data[metadata.parts["count.0"].chunk("group-1").offset] ^= 4
+    part.write_bytes(data)
+    with pytest.raises(CorruptCheckpointError, match=r"count\.0: chunk group-1"):
+        dict(storage.read(metadata.parts["count.0"]))
+    part.unlink()
+    with pytest.raises(CorruptCheckpointError, match="is missing"):
+        dict(storage.read(metadata.parts["count.0"]))
+
+
+def test_an_owner_that_was_replaced_may_not_commit(location: str) -> None:
+    """The first driver finds out at its next commit, and nothing of that commit counts."""
+    first, second = CheckpointStorage(location), CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    assert second.claim().stamp == Stamp(1, 1)
+    with pytest.raises(FencedError, match="epoch 2, ours was 1"):
+        _taken(first, 2)
+    _taken(second, 2)
+    assert CheckpointStorage(location).claim().stamp == Stamp(2, 2)
+
+
+def test_a_late_write_of_a_replaced_owner_changes_nothing(location: str) -> None:
+    """A driver paused between its check and its move: its checkpoint is there, and nobody goes on from it."""
+    first, second = CheckpointStorage(location), CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    _taken(first, 2)
+    held = Path(location, str(first.stamp(2)))
+    held.rename(held.with_name("away"))  # not there yet, as the second driver looks
+    assert second.claim().stamp == Stamp(1, 1)
+    held.with_name("away").rename(held)
+    assert CheckpointStorage(location).claim().stamp == Stamp(1, 1)
+    third = CheckpointStorage(location)
+    third.claim()
+    _taken(third, 2)
+    assert third.newest().stamp == Stamp(2, 4)
+
+
+def test_the_previous_owners_checkpoints_are_there_if_the_newest_fails(location: str) -> None:
+    """The lineage goes back over owners: each one's checkpoints up to where its successor went on."""
+    first = CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    second = CheckpointStorage(location)
+    second.claim()
+    _taken(second, 2)
+    Path(location, str(second.stamp(2)), METADATA).write_bytes(b"")
+    found = CheckpointStorage(location).claim()
+    assert found.stamp == Stamp(1, 1)
+    assert [unusable.stamp for unusable in found.unusable] == [Stamp(2, 2)]
+
+
+def test_sweeping_leaves_what_is_kept(location: str) -> None:
+    """Old, abandoned and fenced checkpoints go, kept ones stay whole."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    for number in (1, 2, 3):
+        metadata = _taken(storage, number)
+    storage.write(storage.stamp(4), "count.0", [("group-0", b"x")])
+    assert [stamp.number for stamp in storage.sweep([storage.stamp(3)])] == [1, 2, 4]
+    assert storage.newest().metadata == metadata
+    storage.discard(storage.stamp(3))
+    storage.discard(storage.stamp(3))
+    assert sorted(p.name for p in Path(location).iterdir()) == ["owners"]
+
+
+def test_a_full_file_system_leaves_no_checkpoint(tmp_path: Path) -> None:
+    """No space for a part or for the metadata: an OSError, and the checkpoint before still counts."""
+    disk = Path("/dev/full")
+    assert disk.exists()
+    storage = CheckpointStorage(str(tmp_path))
+    storage.claim()
+    _taken(storage, 1)
+    folder = tmp_path / str(storage.stamp(2))
+    folder.mkdir()
+    (folder / "count.0").symlink_to(disk)
+    with pytest.raises(OSError, match="No space left"):
+        storage.write(storage.stamp(2), "count.0", [("group-0", b"x" * 100_000)])
+    (folder / f"{METADATA}.new").symlink_to(disk)
+    with pytest.raises(OSError, match="No space left"):
+        storage.commit(CheckpointMetadata(2, 0.0, {}))
+    assert storage.newest().stamp == Stamp(1, 1)
+
+
+def test_metadata_of_another_version_is_refused() -> None:
+    """A newer format is named, not guessed at; unknown fields are an error."""
+    data = bytearray(encode(CheckpointMetadata(1, 0.0, {})))
+    data[8] = 9
+    with pytest.raises(CorruptCheckpointError, match="format version 9"):
+        decode(bytes(data), "somewhere")

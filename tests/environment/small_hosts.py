@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of few and small segments, and what runs a test on their event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from penstock.environment.config import HostConfig
+from penstock.environment.host import Host
+from penstock.link.rendezvous import Rendezvous
+from penstock.shuffle import AttemptId, Settings
+
+SEGMENT = 4096
+PRODUCER = AttemptId("job", 0, 0, 1)
+
+
+def host_of(folder: Path, segments: int) -> Host:
+    """A host of so many small segments, its files in this folder."""
+    size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
+    settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
+    return Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+
+
+async def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Turn the loop until the condition holds."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        await asyncio.sleep(0.001)
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine to its end."""
+    asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]

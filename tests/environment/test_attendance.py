@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes for a task before it is there, or after it has left, and how long that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.environment import attendance
+from penstock.environment.attendance import Attendance
+from penstock.shuffle import AttemptId, PartitionId, PartitionKind, ShuffleDescriptor
+
+
+def attempt(number: int, job: str = "job") -> AttemptId:
+    """An attempt."""
+    return AttemptId(job, 0, number, number)
+
+
+def place(index: int) -> ShuffleDescriptor:
+    """A producer that is known."""
+    return ShuffleDescriptor(PartitionId("job-e0", index, 1), "local", PartitionKind.PIPELINED_BOUNDED, "env")
+
+
+class Gate:
+    """A gate that waits for so many producers."""
+
+    def __init__(self, reader: AttemptId, missing: int = 1) -> None:
+        self.attempt = reader
+        self.missing = missing
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all producers are known."""
+        return not self.missing
+
+    def update(self, _: ShuffleDescriptor) -> bool:
+        """One has come."""
+        self.missing -= 1
+        return True
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attendance]:
+    """One that keeps three of everything."""
+    for name in ("CANCELS", "UPDATES", "GATES"):
+        monkeypatch.setattr(attendance, name, 3)
+    return Attendance()
+
+
+def left(here: Attendance, *gates: Gate) -> None:
+    """These gates have closed."""
+    for gate in gates:
+        closed: Any = gate
+        here.leave(closed)
+
+
+def test_a_cancel_that_comes_first_is_told_once() -> None:
+    """When the attempt is deployed."""
+    here = Attendance()
+    here.cancel(attempt(1), "the user")
+    assert here.cancelled(attempt(2)) is None
+    assert here.cancelled(attempt(1)) == "the user"
+    assert here.cancelled(attempt(1)) is None
+
+
+def test_producers_that_come_first_are_there_for_each_gate_of_their_consumer() -> None:
+    """Two inputs of a task may read the same dataset."""
+    here = Attendance()
+    assert not here.update(attempt(1), place(0))
+    assert not here.update(attempt(1), place(1))
+    assert here.updates(attempt(1)) == here.updates(attempt(1)) == (place(0), place(1))
+    assert here.updates(attempt(2)) == ()
+
+
+def test_a_gate_that_left_is_told_of_its_producers_and_then_forgotten() -> None:
+    """What it was told is not kept for another."""
+    here = Attendance()
+    gate, complete = Gate(attempt(1), 2), Gate(attempt(1), 0)
+    left(here, gate, complete)
+    for index in (0, 1):
+        here.update(attempt(1), place(index))
+    assert gate.missing == 0
+    assert complete.missing == 0
+    assert here.updates(attempt(1)) == ()
+    here.update(attempt(1), place(2))
+    assert here.updates(attempt(1)) == (place(2),)
+
+
+def test_everything_goes_with_its_job() -> None:
+    """What is another job's stays."""
+    here = Attendance()
+    gates = [Gate(attempt(1, job)) for job in ("a", "b")]
+    left(here, *gates)
+    for job in ("a", "b"):
+        here.cancel(attempt(2, job), job)
+        here.update(attempt(3, job), place(0))
+    here.forget_job("a")
+    assert [here.cancelled(attempt(2, job)) for job in ("a", "b")] == [None, "b"]
+    assert [len(here.updates(attempt(3, job))) for job in ("a", "b")] == [0, 1]
+    for job in ("a", "b"):
+        here.update(attempt(1, job), place(0))
+    assert [gate.missing for gate in gates] == [1, 0]
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: Attendance) -> None:
+    """Of cancels, producers and gates."""
+    gates = [Gate(attempt(number)) for number in range(5)]
+    left(few, *gates)
+    for number in range(5):
+        few.cancel(attempt(10 + number), "cause")
+        few.update(attempt(20 + number), place(number))
+    assert [few.cancelled(attempt(10 + number)) for number in range(5)] == [None, None, "cause", "cause", "cause"]
+    assert [len(few.updates(attempt(20 + number))) for number in range(5)] == [0, 0, 1, 1, 1]
+    for number in range(5):
+        few.update(attempt(number), place(number))
+    assert [gate.missing for gate in gates] == [1, 1, 0, 0, 0]

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment's line to the JobMaster over real gRPC: what is lost on it comes again, and its end is known."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+import pytest
+from scripted_master import SECRET, ScriptedMaster
+
+from penstock.environment.config import Identity
+from penstock.environment.control import MasterLink
+from penstock.environment.supervision import Supervisor
+from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
+from penstock.link.master import Heartbeat, PartitionConsumable
+from penstock.link.wire import Plain
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import ProtocolError, StaleError
+from penstock.testing import DEADLINE
+
+NAME = "env-1"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pytest keeps of the log has tracebacks, and with them connections, that are gone for everybody else."""
+    monkeypatch.setattr(logging.getLogger("penstock.environment"), "disabled", True)
+
+
+class Owned:
+    """An environment that notes what it is to do."""
+
+    def __init__(self) -> None:
+        self.obeyed: list[Command] = []
+        self.reasons: list[str] = []
+        self.ended = asyncio.Event()
+
+    def obey(self, command: Command, *, from_task: bool = False) -> object:
+        """Note it."""
+        assert not from_task
+        self.obeyed.append(command)
+        return None
+
+    def heartbeat(self) -> Heartbeat:
+        """Nothing to say."""
+        return Heartbeat(NAME)
+
+    def stop(self, reason: str) -> None:
+        """Note why."""
+        self.reasons.append(reason)
+        self.ended.set()
+
+
+Test = Callable[[ScriptedMaster, Owned, MasterLink], Awaitable[None]]
+
+
+def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None) -> None:
+    """Run a test with an environment that is attached to a scripted JobMaster."""
+
+    async def run() -> None:
+        master = ScriptedMaster(answer)
+        await master.start()
+        owned = Owned()
+        supervisor = Supervisor(owned.stop)
+        link = MasterLink(master.address, Identity(NAME, SECRET), owned, supervisor)
+        try:
+            await link.start("tcp://h:1", DEADLINE)
+            await test(master, owned, link)
+        finally:
+            await supervisor.close()
+            await link.close()
+            await master.close()
+
+    asyncio.run(asyncio.wait_for(run(), 4 * DEADLINE))
+
+
+def partition(index: int) -> PartitionId:
+    """One of several."""
+    return PartitionId("job-e0", index, 1)
+
+
+def test_a_report_whose_answer_is_lost_comes_again_under_its_number() -> None:
+    """Twice for the first, once for the third, in order; a JobMaster that drops doubles has each once."""
+    losses = {1: 2, 3: 1}
+
+    def answer(method: str, message: Plain) -> None:
+        if method == "PartitionConsumable" and losses.get(message["number"], 0):
+            losses[message["number"]] -= 1
+            raise ConnectionError
+
+    async def test(master: ScriptedMaster, _: Owned, link: MasterLink) -> None:
+        for index in range(4):
+            link.report(PartitionConsumable(partition(index)))
+        while len(master.told("PartitionConsumable")) < 7:
+            master.changed.clear()
+            await master.changed.wait()
+        heard = [(each["number"], each["partition"][1]) for each in master.told("PartitionConsumable")]
+        assert heard == [(1, 0), (1, 0), (1, 0), (2, 1), (3, 2), (3, 2), (4, 3)]
+
+    linked(test, answer)
+
+
+def test_a_report_that_is_refused_holds_up_no_other() -> None:
+    """It is logged; sending it again would not help."""
+
+    def answer(method: str, message: Plain) -> None:
+        if method == "PartitionConsumable" and message["number"] == 1:
+            raise ProtocolError("no such partition")
+
+    async def test(master: ScriptedMaster, _: Owned, link: MasterLink) -> None:
+        for index in range(2):
+            link.report(PartitionConsumable(partition(index)))
+        while len(master.told("PartitionConsumable")) < 2:
+            master.changed.clear()
+            await master.changed.wait()
+        assert [each["number"] for each in master.told("PartitionConsumable")] == [1, 2]
+
+    linked(test, answer)
+
+
+def test_commands_are_obeyed_and_the_last_one_is_known() -> None:
+    """Whether the end was meant is asked when the environment cleans up."""
+
+    async def test(master: ScriptedMaster, owned: Owned, link: MasterLink) -> None:
+        assert not link.dismissed
+        for command in (ReleaseJob("j1"), Shutdown()):
+            master.instructions.put_nowait(instruction(command))
+        master.instructions.put_nowait(None)
+        await owned.ended.wait()
+        assert owned.obeyed == [ReleaseJob("j1"), Shutdown()]
+        assert link.dismissed
+
+    linked(test)
+
+
+@pytest.mark.parametrize(
+    ("plain", "reason"),
+    [
+        ({"op": "checkpoint"}, "line to the JobMaster failed: ProtocolError.*checkpoint"),
+        ({"op": "release_job"}, "line to the JobMaster failed: ProtocolError.*ReleaseJob is not complete"),
+        (None, "line to the JobMaster ended"),
+    ],
+)
+def test_an_environment_does_not_live_on_deaf(plain: Plain | None, reason: str) -> None:
+    """An instruction that it can't read, or the end of the stream, ends it with the reason."""
+
+    async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
+        master.instructions.put_nowait(plain)
+        await owned.ended.wait()
+        assert len(owned.reasons) == 1
+        assert re.search(reason, owned.reasons[0])
+
+    linked(test)
+
+
+def test_a_heartbeat_that_is_refused_ends_the_environment() -> None:
+    """The JobMaster has given it up."""
+
+    def answer(method: str, _: Plain) -> None:
+        if method == "Heartbeat":
+            raise StaleError("environment env-1 is not attached any more")
+
+    async def test(_: ScriptedMaster, owned: Owned, __: MasterLink) -> None:
+        await owned.ended.wait()
+        assert "lease failed: StaleError" in owned.reasons[0]
+
+    linked(test, answer)
+
+
+def test_a_fault_while_a_command_is_obeyed_ends_the_environment() -> None:
+    """Injected: before, the stream was given up in silence and the environment went on."""
+
+    async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
+        def broken(*_: object, **__: object) -> object:
+            raise KeyError("injected")
+
+        owned.obey = broken  # type: ignore[method-assign]
+        master.instructions.put_nowait(instruction(ReleaseJob("j1")))
+        await owned.ended.wait()
+        assert owned.reasons == ["its line to the JobMaster failed: KeyError('injected')"]
+
+    linked(test)

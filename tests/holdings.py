@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of tests holds at a moment: processes, threads, descriptors, shared memory, rendezvous folders.
+
+A run has a temporary folder of its own, so that runs beside each other do not see each other's environment
+processes, and a mark in the process environment that all its descendants inherit, detached ones too. A worker of
+a run on several processes has its own folder inside the run's and its own mark, which begins with the run's.
+
+Tolerated, and why: the JVM that PySpark keeps until the interpreter ends, and multiprocessing's own helper
+processes, which it keeps on purpose; connections with that JVM, of which PySpark keeps one for each thread on either
+side; file descriptors that a library opens once per process (see `_ONCE`); the three standard descriptors, which
+pytest moves to and fro between a file of its own and where the output goes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MARK = "PENSTOCK_TEST_RUN"
+GRACE_SECONDS = 8.0
+
+_PROC = Path("/proc")
+_SHM = Path("/dev/shm")
+_STANDARD = {"0", "1", "2"}
+_KEPT_PROCESSES = re.compile(
+    r"multiprocessing\.(resource_tracker|forkserver)|org\.apache\.spark\.deploy\.SparkSubmit"
+)
+_ONCE = re.compile(r"^(/dev/u?random|/dev/null|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc/|.*\.(so|jar|pyc?)\b)")
+"""Random devices, null, and gRPC's process-wide poller are opened on first use and kept; code files likewise."""
+
+
+def _isolate() -> Path:
+    """Give this process a temporary folder of its own, short enough for Unix sockets; pytest keeps the usual one."""
+    usual = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
+    own = Path(tempfile.mkdtemp(prefix="pt-" if MARK not in os.environ else "", dir=usual))
+    os.environ["TMPDIR"] = str(own)
+    os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # else each of the many processes compiles what it imports
+        os.environ["PYTHONPYCACHEPREFIX"] = str(own / "compiled")
+    tempfile.tempdir = None
+    return own
+
+
+def _living() -> set[str]:
+    return {path.name for path in _PROC.iterdir() if path.name.isdigit()} if _PROC.exists() else set()
+
+
+RUN_FOLDER = _isolate()
+_OLDER = _living()
+"""Processes that were there before us, so are not ours; an end takes a number off, since it may be given again."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What this run holds at one moment; each item is named so that a leak says what it is."""
+
+    processes: frozenset[int]
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[str]
+    mappings: int
+    shared: frozenset[str]
+    rendezvous: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Holdings:
+        """Look around."""
+        return cls(processes(), _threads(), _descriptors(), _memfd_mappings(), _shared(), _rendezvous())
+
+    def leaks_since(self, before: Holdings) -> list[str]:
+        """What is here now and was not before."""
+        leaks = [f"process {_describe(pid)}" for pid in self.processes - before.processes]
+        leaks += [f"thread {thread.name}" for thread in self.threads - before.threads]
+        leaks += [f"file descriptor {item}" for item in self.descriptors - before.descriptors]
+        leaks += [f"shared memory {item}" for item in self.shared - before.shared]
+        leaks += [f"rendezvous folder {item}" for item in self.rendezvous - before.rendezvous]
+        if self.mappings > before.mappings:
+            leaks.append(f"{self.mappings - before.mappings} mappings of a penstock memfd")
+        return sorted(leaks)
+
+
+def leaks_since(before: Holdings) -> list[str]:
+    """What stays after garbage was collected and the grace has passed."""
+    leaks = Holdings.now().leaks_since(before)
+    end = time.monotonic() + GRACE_SECONDS
+    pause = threading.Event()
+    while leaks and time.monotonic() < end:
+        gc.collect()
+        pause.wait(0.02)
+        leaks = Holdings.now().leaks_since(before)
+    return _without_sparks(leaks) if leaks else leaks
+
+
+def _without_sparks(leaks: list[str]) -> list[str]:
+    """Leave out connections with the JVM; say of other connections whose they are."""
+    own = {f"file descriptor {item.fd} -> socket": item for item in psutil.Process().net_connections("inet")}
+    ends = _ends_of_java()
+    found = []
+    for leak in leaks:
+        connection = own.get(leak.partition(":")[0])
+        if connection is None:
+            found.append(leak)
+        elif _address(connection.raddr) not in ends:
+            found.append(
+                f"{leak} ({connection.status}, {_address(connection.laddr)} to {_address(connection.raddr)})"
+            )
+    return found
+
+
+def _ends_of_java() -> set[str]:
+    """Addresses at which the JVM of PySpark listens or is connected."""
+    ends = set()
+    for child in psutil.Process().children():
+        try:
+            if _KEPT_PROCESSES.search(" ".join(child.cmdline())):
+                ends |= {_address(item.laddr) for item in child.net_connections("inet")}
+        except psutil.Error:
+            continue
+    return ends
+
+
+def _address(end: Any) -> str:
+    """As `127.0.0.1:4040`, of an end that Java calls `::ffff:127.0.0.1` too; empty where nothing is connected."""
+    return f"{end.ip.removeprefix('::ffff:')}:{end.port}" if end else ""
+
+
+def processes() -> frozenset[int]:
+    """Our children, and all processes that carry the run's mark, wherever they were re-parented."""
+    living = _living()
+    _OLDER.intersection_update(living)
+    found = set()
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    for name in living - _OLDER:
+        if int(name) == os.getpid():
+            continue
+        folder = _PROC / name
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            is_ours = parent == os.getpid() or mark in (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if is_ours and not _KEPT_PROCESSES.search(_command(folder)):
+            found.add(int(name))
+    return frozenset(found)
+
+
+def _command(folder: Path) -> str:
+    try:
+        return (folder / "cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _describe(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        return f"{pid} ({process.status()}): {' '.join(process.cmdline()) or process.name()}"
+    except psutil.Error:
+        return f"{pid} (just ended)"
+
+
+def _threads() -> frozenset[threading.Thread]:
+    return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
+
+
+def _descriptors() -> frozenset[str]:
+    """Open descriptors by number and target; an inherited number with another target is another descriptor."""
+    found = set()
+    folder = _PROC / "self" / "fd"
+    for entry in list(folder.iterdir()) if folder.exists() else ():
+        try:
+            target = entry.readlink()
+        except OSError:
+            continue
+        if entry.name not in _STANDARD and not _ONCE.match(str(target)):
+            found.add(f"{entry.name} -> {target}")
+    return frozenset(found)
+
+
+def _memfd_mappings() -> int:
+    maps = _PROC / "self" / "maps"
+    return sum("memfd:penstock" in line for line in maps.read_text().splitlines()) if maps.exists() else 0
+
+
+def _shared() -> frozenset[str]:
+    """Our own files in shared memory."""
+    found = set()
+    for path in _SHM.iterdir() if _SHM.exists() else ():
+        try:
+            if path.stat().st_uid == os.getuid():
+                found.add(path.name)
+        except OSError:
+            continue
+    return frozenset(found)
+
+
+def _rendezvous() -> frozenset[str]:
+    folder = RUN_FOLDER / f"penstock-{os.getuid()}"
+    return frozenset(path.name for path in folder.iterdir()) if folder.exists() else frozenset()

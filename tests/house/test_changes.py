@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`docs/changes.md`: how few files a likely change touches, checked by making two of them in a copy of the code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from source import PACKAGE, ROOT
+
+PAGE = (ROOT / "docs" / "changes.md").read_text()
+MOST = 4
+STEP = re.compile(r"^\d+\. (.*?)(?=^\d+\. |^\S|\Z)", re.MULTILINE | re.DOTALL)
+
+Change = Callable[[str, str, str], None]
+"""Replace, in a file below `penstock`, one text by another: (file, text, by)."""
+
+
+def _changes() -> dict[str, list[str]]:
+    """The page's changes with their numbered steps."""
+    sections = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)[1:]
+    return {title: STEP.findall(body) for title, body in zip(sections[::2], sections[1::2], strict=True)}
+
+
+def test_five_changes_touch_four_files_each() -> None:
+    """A step is a file, named or described; a change has at most four."""
+    changes = _changes()
+    assert len(changes) == 5
+    for title, steps in changes.items():
+        assert 1 < len(steps) <= MOST, title
+        assert sum("`" in step for step in steps) >= len(steps) - 1, f"{title}: which files?"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package, to be changed."""
+    shutil.copytree(PACKAGE, tmp_path / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.fixture
+def change(copy: Path) -> Change:
+    """Changes the copy; the text must be there once."""
+
+    def apply(file: str, text: str, by: str) -> None:
+        path = copy / "penstock" / file
+        before = path.read_text()
+        assert before.count(text) == 1, f"{file} has {text!r} {before.count(text)} times"
+        path.write_text(before.replace(text, by))
+
+    return apply
+
+
+def _run(copy: Path, program: str) -> str:
+    """What a program prints that runs on the copy."""
+    paths = f"import sys; sys.path[:0] = [{str(copy)!r}, {str(ROOT / 'tests' / 'job')!r}]\n"
+    ran = subprocess.run([sys.executable, "-I", "-c", paths + program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_new_setting_is_one_field(copy: Path, change: Change) -> None:
+    """The key, its parser, its way to other processes and the refusal of a misspelled one follow from the field."""
+    change(
+        "shuffle/settings.py",
+        "    group_memory: int = 256 << 20\n",
+        "    group_memory: int = 256 << 20\n    patience: int = 3\n",
+    )
+    printed = _run(
+        copy,
+        "import penstock\n"
+        "from penstock.shuffle import Settings\n"
+        "from penstock.shuffle.errors import SettingError\n"
+        "settings = Settings.from_conf({'spark.penstock.task.patience': '7'})\n"
+        "print(penstock.__file__.startswith(sys.path[0]), settings.task.patience)\n"
+        "print(Settings.from_conf(settings.to_conf()) == settings, Settings().task.patience)\n"
+        "try:\n"
+        "    Settings.from_conf({'spark.penstock.task.patiense': '7'})\n"
+        "except SettingError as error:\n"
+        "    print(error)\n",
+    )
+    assert printed.splitlines()[:2] == ["True 7", "True 3"]
+    assert "did you mean spark.penstock.task.patience?" in printed
+
+
+def test_a_new_event_of_the_jobmaster_is_a_class_a_route_and_a_method(copy: Path, change: Change) -> None:
+    """Three files of the core, and the event goes in, is decided on, and shows in the job's trace."""
+    change(
+        "job/core/events.py",
+        "Event = (\n",
+        "@dataclass(frozen=True, slots=True)\n"
+        "class RemarkMade:\n"
+        '    """Somebody has something to say about a job."""\n\n'
+        "    job: str\n"
+        "    text: str\n\n\n"
+        "Event = (\n    RemarkMade |\n",
+    )
+    change(
+        "job/core/job_core.py",
+        "            events.TaskFinished: attempts.finished,\n",
+        "            events.TaskFinished: attempts.finished,\n            events.RemarkMade: attempts.remark,\n",
+    )
+    change(
+        "job/core/attempts.py",
+        "    def open_region(self,",
+        "    def remark(self, event: events.RemarkMade) -> Iterator[so.Decision]:\n"
+        '        """Somebody has something to say."""\n'
+        '        yield so.Record("remark", event.text)\n\n'
+        "    def open_region(self,",
+    )
+    printed = _run(
+        copy,
+        "import job_graphs\n"
+        "from penstock.job.core import events\n"
+        "from penstock.job.core.master_core import MasterCore\n"
+        "core = MasterCore()\n"
+        "core.is_checked = True\n"
+        "core.handle(events.JobSubmitted('j1', job_graphs.pipeline(), 4, 60.0), 0.0)\n"
+        "core.handle(events.RemarkMade('j1', 'a toy'), 1.0)\n"
+        "print([entry for entry in core.trace('j1')][-1])\n",
+    )
+    assert "remark" in printed
+    assert "a toy" in printed

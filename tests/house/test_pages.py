@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages: short lines, sentences with an actor, decisions in one form, figures that stand in one place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from source import ROOT
+
+LONGEST = 120
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+TEMPLATE = DECISIONS[0]
+SECTIONS = ("Question", "Decision", "Why", "Cost", "What would change it")
+STATE = re.compile(r"proposed|accepted(; .+)?|replaced by \[\d{4}\]\([\w-]+\.md\)(, .+)?")
+NOUN_CLAUSE = re.compile(r"(?:\A|(?<=[.:] )|(?<=\| ))(What|Whatever|Who|Whoever|Whether)\b[^?]*?(?:\. |\.?$)")
+TABLE = re.compile(r"<!-- bench:start -->\n(.*?)<!-- bench:end -->", re.DOTALL)
+
+
+def _named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Prose as one line each: paragraphs, items of lists, cells of tables; no headings and no code."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\|))", text)
+    return [re.sub(r"^(?:[-*] |\d+\. )", "", " ".join(block.split())) for block in blocks if block.strip()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_named)
+def test_lines_are_short(document: Path) -> None:
+    """Tables too: a cell that does not fit is a sentence beside the table."""
+    lines = enumerate(document.read_text().splitlines(), 1)
+    long = [
+        f"{_named(document)}:{number} has {len(line)} characters" for number, line in lines if len(line) > LONGEST
+    ]
+    assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path != TEMPLATE], ids=_named)
+def test_sentences_have_an_actor(document: Path) -> None:
+    """No sentence begins with a clause that stands for a noun: who does it is said first. Questions are none."""
+    found = [match.group()[:80] for text in _paragraphs(document.read_text()) for match in NOUN_CLAUSE.finditer(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", DECISIONS[1:], ids=_named)
+def test_a_decision_has_the_form_of_its_template(page: Path) -> None:
+    """Number and sentence, the state, then the five sections in order and none empty; the list knows it."""
+    text = page.read_text()
+    number = page.name[:4]
+    title = re.match(rf"# {number}: (.+)\n\n\*\*State:\*\* (.+)\n\n## Question\n", text)
+    assert title, "the head is not that of the template"
+    assert STATE.fullmatch(title[2]), title[2]
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert tuple(parts[1::2]) == SECTIONS == tuple(re.findall(r"^## (.+)$", TEMPLATE.read_text(), re.MULTILINE))
+    assert all(body.strip() for body in parts[2::2])
+    row = f"| [{number}]({page.name}) | {title[1]}"
+    assert row in (page.parent / "README.md").read_text(), f"the list has no row {row!r}"
+
+
+def test_figures_stand_on_the_benchmark_page() -> None:
+    """The README shows five rows, each as on the page that has all, and no label is there twice."""
+    tables = {}
+    for name in ("README.md", "docs/benchmarks.md"):
+        (written,) = TABLE.findall((ROOT / name).read_text())
+        rows = re.findall(r"^\| (.+?) \| (.+) \|$", written, re.MULTILINE)
+        tables[name] = [(label, figures) for label, figures in rows if label != "row"]
+        labels = [label for label, _ in tables[name]]
+        assert len(set(labels)) == len(labels)
+    assert len(tables["README.md"]) == 5
+    assert set(tables["README.md"]) <= set(tables["docs/benchmarks.md"])
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """By links of the README and of the pages that it leads to."""
+    link = re.compile(r"\]\(([^)#\s]+\.md)")
+    seen, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page not in seen:
+            seen.add(page)
+            left += [(page.parent / target).resolve() for target in link.findall(page.read_text())]
+    assert {path for path in DOCUMENTS if path != TEMPLATE} <= seen, {_named(path) for path in set(DOCUMENTS) - seen}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of the suite: their order, how they are dealt out to several pytest processes, and what each took.
+
+Cheap answers come first: tests without a mark, then the sample of Spark (mark `sample`), then those with processes,
+then the rest of Spark's. A test's layer is its dearest mark.
+
+On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
+share what is dear to start. Whoever is free takes the next file; nobody waits for a layer to end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+LAYERS = {"pure": 0, "sample": 1, "processes": 2, "spark": 3}
+
+
+def layer_of(names: Sequence[str] | dict[str, Any]) -> str:
+    """The layer of a test with these marks."""
+    if "sample" in names:
+        return "sample"
+    return max((name for name in LAYERS if name in names), key=LAYERS.__getitem__, default="pure")
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Sort tests by layer; within one they stay as they are."""
+    items.sort(key=lambda item: LAYERS[layer_of([mark.name for mark in item.iter_markers()])])
+
+
+def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """A scheduler that deals out whole files in the order in which they were collected."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FileByFile(LoadScopeScheduling):
+        """The order of files is the collection's, not that of their sizes."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return FileByFile(config, log)
+
+
+@dataclass
+class _Layer:
+    """What the tests of a layer took, their preparations and ends included."""
+
+    tests: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+    began: float = float("inf")
+    ended: float = 0.0
+
+
+class LayerTimes:
+    """Adds up reports; a pytest plugin of the process that prints the summary."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, _Layer] = defaultdict(_Layer)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count one step of a test."""
+        layer = self._layers[layer_of(report.keywords)]
+        layer.tests.add(report.nodeid)
+        layer.seconds += report.duration
+        layer.began = min(layer.began, report.start)
+        layer.ended = max(layer.ended, report.stop)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """One line for each layer."""
+        if not self._layers:
+            return
+        start = min(layer.began for layer in self._layers.values())
+        terminalreporter.section("layers")
+        terminalreporter.line(f"{'layer':<12}{'tests':>7}{'seconds of tests':>18}{'from':>8}{'to':>8}")
+        for name in sorted(self._layers, key=LAYERS.__getitem__):
+            layer = self._layers[name]
+            terminalreporter.line(
+                f"{name:<12}{len(layer.tests):>7}{layer.seconds:>18.1f}"
+                f"{layer.began - start:>8.0f}{layer.ended - start:>8.0f}"
+            )

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task attached to a real environment over a socket pair: what they say to each other, and what neither knows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from environment_thread import EnvironmentThread, environment
+
+from penstock.buffer import SegmentMemory
+from penstock.environment.inputs import GatePort
+from penstock.environment.results import ResultFiles
+from penstock.link import calls
+from penstock.link.frames import FrameType, channel_frame, frame, segments_frame, slices_frame
+from penstock.link.master import AwaitProducers
+from penstock.link.welcome import Welcome
+from penstock.link.wire import Done, Request
+from penstock.partition.registry import PartitionRegistry
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.service import LocalShuffleEnvironment
+from penstock.shuffle import (
+    AttemptId,
+    ChannelDescriptor,
+    InputGateDescriptor,
+    MetricGroup,
+    OwnerContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    ResultPartitionDescriptor,
+    Settings,
+    ShuffleDescriptor,
+)
+from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError, ProtocolError
+from penstock.testing import DEADLINE
+
+SCHEMA = pa.schema([("n", pa.int64())])
+PORTS = 200_000
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[EnvironmentThread]:
+    """An environment."""
+    with environment(tmp_path) as found:
+        yield found
+
+
+class Quiet:
+    """A port that nothing is said to."""
+
+    def on_grant(self, segments: tuple[int, ...]) -> None:
+        """Refuse."""
+        raise AssertionError
+
+    def on_store(self, folder: str) -> None:
+        """Refuse."""
+        raise AssertionError
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """Refuse."""
+        raise AssertionError
+
+    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
+        """Refuse."""
+        raise AssertionError
+
+    def on_error(self, channel: int, error: BaseException) -> None:
+        """Refuse."""
+        raise AssertionError
+
+
+def exchange(attachment: Attachment, number: int, kind: PartitionKind = PartitionKind.PIPELINED_BOUNDED) -> list[int]:
+    """Write a partition of three subpartitions and read the second: what comes out."""
+    environment = LocalShuffleEnvironment(attachment, Settings(), owned=False)
+    owner = OwnerContext(AttemptId("job", 0, number, number), "test", MetricGroup("test"))
+    partition = PartitionDescriptor("job-e0", number, kind, 3)
+    place = ShuffleDescriptor(PartitionId("job-e0", number, number), "local", kind, attachment.environment)
+    (writer,) = environment.create_result_partition_writers(
+        owner, [ResultPartitionDescriptor(partition, place, SCHEMA)]
+    )
+    (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))])
+    writer.setup()
+    gate.setup()
+    for value in range(9):
+        writer.write(pa.record_batch([pa.array([value])], schema=SCHEMA), value % 3)
+    writer.finish()
+    found = []
+    while (received := gate.next(DEADLINE)) is not None:
+        if received.batch is not None:
+            found += received.batch.column(0).to_pylist()
+    gate.close()
+    writer.close()
+    return found
+
+
+def test_ports_do_not_run_out(here: EnvironmentThread) -> None:
+    """After 200,000 ports of one attachment an exchange goes through ports of such high numbers, in each kind."""
+    attachment = here.attach()
+    quiet = Quiet()
+    for _ in range(PORTS):
+        attachment.close_port(attachment.open_port(quiet))
+    assert exchange(attachment, 1) == [1, 4, 7]
+    assert exchange(attachment, 2, PartitionKind.HYBRID_FULL) == [1, 4, 7]
+    assert attachment.open_port(quiet) > PORTS
+    attachment.close()
+
+
+def test_calls_take_no_ports(here: EnvironmentThread) -> None:
+    """Questions have numbers of their own."""
+    attachment = here.attach()
+    quiet = Quiet()
+    first = attachment.open_port(quiet)
+    for _ in range(100):
+        attachment.ask(calls.GetStatistics(), DEADLINE)
+    assert attachment.open_port(quiet) == first + 1
+    attachment.close()
+
+
+def test_an_error_is_raised_as_what_it_was(here: EnvironmentThread) -> None:
+    """What the environment answers with, and what it has nobody to ask for."""
+    attachment = here.attach()
+    with pytest.raises(PenstockError, match=r"job-e0\.7#1"):
+        attachment.ask(calls.ReportMissingFile(PartitionId("job-e0", 7, 1), "gone"), DEADLINE)
+    with pytest.raises(ControlError, match="no JobMaster"):
+        attachment.ask(AwaitProducers(AttemptId("job", 0, 0, 1)), DEADLINE)
+    attachment.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Strange(Request[Done]):
+    """A request that no environment knows."""
+
+    METHOD = "local.strange"
+    ANSWER = Done
+
+
+def test_a_call_that_nobody_knows_is_answered(here: EnvironmentThread) -> None:
+    """The task is told, and goes on."""
+    attachment = here.attach()
+    with pytest.raises(ProtocolError, match=r"local\.strange"):
+        attachment.ask(Strange(), DEADLINE)
+    assert attachment.ask(calls.ListOccupying(), DEADLINE).partitions == ()
+    attachment.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        frame(FrameType.GRANT),
+        channel_frame(FrameType.RESUME, 99, 0),
+        slices_frame(FrameType.SLICES, [(99, 0, 0, 0, 0)]),
+        b"\x08\x00\x00\x00\x63\x00\x00\x00",
+    ],
+    ids=["not a task's frame", "no such gate", "no such writer", "no such frame"],
+)
+def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread, words: bytes) -> None:
+    """Its connection is closed; another task of the environment goes on."""
+    wrong, right = here.attach(), here.attach()
+    wrong.send(words)
+    with pytest.raises(PenstockError, match="gone"):
+        wrong.wait(lambda: False, DEADLINE)
+    assert exchange(right, 1) == [1, 4, 7]
+    wrong.close()
+    right.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (frame(FrameType.CALL), "CALL is not for a task"),
+        (segments_frame(FrameType.GRANT, 99, [1]), "number 99 is used"),
+        (slices_frame(FrameType.DELIVER, [(99, 0, 0, 0, 0)]), "number 99 is used"),
+        (frame(FrameType.DELIVER, b"x"), "list of slices"),
+        (frame(FrameType.CHANNEL_EVENT, b"x"), "broke the protocol"),
+        (b"\x08\x00\x00\x00\x63\x00\x00\x00", "unknown frame type 99"),
+    ],
+)
+def test_what_an_environment_may_not_say_is_raised_where_the_task_waits(words: bytes, told: str) -> None:
+    """Nothing is dropped: a frame of another kind, for a port that never was, or that can't be read."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with SegmentMemory.create(1, 4096) as memory, theirs:
+        attachment = _attachment(ours, memory)
+        theirs.sendall(words)
+        with pytest.raises(ProtocolError, match=told):
+            attachment.wait(lambda: False, DEADLINE)
+        attachment.close()
+
+
+def test_frames_for_a_closed_port_are_dropped() -> None:
+    """They crossed its closing on the way."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with SegmentMemory.create(1, 4096) as memory, theirs:
+        attachment = _attachment(ours, memory)
+        port = attachment.open_port(Quiet())
+        attachment.close_port(port)
+        theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
+        with pytest.raises(TimeoutError):
+            attachment.wait(lambda: False, 0.05)
+        attachment.close()
+
+
+def _attachment(connection: socket.socket, memory: SegmentMemory) -> Attachment:
+    welcome = Welcome("env", "", memory.count, memory.segment_size)
+    return Attachment(connection, welcome, os.dup(memory.fd), Path("/nowhere"))
+
+
+def test_a_fault_in_one_of_three_gates_ends_that_session_alone(
+    here: EnvironmentThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tasks read at once; the environment fails at the second's gate: the others get everything."""
+    tasks = [here.attach() for _ in range(3)]
+    take_turn = GatePort.take_turn
+    ends: dict[int, object] = {}
+
+    def faulty(gate: GatePort) -> None:
+        if gate.attempt.subtask == 1:
+            raise KeyError("injected")
+        take_turn(gate)
+
+    def run(number: int) -> None:
+        try:
+            ends[number] = exchange(tasks[number], number)
+        except PenstockError as error:
+            ends[number] = error
+
+    monkeypatch.setattr(GatePort, "take_turn", faulty)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert (ends[0], ends[2]) == ([1, 4, 7], [1, 4, 7])
+    assert isinstance(ends[1], EnvironmentLostError)
+    assert tasks[0].ask(calls.GetStatistics(), DEADLINE).figures["tasks"] == 2
+    for task in tasks:
+        task.close()
+    here.run(here.host.memory.references.check)
+
+
+def test_a_fault_while_a_task_is_served_ends_its_session_alone(
+    here: EnvironmentThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody expects, raised by a call that is answered at once and by one that waits; nobody waits for ever."""
+    wrong, waiting, right = here.attach(), here.attach(), here.attach()
+
+    async def later(*_: object) -> None:
+        raise KeyError("injected")
+
+    def now(*_: object) -> None:
+        raise AssertionError("injected")
+
+    monkeypatch.setattr(PartitionRegistry, "occupying", now)
+    monkeypatch.setattr(ResultFiles, "open", later)
+    with pytest.raises(EnvironmentLostError):
+        wrong.ask(calls.ListOccupying(), DEADLINE)
+    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId("job-e0", 0, 1), 1, "hash", 0)
+    with pytest.raises(EnvironmentLostError):
+        waiting.ask(question, DEADLINE)
+    assert exchange(right, 1) == [1, 4, 7]
+    for task in (wrong, waiting, right):
+        task.close()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed messages as control messages: every one comes back as it was, and what is not one says which field."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+import pytest
+
+from penstock.link import calls, commands, master
+from penstock.link.control import pack, unpack
+from penstock.link.wire import Request, from_wire, to_wire
+from penstock.shuffle import (
+    AttemptId,
+    ChannelDescriptor,
+    EndOfPartition,
+    PartitionId,
+    PartitionKind,
+    ShuffleDescriptor,
+)
+from penstock.shuffle.errors import ProtocolError
+
+ATTEMPT = AttemptId("j1", 2, 3, 4)
+PARTITION = PartitionId("j1-e0", 5, 6)
+PLACE = ShuffleDescriptor(PARTITION, "local", PartitionKind.HYBRID_FULL, "env-1", "tcp://h:1", "", False)
+SAMPLES: dict[Any, Any] = {
+    int: 7,
+    str: "text",
+    bool: True,
+    bytes: b"\x00\xff",
+    object: ("plain", 1),
+    AttemptId: ATTEMPT,
+    PartitionId: PARTITION,
+    PartitionKind: PartitionKind.PIPELINED_BOUNDED,
+    ShuffleDescriptor: PLACE,
+    ShuffleDescriptor | None: PLACE,
+    PartitionId | None: None,
+    tuple[PartitionId, ...]: (PARTITION, PARTITION),
+    tuple[str, ...]: (),
+    tuple[ChannelDescriptor, ...]: (ChannelDescriptor(PLACE, 1, 2),),
+    tuple[EndOfPartition, ...]: (EndOfPartition(1, 2, 1 << 63), EndOfPartition(0, 0, 0)),
+    tuple[tuple[AttemptId, dict[str, float]], ...]: ((ATTEMPT, {"rows": 1.5}),),
+    dict[str, float]: {"rows": 2.0},
+    dict[int, tuple[int, ...]]: {0: (1, 2), -1: ()},
+    dict[int, int]: {1: 1 << 63},
+}
+"""A value for each type of field there is."""
+REQUESTS = [
+    *calls.CALLS.values(),
+    *commands.COMMANDS.values(),
+    *master.RELAYED.values(),
+    *(master.Challenge, master.Authenticate, master.AttachEnvironment, master.Listen, master.Heartbeat),
+    *(master.PartitionConsumable, master.TaskLost),
+]
+
+
+def sample(kind: type[Any]) -> Any:
+    """A message with a value in each field."""
+    hints = typing.get_type_hints(kind)
+    return kind(**{field.name: SAMPLES[hints[field.name]] for field in dataclasses.fields(kind)})
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+def test_every_request_and_answer_comes_back_as_it_was(kind: type[Request[Any]]) -> None:
+    """Through the bytes of a control message, question and answer."""
+    for message in (sample(kind), sample(kind.ANSWER)):
+        assert from_wire(type(message), unpack(pack(to_wire(message)))) == message
+
+
+def test_no_two_requests_travel_by_one_name() -> None:
+    """A name on the wire means one request, whoever answers it."""
+    names = [kind.METHOD for kind in REQUESTS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("kind", commands.COMMANDS.values(), ids=lambda kind: kind.__name__)
+def test_every_command_is_an_instruction_too(kind: type[commands.Command]) -> None:
+    """As the JobMaster sends it."""
+    command = sample(kind)
+    assert commands.read_instruction(unpack(pack(commands.instruction(command)))) == command
+
+
+@pytest.mark.parametrize(
+    ("plain", "told"),
+    [
+        ({"port": 1}, "FailWriter is not complete"),
+        ({"port": "1", "cause": ""}, "FailWriter.port .* must be int"),
+        ({"port": True, "cause": ""}, "FailWriter.port .* must be int"),
+        ({"port": 1, "cause": b"x"}, "FailWriter.cause .* must be str"),
+        ({"port": 1, "cause": "", "gate": 2}, "FailWriter has no field gate"),
+    ],
+)
+def test_what_is_not_the_message_says_which_field(plain: dict[str, Any], told: str) -> None:
+    """Wrong, missing and unknown fields are protocol errors."""
+    with pytest.raises(ProtocolError, match=told):
+        from_wire(calls.FailWriter, plain)
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "j1-e0", ("j1-e0", 5), ("j1-e0", "x", 6), {"dataset": "j1-e0"}])
+def test_an_id_of_another_shape_is_refused(wrong: object) -> None:
+    """Within a list as well."""
+    for plain in ({"partition": wrong, "cause": ""}, {"partition": [wrong], "cause": ""}):
+        with pytest.raises(ProtocolError, match=r"FailFiles\.partition"):
+            from_wire(calls.FailFiles, plain)
+
+
+def test_an_unknown_instruction_is_an_error() -> None:
+    """It names the instruction; nothing is skipped."""
+    with pytest.raises(ProtocolError, match="'checkpoint'"):
+        commands.read_instruction({"op": "checkpoint", "number": 1})
+    with pytest.raises(ProtocolError, match="None"):
+        commands.read_instruction({})
+
+
+def test_a_deployment_says_its_attempt() -> None:
+    """An environment reads no more than that of it."""
+    assert master.Registered().attempt is None
+    assert master.Registered((ATTEMPT.to_wire(), (), ())).attempt == ATTEMPT
+    with pytest.raises(ProtocolError, match="deployment"):
+        _ = master.Registered(5).attempt

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor makes of a machine, of its workers and of Spark's settings: what is, how bad, what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.observe import host_check
+from penstock.observe.cluster_check import judge_conf, judge_workers
+from penstock.observe.finding import Finding, Level
+
+GOOD: dict[str, object] = {
+    "host": "a",
+    "python": "3.11.7",
+    "packages": {"penstock": "1", "pyspark": "4.3.0", "pyarrow": "26", "numpy": "2", "grpcio": "1"},
+    "cores": 2,
+    "shared": "memfd",
+    "memory": 8 << 30,
+    "files": 65536,
+    "address": -1,
+    "disk": {"/tmp": 50 << 30},
+    "path": 60,
+    "loopback": True,
+    "clock": 1000.0,
+}
+NEEDS = host_check.Needs(256 << 20, 256 << 20)
+
+
+def judged(**changed: object) -> list[Finding]:
+    """What is not fine of a machine like the good one but for this."""
+    found = host_check.judge({**GOOD, **changed}, NEEDS)
+    return [finding for finding in found if finding.level is not Level.FINE]
+
+
+def test_a_good_machine_is_fine() -> None:
+    """Nothing to do; every finding says what is."""
+    assert judged() == []
+    assert all(finding.what and not finding.advice for finding in host_check.judge(GOOD, NEEDS))
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "words"),
+    [
+        ({"python": "3.10.1"}, Level.WRONG, "3.11, 3.12 and 3.13"),
+        ({"memory": 1 << 20}, Level.WRONG, "spark.penstock.network.memory asks for 256 MB"),
+        ({"shared": "files"}, Level.DOUBTFUL, "memfd"),
+        ({"files": 256}, Level.DOUBTFUL, "ulimit -n"),
+        ({"address": 1 << 30}, Level.DOUBTFUL, "spark.executor.pyspark.memory"),
+        ({"disk": {"/x": 1 << 20}}, Level.WRONG, "spark.penstock.blocking.directories"),
+        ({"disk": {"/x": 900 << 20}}, Level.DOUBTFUL, "little"),
+        ({"disk": {"/x": -1}}, Level.WRONG, "name another folder"),
+        ({"loopback": False}, Level.WRONG, "127.0.0.1"),
+        ({"path": 120}, Level.DOUBTFUL, "TMPDIR"),
+    ],
+)
+def test_each_thing_that_is_wrong_says_what_to_do(changed: dict[str, object], level: Level, words: str) -> None:
+    """One finding, no more, with its advice."""
+    (finding,) = judged(**changed)
+    assert finding.level is level
+    assert words in finding.advice
+    assert finding.advice in finding.sentence()
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    """The facts are plain values that a worker can send, and all of them can be judged."""
+    facts = host_check.facts()
+    assert json.loads(json.dumps(facts)) == facts
+    assert len(host_check.judge(facts, NEEDS)) >= 6
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"spark.speculation": "true"}, "pipelined"),
+        ({"spark.dynamicAllocation.enabled": "TRUE"}, "executors go with the data"),
+        ({"spark.python.worker.killOnIdleTimeout": "true"}, "slower stage"),
+        ({"spark.io.encryption.enabled": "true"}, "plain text"),
+    ],
+)
+def test_settings_that_do_not_fit(conf: dict[str, str], words: str) -> None:
+    """Each is wrong, by its key, with what to set."""
+    wrong = [finding for finding in judge_conf(conf, "local[2]", 0) if finding.level is Level.WRONG]
+    assert [finding.what for finding in wrong] == [f"{next(iter(conf))}=true"]
+    assert words in wrong[0].advice
+
+
+def test_memory_beside_the_heap() -> None:
+    """Where containers are limited, the pool and the workers must fit the overhead; local has no such limit."""
+    quiet = {"spark.python.daemon.module": "penstock.daemon", "spark.executor.cores": "4"}
+
+    def found(**conf: str) -> Finding:
+        (finding,) = judge_conf({**quiet, **{key.replace("_", "."): v for key, v in conf.items()}}, "yarn", 256 << 20)
+        return finding
+
+    assert "spark.executor.memoryOverhead to 1,280m" in found().advice
+    assert found(spark_executor_memoryOverhead="2g").level is Level.FINE
+    assert found(spark_executor_memory="64g").level is Level.FINE
+    (fine,) = judge_conf(quiet, "local[2]", 256 << 20)
+    assert fine.level is Level.FINE
+
+
+def test_workers_are_compared_with_the_driver() -> None:
+    """Versions and Python by name, clocks by seconds; a host once, and none at all is wrong."""
+    other = {**GOOD, "host": "b", "python": "3.12.1", "packages": {**dict(GOOD["packages"]), "pyarrow": "20"}}  # type: ignore[call-overload]
+    late = {**GOOD, "host": "c", "clock": 1060.0}
+    found = judge_workers(GOOD, [GOOD, {**GOOD}, other, late])
+    assert [finding.level for finding in found] == [Level.FINE, Level.WRONG, Level.DOUBTFUL]
+    assert found[1].what == "Python 3.12, not 3.11; pyarrow 20, not 26"
+    assert "60 s off" in found[2].what
+    assert judge_workers(GOOD, [])[0].level is Level.WRONG

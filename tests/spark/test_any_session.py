@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions as people have them: a script, `spark-submit`, the `pyspark` shell, a notebook.
+
+Each does the same (`a_day.py`): two sessions, a user's error, Ctrl-C in the middle of a job, the next action; the
+script also stops and begins again. A Ctrl-C is the terminal's or the kernel's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import nbformat
+import pexpect
+import pytest
+from nbclient import NotebookClient
+from session_probe import wait_until
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = Path(__file__).with_name("a_day.py")
+BIN = Path(sys.executable).parent
+SECONDS = 120
+STOP_SECONDS = 5.0
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The environment of the programs, and the folder in which their tasks leave marks."""
+    monkeypatch.setenv("PENSTOCK_A_DAY", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def program(command: str, arguments: Sequence[str]) -> Iterator[pexpect.spawn]:
+    """A program on a terminal of its own; it must end by itself, and well. What it shows is kept in a file."""
+    with Path("terminal.txt").open("w", encoding="utf-8") as shown:
+        child = pexpect.spawn(command, list(arguments), timeout=SECONDS, encoding="utf-8", dimensions=(40, 200))
+        child.logfile_read = shown
+        try:
+            yield child
+            child.expect(pexpect.EOF)
+        finally:
+            child.close(force=True)
+    assert child.exitstatus == 0
+
+
+def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
+    """Press Ctrl-C when the tasks run; they end in time, and the next action has its rows."""
+    wait_until("tasks have begun", (folder / "begun").exists, SECONDS)
+    child.sendintr()
+    child.expect(r"STOPPED (\d+) ([\d.]+)")
+    assert int(child.match[1]) == 2
+    assert float(child.match[2]) < STOP_SECONDS
+    child.expect(r"NEXT 1000 ([\d.]+)")
+
+
+def test_script(surroundings: Path) -> None:
+    """All sessions count, the error is the user's, Ctrl-C stops the tasks, the end leaves a good exit code."""
+    with program(sys.executable, [str(PROGRAM)]) as child:
+        child.expect("SESSIONS 1000 1000 1000")
+        child.expect("ERROR ValueError: a user's error")
+        interrupt_on_terminal(child, surroundings)
+        child.expect("AGAIN 1000")
+
+
+def test_spark_submit(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same under `spark-submit`, whose JVM is there first; a Ctrl-C ends that one, as always with Spark."""
+    monkeypatch.setenv("PENSTOCK_A_DAY_UNINTERRUPTED", "1")
+    with program(str(BIN / "spark-submit"), ["--master", "local[4]", str(PROGRAM)]) as child:
+        child.expect("SESSIONS 1000 1000 1000")
+        child.expect("ERROR ValueError: a user's error")
+        child.expect("AGAIN 1000")
+
+
+def test_shell(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `pyspark` shell with its own `spark`: an action, an interrupted one, the next."""
+    monkeypatch.setenv("PENSTOCK_A_DAY_PARTS", "1")
+    with program(str(BIN / "pyspark"), ["--master", "local[4]", "--conf", "spark.ui.enabled=false"]) as shell:
+        shell.expect(">>> ")
+        shell.sendline(f"exec(open({str(PROGRAM)!r}).read())")
+        shell.sendline("sessions(spark)")
+        shell.expect("SESSIONS 1000 1000 1000")
+        shell.sendline("interrupted(spark)")
+        interrupt_on_terminal(shell, surroundings)
+        shell.sendline("print('STILL', count(spark))")
+        shell.expect("STILL 1000")
+        shell.sendline("exit()")
+
+
+def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook: progress under the cell, a result as a table, the interrupt of the kernel, the next cell."""
+    monkeypatch.setenv("PENSTOCK_A_DAY_PARTS", "1")
+    cells = [
+        f"exec(open({str(PROGRAM)!r}).read())\nspark = session()\nsessions(spark)",
+        "stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).keyBy('id')\nstream.run()",
+        "interrupted(spark)",
+        "print('STILL', count(spark))\nspark.stop()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(surroundings)}})
+
+    def interrupt() -> None:
+        wait_until("tasks have begun", (surroundings / "begun").exists, SECONDS)
+        client.km.provisioner.process.send_signal(2)
+
+    presser = threading.Thread(target=interrupt, daemon=True)
+    presser.start()
+    client.execute()
+    presser.join()
+    printed = ["".join(o.get("text", "") for o in c.outputs if o.output_type == "stream") for c in notebook.cells]
+    assert "SESSIONS 1000 1000 1000" in printed[0]
+    stopped = printed[2].partition("STOPPED 2 ")[2].split()[0]
+    assert float(stopped) < STOP_SECONDS
+    assert "NEXT 1000" in printed[2]
+    assert "STILL 1000" in printed[3]

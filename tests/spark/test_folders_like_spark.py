@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitioned Parquet folders that Spark wrote, or that were made by hand, read as Spark reads them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+pytestmark = pytest.mark.spark
+
+TEXTS = [
+    ["1", "-5", "007", "2147483648", "9223372036854775808", "1e3", "1.5", "-.5", "1f", "NaN", "1_0", "0x1"],
+    ["2026-01-02", "2026-02-30", "2026-1-2", "2026-01-02 03:04:05", "2026-01-02 03:04:05.25", "2026-01-02T03:04:05"],
+    ["a", "true", "null", " 1", "a=b", "ü/%", "__HIVE_DEFAULT_PARTITION__"],
+]
+
+
+def escaped(text: str) -> str:
+    """As Spark writes a value into a folder's name."""
+    return "".join(f"%{ord(c):02X}" if c in "\"#%'*/:=?\\\x7f{[]^" else c for c in text)
+
+
+def same_rows(spark: Any, folder: Path) -> None:
+    """Schema and rows of both readers."""
+    theirs = spark.read.parquet(str(folder))
+    ours = penstock.readParquet(spark, folder).rebalance(2).toDF()
+    assert [(f.name, f.dataType) for f in ours.schema] == [(f.name, f.dataType) for f in theirs.schema]
+    assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+
+
+@pytest.mark.parametrize("infer", ["true", "false"])
+def test_folders_that_spark_wrote(spark: Any, tmp_path: Path, infer: str) -> None:
+    """Columns of several types, written by partitionBy and read back, with type inference and without."""
+    frame = spark.range(12).selectExpr(
+        "id", "CAST(id % 3 AS INT) AS n", "IF(id % 4 = 0, NULL, concat('a/b:', id % 2)) AS s",
+        "date_add(DATE'2026-01-01', CAST(id % 2 AS INT)) AS d", "TIMESTAMP'2026-03-01 10:20:30.5' AS t",
+    )  # fmt: skip
+    frame.write.partitionBy("n", "s", "d", "t").parquet(str(tmp_path / "out"))
+    key = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    before = spark.conf.get(key)
+    spark.conf.set(key, infer)
+    try:
+        same_rows(spark, tmp_path / "out")
+    finally:
+        spark.conf.set(key, before)
+
+
+def test_types_of_folders_made_by_hand(spark: Any, tmp_path: Path) -> None:
+    """Random values in folders' names: each alone, and two and three together, get the type Spark infers."""
+    rng = random.Random(5)
+    alone = [[text] for texts in TEXTS for text in texts]
+    every = [text for texts in TEXTS for text in texts]
+    mixed = [rng.sample(rng.choice([*TEXTS, every]), rng.choice([2, 3])) for _ in range(40)]
+    spark.range(1).coalesce(1).write.parquet(str(tmp_path / "one"))
+    (file,) = (tmp_path / "one").glob("part-*.parquet")
+    wrong = []
+    for number, texts in enumerate([*alone, *mixed]):
+        folder = tmp_path / f"t{number}"
+        for text in texts:
+            part = folder / f"k={escaped(text)}"
+            part.mkdir(parents=True)
+            (part / "part-0.parquet").write_bytes(file.read_bytes())
+        theirs = spark.read.parquet(str(folder)).schema["k"].dataType.simpleString()
+        ours = penstock.readParquet(spark, folder).schema.field("k")
+        if _spark_name(ours) != theirs:
+            wrong.append((texts, theirs, ours.type))
+    assert not wrong
+
+
+def _spark_name(field: Any) -> str:
+    import pyarrow as pa
+
+    from penstock.spark.types import struct_type
+
+    return str(struct_type(pa.schema([field]))[0].dataType.simpleString())

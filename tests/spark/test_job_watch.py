@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs run, how far they are, who stops them: what needs no Spark of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from session_probe import wait_until
+
+from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.job.core.result import JobProgress, VertexProgress
+from penstock.job.core.states import JobState
+from penstock.observe.progress import ProgressSnapshot
+from penstock.shuffle import PartitionKind
+from penstock.shuffle.errors import JobCancelledError, SlotsError
+from penstock.spark import interrupts
+from penstock.spark.job_watch import JobWatch, is_wanted, snapshot_of
+from penstock.spark.running_jobs import RunningJobs
+from penstock.spark.shared_workers import sql_variables
+from penstock.spark.slots import refuse_what_cannot_fit
+from penstock.spark.user_thread import user_place
+from penstock.task.exchanges import exchange
+from penstock.testing import VirtualClock
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def two_stages(kind: PartitionKind = PartitionKind.BLOCKING_SORT_MERGE) -> JobGraph:
+    """Two tasks that feed two others."""
+    vertices = (JobVertex(0, "read", 2, SCHEMA), JobVertex(1, "count", 2, SCHEMA))
+    return JobGraph("job", vertices, (JobEdge(0, 0, 1, exchange("rebalance"), SCHEMA, kind, "local"),), (1,))
+
+
+def progress(read: tuple[int, float], count: tuple[int, float], seconds: float = 3.0) -> JobProgress:
+    """A job of two stages: how many of each stage's tasks have ended, and rows out and in."""
+    vertices = (
+        VertexProgress(0, "read", 2, 2 - read[0], read[0], {"rows_out": read[1]}),
+        VertexProgress(1, "count", 2, 2 - count[0], count[0], {"rows_in": count[1]}),
+    )
+    return JobProgress("j1", "job", JobState.RUNNING, seconds, vertices)
+
+
+class Shown:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.cleared = threading.Event()
+
+    def show(self, jobs: Sequence[ProgressSnapshot]) -> None:
+        """Remember."""
+        self.shown += [job.job for job in jobs]
+
+    def clear(self) -> None:
+        """Remember."""
+        self.cleared.set()
+
+
+def test_share_is_of_rows_where_all_are_known() -> None:
+    """Tasks while producers run; rows once they have ended; nothing before anything is known."""
+    graph = two_stages()
+
+    def shares(now: JobProgress) -> list[float | None]:
+        return [stage.share for stage in snapshot_of(graph, now).vertices]
+
+    assert shares(progress((0, 0), (0, 0))) == [None, None]
+    assert shares(progress((1, 500), (0, 400))) == [0.5, None]
+    assert shares(progress((2, 1000), (0, 400))) == [1.0, 0.4]
+    assert shares(progress((2, 1000), (1, 400))) == [1.0, 0.5]
+    assert shares(progress((2, 1000), (2, 1000))) == [1.0, 1.0]
+
+
+def test_jobs_are_forgotten_when_they_are_over() -> None:
+    """One that the JobMaster does not know yet is kept for a moment, one that it does not know any more is not."""
+    clock = VirtualClock()
+    jobs = RunningJobs(clock)
+    jobs.add("j1", two_stages())
+    assert jobs.progress(lambda _: None) == []
+    assert [job.job for job in jobs.all()] == ["j1"]
+    clock.advance(6)
+    assert len(jobs.progress(lambda _: progress((0, 0), (0, 0)))) == 1
+    assert jobs.progress(lambda _: None) == []
+    assert jobs.all() == ()
+
+
+def test_a_job_stopped_while_it_is_planned_is_not_submitted() -> None:
+    """Ctrl-C reaches what the JobMaster has not heard of."""
+    jobs = RunningJobs()
+    jobs.add("j1", two_stages())
+    jobs.refuse_stopped("j1")
+    assert jobs.stop("interrupted") == ("j1",)
+    with pytest.raises(JobCancelledError, match="job j1 was cancelled: interrupted"):
+        jobs.refuse_stopped("j1")
+    jobs.add("j2", two_stages())
+    jobs.refuse_stopped("j2")
+
+
+def test_running_jobs_are_shown_until_they_end() -> None:
+    """The thread is there while jobs are, skips short ones, and clears the display at the end."""
+    clock = VirtualClock()
+    jobs = RunningJobs(clock)
+    states: dict[str, JobProgress | None] = {"j1": progress((0, 0), (0, 0)), "j2": progress((0, 0), (0, 0), 0.1)}
+    display = Shown()
+    watch = JobWatch(jobs, states.get, lambda: display)
+    jobs.add("j1", two_stages())
+    jobs.add("j2", two_stages())
+    watch.look()
+    watch.look()
+    wait_until("a job is shown twice", lambda: len(display.shown) >= 2)
+    states.clear()
+    clock.advance(6)
+    wait_until("the display is cleared", display.cleared.is_set)
+    wait_until("the thread has ended", lambda: "penstock-progress" not in [t.name for t in threading.enumerate()])
+    assert set(display.shown) == {"job"}
+    assert jobs.all() == ()
+    watch.close()
+
+
+def test_nowhere_to_show_costs_nothing() -> None:
+    """Without a display there is no thread."""
+    jobs = RunningJobs()
+    jobs.add("j1", two_stages())
+    JobWatch(jobs, lambda _: None, lambda: None).look()
+    assert "penstock-progress" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_progress_can_be_switched_off() -> None:
+    """By our setting, and by Spark's where it is set."""
+    assert is_wanted({}, setting=True)
+    assert is_wanted({"spark.ui.showConsoleProgress": "true"}, setting=True)
+    assert not is_wanted({"spark.ui.showConsoleProgress": "False"}, setting=True)
+    assert not is_wanted({}, setting=False)
+
+
+def test_ctrl_c_is_told_before_what_was_done_before() -> None:
+    """The listeners hear it, then the handler that was there; once forgotten, that one alone."""
+    heard: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("before"))
+    try:
+        interrupts.on_interrupt(1, heard.append)
+        interrupts.on_interrupt(1, heard.append)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard == [interrupts.CAUSE, "before"]
+        interrupts.forget(1)
+        interrupts.forget(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard[2:] == ["before"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_handler_of_others_is_kept_where_ctrl_c_is_ignored() -> None:
+    """A process that ignores Ctrl-C goes on ignoring it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts.on_interrupt(2, lambda _: None)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        interrupts.forget(2)
+        signal.signal(signal.SIGINT, before)
+
+
+def test_slots_that_can_never_suffice_are_refused() -> None:
+    """What must run together counts; what runs one after the other does not."""
+    refuse_what_cannot_fit(two_stages(PartitionKind.PIPELINED), 4)
+    refuse_what_cannot_fit(two_stages(), 1)
+    with pytest.raises(SlotsError, match="needs 4 task slots at the same time, but the application has 3"):
+        refuse_what_cannot_fit(two_stages(PartitionKind.PIPELINED), 3)
+
+
+def test_workers_are_shared_as_sql_has_them() -> None:
+    """The variables follow the settings that SQL's follow."""
+    assert sql_variables({}) == {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
+    key = "spark.sql.execution.pyspark.udf.{}Traceback.enabled"
+    assert sql_variables({key.format("simplified"): "false", key.format("hide"): "true"}) == {
+        "SPARK_HIDE_TRACEBACK": "1"
+    }
+
+
+def test_the_place_is_the_users() -> None:
+    """The innermost frame outside the libraries: this file, this line."""
+    name, _, line = user_place().partition(":")
+    assert name == "test_job_watch.py"
+    assert line.isdigit()
