@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.api.stream import KeyedStream, Stream
+from penstock.api.keyed_stream import KeyedStream
+from penstock.api.stream import Stream
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import JobError, PlanError, SchemaError
 from penstock.testing.local_runner import LocalRunner, run_local

@@ -11,8 +11,9 @@ from penstock.api.functions import (
     readText,
     repartition,
 )
+from penstock.api.keyed_stream import KeyedStream
 from penstock.api.persisted import datasets
-from penstock.api.stream import KeyedStream, Stream
+from penstock.api.stream import Stream
 
 __all__ = [
     "GroupedDataFrame",

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.expressions import is_spark_column
+from penstock.api.keyed_stream import KeyedStream
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
 from penstock.api.line_formats import CsvLines, JsonLines, TextLines, csv_schema, json_schema
 from penstock.api.lineage import ExchangeChoice, SourceStep
@@ -16,7 +17,7 @@ from penstock.api.pairs import CoGroupedStream
 from penstock.api.parquet import Filter, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument, schema_argument
-from penstock.api.stream import KeyedStream, Stream
+from penstock.api.stream import Stream
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.exchanges import hash_exchange
 

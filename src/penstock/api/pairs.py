@@ -26,7 +26,8 @@ from penstock.task.join import JOINS, EquiJoin, join_schema
 from penstock.task.keys import refuse_ungroupable
 
 if TYPE_CHECKING:
-    from penstock.api.stream import KeyedStream, Stream
+    from penstock.api.keyed_stream import KeyedStream
+    from penstock.api.stream import Stream
 
 _ALIASES = {
     "inner": "inner",
@@ -104,7 +105,7 @@ def sides_of(left: KeyedStream, right: KeyedStream) -> tuple[Side, Side]:
 
 def check_pair(left: KeyedStream, right: object, verb: str) -> None:
     """Refuse what cannot meet: no keyed stream, other keys, other numbers of partitions."""
-    from penstock.api.stream import KeyedStream
+    from penstock.api.keyed_stream import KeyedStream
 
     if not isinstance(right, KeyedStream):
         raise TypeError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stream and KeyedStream: the verbs of a pipeline. Immutable and lazy; arguments are checked at the call.
+"""Stream: the verbs of a pipeline. Immutable and lazy; arguments are checked at the call.
 
 A stream is a list of branches (more than one after `union`). Functions are applied to each branch where it is;
 an exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`.
@@ -16,11 +16,10 @@ import pyarrow as pa
 
 from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
 from penstock.api.expressions import condition, projection, with_columns
-from penstock.api.grouping import aggregated, grouped_keys, plain_aggregations
+from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute
-from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
+from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
-from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
 from penstock.api.persisted import persist_steps, unpersist_steps
 from penstock.api.plan import Plan, plan_job
@@ -37,22 +36,17 @@ from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
-from penstock.task.aggregate_operators import aggregate_pair
 from penstock.task.aggregates import Aggregation
 from penstock.task.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
 from penstock.task.frames import require_pandas
-from penstock.task.keys import refuse_ungroupable
 from penstock.task.operators import (
-    GroupApply,
-    GroupApplyInArrow,
-    GroupApplyInPandas,
     MapInArrow,
     MapInPandas,
-    group_form,
 )
 from penstock.task.verbs import Project
 
 if TYPE_CHECKING:
+    from penstock.api.keyed_stream import KeyedStream
     from penstock.spark.runtime import SparkRuntime
 
 
@@ -106,6 +100,8 @@ class Stream:
 
         A Column that is no plain column becomes one first, under the name Spark gives it.
         """
+        from penstock.api.keyed_stream import KeyedStream
+
         made, keys = grouped_keys(self.schema, self.session, cols)
         stream = self if made is None else self.projected(made)
         if not keys and numPartitions not in (None, 1):
@@ -139,6 +135,8 @@ class Stream:
 
     def toOne(self, mode: str | None = None, service: str | None = None) -> KeyedStream:
         """Send all rows to one consumer; aggregations over it are over all rows."""
+        from penstock.api.keyed_stream import KeyedStream
+
         return KeyedStream(self, (), exchange("to_one"), _choice("toOne", 1, mode, service))
 
     def partitionCustom(
@@ -262,7 +260,7 @@ class Stream:
 
     def count(self) -> Any:
         """Run now: the number of rows. Of a keyed stream: the rows of each group, as a stream."""
-        counted = KeyedStream(self, (), exchange("to_one"), ExchangeChoice(1)).agg(count=("*", "count"))
+        counted = self.toOne().agg(count=("*", "count"))
         return few_rows(counted.branches, self.session, "count")[0][0]
 
     def collect(self) -> list[Any]:
@@ -379,120 +377,6 @@ class Stream:
         from penstock.spark.runtime import SparkRuntime
 
         return SparkRuntime.of(require_session(self.session, verb))
-
-
-class KeyedStream(Stream):
-    """A stream behind an exchange by key: aggregations and functions over groups."""
-
-    __slots__ = ("_choice", "_keys", "_spec", "_upstream")
-
-    def __init__(
-        self, upstream: Stream, keys: tuple[str, ...], spec: PartitionerSpec, choice: ExchangeChoice
-    ) -> None:
-        super().__init__((ExchangeStep(upstream.branches, spec, choice),), upstream.session)
-        self._upstream = upstream
-        self._keys = keys
-        self._spec = spec
-        self._choice = choice
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The key columns; none where all rows are one group."""
-        return self._keys
-
-    @property
-    def partitions(self) -> int | None:
-        """The number of partitions that was asked for."""
-        return self._choice.partitions
-
-    def input(self) -> CombineInput:
-        """This stream as one side of a combination: what is ahead of its exchange, and the exchange."""
-        return CombineInput(self._upstream.branches, self._spec, self._choice)
-
-    def persist(self) -> Self:
-        """As `Stream.persist`, of the rows ahead of the exchange, which each verb behind it sends in its own way."""
-        self._upstream.persist()
-        return self
-
-    def unpersist(self) -> Self:
-        """Undo `persist`."""
-        self._upstream.unpersist()
-        return self
-
-    def agg(self, *exprs: Any, **aggregations: tuple[str, str]) -> Stream:
-        """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
-
-        Also PySpark's forms: `agg({"price": "sum"})`, `agg(F.sum("price").alias("total"))`, or that as SQL. Partial
-        results are made before the exchange and merged behind it. `("*", "count")` counts rows. A sum that leaves its
-        type is an error where `spark.sql.ansi.enabled` is on now, as in Spark.
-        """
-        wanted = aggregated(self._upstream.schema, self.session, exprs, aggregations)
-        upstream = self._upstream if wanted.inputs is None else self._upstream.projected(wanted.inputs)
-        return KeyedStream(upstream, self._keys, self._spec, self._choice).reduced(wanted.aggregations)
-
-    def reduced(self, wanted: Sequence[Aggregation]) -> Stream:
-        """Each group as one row: its key and these aggregates of it, of which there may be none."""
-        upstream = self._upstream
-        partial, final, plan = aggregate_pair(upstream.schema, self._keys, wanted, ansi=self.is_ansi())
-        before = upstream.applied(partial, plan.state_schema)
-        return before.exchanged(self._spec, self._choice).applied(final, plan.result_schema)
-
-    def count(self) -> Stream:
-        """The number of rows of each group, as column `count`; lazy, as PySpark's `groupBy(...).count()`."""
-        return self.agg(count=("*", "count"))
-
-    def sum(self, *cols: str) -> Stream:
-        """The sum of each column, by default of all numeric ones, named `sum(v)`; likewise the verbs below."""
-        return self._each("sum", cols)
-
-    def avg(self, *cols: str) -> Stream:
-        """The mean of each column."""
-        return self._each("avg", cols)
-
-    mean = avg
-
-    def min(self, *cols: str) -> Stream:
-        """The least value of each column."""
-        return self._each("min", cols)
-
-    def max(self, *cols: str) -> Stream:
-        """The greatest value of each column."""
-        return self._each("max", cols)
-
-    def _each(self, function: str, cols: tuple[str, ...]) -> Stream:
-        return self.reduced(plain_aggregations(self._upstream.schema, self._keys, function, cols))
-
-    def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
-        """Apply `func([key,] table) -> table`, or its iterator form, to each group."""
-        group, declared = self._group(func, schema, "applyInArrow")
-        return self.applied(GroupApplyInArrow(group), declared)
-
-    def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
-        """Apply `func([key,] frame) -> frame`, or its iterator form, to each group."""
-        require_pandas()
-        group, declared = self._group(func, schema, "applyInPandas")
-        return self.applied(GroupApplyInPandas(group, self.timezone()), declared)
-
-    def cogroup(self, other: KeyedStream) -> CoGroupedStream:
-        """Both streams' groups of the same key side by side: `.applyInArrow` and `.applyInPandas` take both."""
-        return CoGroupedStream(self, other)
-
-    def join(
-        self, other: KeyedStream, how: str = "inner", on: Sequence[str | tuple[str, str]] | None = None
-    ) -> Stream:
-        """The equi-join on the keys: inner, left, right, full, left_semi or left_anti; null matches nothing.
-
-        The result has the keys once, then this stream's other columns, then the other's. Where the key columns have
-        different names, `on` must give the pairs, `[("mine", "theirs")]`, and the result has the names of this
-        stream. The right side is collected, of a right join the left: let that be the smaller one.
-        """
-        return joined(self, other, how, on)
-
-    def _group(self, func: object, schema: object, verb: str) -> tuple[GroupApply, pa.Schema]:
-        refuse_ungroupable(self.schema, self._keys)
-        declared = schema_argument(schema, verb)
-        function = function_argument(func, verb)
-        return GroupApply(self.schema, self._keys, function, group_form(function, verb), declared), declared
 
 
 def _choice(verb: str, partitions: object, mode: str | None, service: str | None) -> ExchangeChoice:
