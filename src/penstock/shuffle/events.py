@@ -11,7 +11,12 @@ from penstock.shuffle.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """The producer's user code has ended and will send no further rows on this channel."""
+    """The producer's user code has ended and will send no further rows on this channel.
+
+    `stopped` says that its query was told to stop: the data has not ended, so no operator gives its last rows.
+    """
+
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +32,51 @@ class EndOfPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The end of an epoch of a channel: a barrier, with what the writer counted since the one before.
+
+    `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition.
+    """
+
+    payload: bytes
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """An opaque event of a higher layer (a barrier, later): delivered in order, never interpreted here."""
+    """An opaque event of a higher layer: delivered as it was sent, never interpreted here."""
 
     payload: bytes
 
 
-Event = EndOfData | EndOfPartition | TaskEvent
+Event = EndOfData | EndOfPartition | EpochEnd | TaskEvent
 
-_END_OF_PARTITION = struct.Struct("<BQQQ")
+_SUMS = struct.Struct("<BQQQ")
 
 
 def encode_event(event: Event) -> bytes:
     """Bytes of an event: its number, then its fields, little-endian."""
     if isinstance(event, EndOfPartition):
-        return _END_OF_PARTITION.pack(2, event.rows, event.bytes, event.checksum)
+        return _SUMS.pack(2, event.rows, event.bytes, event.checksum)
+    if isinstance(event, EpochEnd):
+        return _SUMS.pack(4, event.rows, event.bytes, event.checksum) + event.payload
     if isinstance(event, EndOfData):
-        return b"\x01"
+        return b"\x01\x01" if event.stopped else b"\x01"
     return b"\x03" + event.payload
 
 
 def decode_event(data: bytes) -> Event:
     """Inverse of `encode_event`; raises ProtocolError for anything else."""
-    if data == b"\x01":
-        return EndOfData()
-    if data[:1] == b"\x02" and len(data) == _END_OF_PARTITION.size:
-        _, rows, size, checksum = _END_OF_PARTITION.unpack(data)
+    if data in (b"\x01", b"\x01\x01"):
+        return EndOfData(stopped=len(data) == 2)
+    if data[:1] == b"\x02" and len(data) == _SUMS.size:
+        _, rows, size, checksum = _SUMS.unpack(data)
         return EndOfPartition(rows, size, checksum)
+    if data[:1] == b"\x04" and len(data) >= _SUMS.size:
+        _, rows, size, checksum = _SUMS.unpack_from(data)
+        return EpochEnd(data[_SUMS.size :], rows, size, checksum)
     if data[:1] == b"\x03":
         return TaskEvent(data[1:])
     raise ProtocolError(f"an event of {len(data)} bytes starts with {data[:1]!r}: not one of ours")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streaming task uses of a shuffle service: writers and gates that never wait, and one place that does.
+
+A streaming task is a loop around `TaskLine.wait`. Whatever may let it go on ends that wait: input of any gate, room
+in any output, an action of the JobMaster. Writers take what they have room for, gates give what is there. All calls
+are those of one thread, except where said.
+
+Events have a kind. In-order events stay behind the data in front of them, blocking ones stop their subpartition
+behind them, at the sender, until its reader resumes it, and priority events overtake data. No event costs credit or
+room.
+
+Between two `EpochEnd`s, and behind the last, lies an epoch. Its end carries the sums of its subpartition, and the
+reader compares them, so a message that was lost or doubled is found by the next checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.shuffle.descriptors import InputGateDescriptor, ResultPartitionDescriptor
+from penstock.shuffle.events import Event
+from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.service import OwnerContext, Received
+
+
+class EventKind(Enum):
+    """How an event stands to the data of its subpartition."""
+
+    IN_ORDER = "in order"
+    BLOCKING = "blocking"
+    """In order; the subpartition stands still behind it, at the sender, until `resume_consumption`."""
+    PRIORITY = "priority"
+    """It overtakes the data that is queued, wherever that lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """Begin a checkpoint: a source's task, and one in front of which nobody runs. `barrier` is what travels."""
+
+    barrier: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """A checkpoint is complete: what was prepared for it, and for earlier ones, may be published."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """A checkpoint will not be completed."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSource:
+    """Take no more from the source: the query is told to stop."""
+
+
+Action = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
+
+
+class StreamPartitionWriter(Protocol):
+    """Writes one pipelined result partition, and never waits. Life: `setup`, offers and events, `finish`, `close`."""
+
+    @property
+    def partition(self) -> PartitionId:
+        """The identity of what is written."""
+
+    @property
+    def subpartitions(self) -> int:
+        """The number of subpartitions."""
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a part of a row larger than a segment still waits in here; the next offers give it out first."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """How many messages were put into each subpartition so far."""
+
+    def setup(self) -> None:
+        """Make the partition known. Room comes later, and is announced by the task's line."""
+
+    def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
+        """Take rows from the batch's front, as many as there is room for; their number, 0 to `batch.num_rows`.
+
+        A row that is taken is the writer's: it comes before every event that is given later. Raises SchemaError.
+        """
+
+    def broadcast(self, batch: pa.RecordBatch) -> int:
+        """The same for all subpartitions, stored once; rows taken for one are taken for all."""
+
+    def end_epoch(self, payload: bytes, kind: EventKind) -> None:
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch.
+
+        Not while `has_pending`: raises ProtocolError.
+        """
+
+    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
+        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+
+    def flush(self) -> None:
+        """Make what was taken visible to readers."""
+
+    def finish(self) -> None:
+        """Send EndOfPartition with the sums of the last epoch. EndOfData was sent before; not while `has_pending`."""
+
+    def fail(self, cause: BaseException) -> None:
+        """Give the partition up: readers get ProducerFailedError with this cause."""
+
+    def close(self) -> None:
+        """Give back what the writer holds; idempotent. What was not finished is failed."""
+
+
+class StreamInputGate(Protocol):
+    """Reads one input of a task over all its channels, fairly, and never waits. Life: `setup`, `poll`, `close`."""
+
+    @property
+    def descriptor(self) -> InputGateDescriptor:
+        """What this gate was made from."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether every channel has ended and all of it was given."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """How many messages of each channel were given so far."""
+
+    def setup(self) -> None:
+        """Take resources and request the partitions that are known already."""
+
+    def poll(self) -> Received | None:
+        """What is there now: a batch that its holder may keep, or an event; None where there is nothing.
+
+        An EpochEnd and an EndOfPartition are compared with what was received before they are given
+        (IncompleteDataError). A channel that can't be read raises the PartitionError that says why.
+        """
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a channel that a blocking event stopped at its sender go on."""
+
+    def close(self) -> None:
+        """Cancel what is still open and give back all buffers; idempotent."""
+
+
+class StreamEnvironment(Protocol):
+    """What a service's `ShuffleEnvironment` has besides, where the service can stream."""
+
+    def create_stream_writers(
+        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
+    ) -> list[StreamPartitionWriter]:
+        """Writers in the order of the descriptors; they take no resources before their `setup`."""
+
+    def create_stream_gates(
+        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
+    ) -> list[StreamInputGate]:
+        """Gates in the order of the descriptors; they take no resources before their `setup`."""
+
+
+class TaskLine(Protocol):
+    """The one place where a streaming task waits, and its line to the JobMaster.
+
+    What is said to the JobMaster may be said by any thread, and its answer is not waited for. Where that is an error,
+    the next `wait` raises it.
+    """
+
+    def wait(self, seconds: float | None) -> None:
+        """Return when anything has come for this task since the last call returned, or after so many seconds.
+
+        That is input of any gate, room in any output, or an action. None: no limit; 0: only look. Raises
+        TaskCancelledError, EnvironmentLostError, and what a call without an answer was answered with.
+        """
+
+    def take_actions(self) -> list[Action]:
+        """What the JobMaster has said since the last call, in order; never waits."""
+
+    def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        """This task's part of a checkpoint is stored: how it is found again, and what it took."""
+
+    def decline(self, checkpoint: int, cause: str) -> None:
+        """This task takes no part in a checkpoint."""
+
+    def data_ended(self) -> None:
+        """All of the task's data is processed."""
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """How far the task is."""
