@@ -10,6 +10,7 @@ import pytest
 
 from penstock.environment import attendance
 from penstock.environment.attendance import Attendance
+from penstock.link.commands import StopSource, TaskAction, TriggerCheckpoint
 from penstock.shuffle import AttemptId, PartitionId, PartitionKind, ShuffleDescriptor
 
 
@@ -21,6 +22,29 @@ def attempt(number: int, job: str = "job") -> AttemptId:
 def place(index: int) -> ShuffleDescriptor:
     """A producer that is known."""
     return ShuffleDescriptor(PartitionId("job-e0", index, 1), "local", PartitionKind.PIPELINED_BOUNDED, "env")
+
+
+class Task:
+    """A task that is told what came for its attempt."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def cancel(self, cause: str) -> None:
+        """It is to stop."""
+        self.told.append(cause)
+
+    def act(self, action: TaskAction) -> None:
+        """It is to do this."""
+        self.told.append(action)
+
+
+def caught_up(here: Attendance, number: AttemptId) -> list[object]:
+    """What a task hears when it is given this attempt."""
+    task: Any = Task()
+    here.catch_up(task, number)
+    told: list[object] = task.told
+    return told
 
 
 class Gate:
@@ -44,7 +68,7 @@ class Gate:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attendance]:
     """One that keeps three of everything."""
-    for name in ("CANCELS", "UPDATES", "GATES"):
+    for name in ("CANCELS", "ACTIONS", "UPDATES", "GATES"):
         monkeypatch.setattr(attendance, name, 3)
     return Attendance()
 
@@ -56,13 +80,16 @@ def left(here: Attendance, *gates: Gate) -> None:
         here.leave(closed)
 
 
-def test_a_cancel_that_comes_first_is_told_once() -> None:
-    """When the attempt is deployed."""
+def test_what_comes_before_its_task_is_told_once() -> None:
+    """A cancel and actions, in order, when the attempt is deployed."""
     here = Attendance()
+    actions = [TriggerCheckpoint(attempt(1), b"barrier"), StopSource(attempt(1))]
+    for action in actions:
+        here.act(action)
     here.cancel(attempt(1), "the user")
-    assert here.cancelled(attempt(2)) is None
-    assert here.cancelled(attempt(1)) == "the user"
-    assert here.cancelled(attempt(1)) is None
+    assert caught_up(here, attempt(2)) == []
+    assert caught_up(here, attempt(1)) == ["the user", *actions]
+    assert caught_up(here, attempt(1)) == []
 
 
 def test_producers_that_come_first_are_there_for_each_gate_of_their_consumer() -> None:
@@ -95,9 +122,10 @@ def test_everything_goes_with_its_job() -> None:
     left(here, *gates)
     for job in ("a", "b"):
         here.cancel(attempt(2, job), job)
+        here.act(StopSource(attempt(2, job)))
         here.update(attempt(3, job), place(0))
     here.forget_job("a")
-    assert [here.cancelled(attempt(2, job)) for job in ("a", "b")] == [None, "b"]
+    assert [caught_up(here, attempt(2, job)) for job in ("a", "b")] == [[], ["b", StopSource(attempt(2, "b"))]]
     assert [len(here.updates(attempt(3, job))) for job in ("a", "b")] == [0, 1]
     for job in ("a", "b"):
         here.update(attempt(1, job), place(0))
@@ -105,13 +133,15 @@ def test_everything_goes_with_its_job() -> None:
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: Attendance) -> None:
-    """Of cancels, producers and gates."""
+    """Of cancels, actions, producers and gates."""
     gates = [Gate(attempt(number)) for number in range(5)]
     left(few, *gates)
     for number in range(5):
         few.cancel(attempt(10 + number), "cause")
+        few.act(StopSource(attempt(30 + number)))
         few.update(attempt(20 + number), place(number))
-    assert [few.cancelled(attempt(10 + number)) for number in range(5)] == [None, None, "cause", "cause", "cause"]
+    assert [len(caught_up(few, attempt(10 + number))) for number in range(5)] == [0, 0, 1, 1, 1]
+    assert [len(caught_up(few, attempt(30 + number))) for number in range(5)] == [0, 0, 1, 1, 1]
     assert [len(few.updates(attempt(20 + number))) for number in range(5)] == [0, 0, 1, 1, 1]
     for number in range(5):
         few.update(attempt(number), place(number))

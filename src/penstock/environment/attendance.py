@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tasks are attached, and what came for one that is not there yet, or not any more.
 
-A word of the JobMaster and the call of a task take different ways, so either may be first. Kept are: cancels of
-attempts that nobody here works on, producers of gates that are not open, and gates that were closed before they
-knew all their producers: those are told when they come that their reader has left, or their subpartition would fill
-up and stop them. Each of these is bounded, the oldest go first, and all go with their job.
+A word of the JobMaster and the call of a task take different ways, so either may be first. Kept are: cancels and
+actions of attempts that nobody here works on, producers of gates that are not open, and gates that were closed before
+they knew all their producers: those are told when they come that their reader has left, or their subpartition would
+fill up and stop them. Each of these is bounded, the oldest go first, and all go with their job.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from penstock.environment.inputs import GatePort
 from penstock.environment.tasks import AttachedTask
+from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 CANCELS = 1024
+ACTIONS = 1024
+"""Actions, of all attempts together, that are kept for tasks that have not heard of their attempt."""
 UPDATES = 65536
 """Producers, of all consumers together, that are kept for gates that are not open."""
 GATES = 65536
@@ -28,6 +31,7 @@ class Attendance:
     def __init__(self) -> None:
         self.tasks: set[AttachedTask] = set()
         self._cancels: OrderedDict[AttemptId, str] = OrderedDict()
+        self._actions: deque[TaskAction] = deque(maxlen=ACTIONS)
         self._updates: OrderedDict[AttemptId, list[ShuffleDescriptor]] = OrderedDict()
         self._updates_kept = 0
         self._left: OrderedDict[GatePort, None] = OrderedDict()
@@ -46,9 +50,22 @@ class Attendance:
             while len(self._cancels) > CANCELS:
                 self._cancels.popitem(last=False)
 
-    def cancelled(self, attempt: AttemptId) -> str | None:
-        """Why an attempt that has just been deployed here is to stop, where it is."""
-        return self._cancels.pop(attempt, None)
+    def act(self, action: TaskAction) -> None:
+        """Pass on what the JobMaster has for a task; kept for one that has not heard of this attempt yet."""
+        found = [task for task in self.tasks if task.works_on(action.attempt)]
+        for task in found:
+            task.act(action)
+        if not found:
+            self._actions.append(action)
+
+    def catch_up(self, task: AttachedTask, attempt: AttemptId) -> None:
+        """Tell a task that has just been given this attempt what came for it before."""
+        cause = self._cancels.pop(attempt, None)
+        if cause is not None:
+            task.cancel(cause)
+        for action in [action for action in self._actions if action.attempt == attempt]:
+            self._actions.remove(action)
+            task.act(action)
 
     def update(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """The real producer of a gate's unknown channels; kept for a gate that is not open yet (False)."""
@@ -78,6 +95,8 @@ class Attendance:
             del self._left[gate]
         for attempt in [attempt for attempt in self._cancels if attempt.job == job]:
             del self._cancels[attempt]
+        for action in [action for action in self._actions if action.attempt.job == job]:
+            self._actions.remove(action)
         for attempt in [attempt for attempt in self._updates if attempt.job == job]:
             self._updates_kept -= len(self._updates.pop(attempt))
 

@@ -20,7 +20,15 @@ from penstock.environment.tasks import AttachedTask
 from penstock.link import calls as ask
 from penstock.link.commands import COMMANDS, Command
 from penstock.link.control import error_message
-from penstock.link.master import RELAYED, AwaitProducers, ReadResult, RegisterTask, TaskFinished, TaskLost
+from penstock.link.master import (
+    RELAYED,
+    UNANSWERED,
+    AwaitProducers,
+    ReadResult,
+    RegisterTask,
+    TaskFinished,
+    TaskLost,
+)
 from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
@@ -86,8 +94,7 @@ class TaskCalls:
             ask.GetStatistics: self._statistics,
             RegisterTask: self._register,
             TaskFinished: self._finished,
-            AwaitProducers: services.master.ask,
-            ReadResult: services.master.ask,
+            **dict.fromkeys((AwaitProducers, ReadResult, *UNANSWERED), services.master.ask),
         }
 
     def enter(self) -> None:
@@ -201,8 +208,8 @@ class TaskCalls:
     async def _registered(self, request: RegisterTask) -> object:
         answer = await self._services.master.ask(request)
         self._task.deployed(answer.attempt)
-        if answer.attempt is not None and (cause := self._services.attendance.cancelled(answer.attempt)) is not None:
-            self._task.cancel(cause)
+        if answer.attempt is not None:
+            self._services.attendance.catch_up(self._task, answer.attempt)
         return answer
 
     async def _finished(self, request: TaskFinished) -> object:

@@ -23,6 +23,7 @@ from penstock.link import control
 from penstock.link.commands import Command, Shutdown, read_instruction
 from penstock.link.master import (
     ENVIRONMENT,
+    UNANSWERED,
     AttachEnvironment,
     AwaitProducers,
     Challenge,
@@ -43,7 +44,7 @@ _HEARTBEAT_SECONDS = 0.5
 _CALL_SECONDS = 10.0
 _AGAIN_SECONDS = 0.25
 _OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0)]
-_LONG_CALLS = (RegisterTask, AwaitProducers)
+_LONG_CALLS = (RegisterTask, AwaitProducers, *UNANSWERED)
 """Answered when the JobMaster can answer: their deadlines are the JobMaster's."""
 
 

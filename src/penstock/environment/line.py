@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 
 from penstock.environment.turn import Turn
+from penstock.link.commands import TaskAction, instruction
 from penstock.link.control import error_message, pack
 from penstock.link.frames import (
     FrameType,
@@ -66,6 +67,10 @@ class TaskLine:
     def cancel(self, cause: str) -> None:
         """Tell the task to stop."""
         self._put(frame(FrameType.CANCEL, cause.encode()))
+
+    def action(self, action: TaskAction) -> None:
+        """Pass on what the JobMaster has for the task."""
+        self._put(frame(FrameType.ACTION, pack(instruction(action))))
 
     def reply(self, number: int, answer: Plain) -> None:
         """Answer a call."""

@@ -12,6 +12,7 @@ from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.inputs import GatePort
 from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
+from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 
 log = logging.getLogger("penstock.environment")
@@ -64,6 +65,10 @@ class AttachedTask:
         """Tell it to stop."""
         self.is_cancelled = True
         self.line.cancel(cause)
+
+    def act(self, action: TaskAction) -> None:
+        """Pass on what the JobMaster has for it."""
+        self.line.action(action)
 
     def end_session(self, cause: str) -> None:
         """Serve it no more; what was said to it is sent, and `end` is called for that."""

@@ -77,6 +77,49 @@ class ReleaseJob(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerCheckpoint(Request[Done]):
+    """The task that works on this attempt begins a checkpoint; `barrier` is what travels."""
+
+    METHOD = "local.trigger_checkpoint"
+    ANSWER = Done
+
+    attempt: AttemptId
+    barrier: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted(Request[Done]):
+    """Tell the task that a checkpoint is complete."""
+
+    METHOD = "local.checkpoint_completed"
+    ANSWER = Done
+
+    attempt: AttemptId
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted(Request[Done]):
+    """Tell the task that a checkpoint will not be completed."""
+
+    METHOD = "local.checkpoint_aborted"
+    ANSWER = Done
+
+    attempt: AttemptId
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSource(Request[Done]):
+    """Tell the task to take no more from its source."""
+
+    METHOD = "local.stop_source"
+    ANSWER = Done
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown(Request[Done]):
     """Give everything up and end."""
 
@@ -84,11 +127,25 @@ class Shutdown(Request[Done]):
     ANSWER = Done
 
 
-Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown
+TaskAction = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
+"""What an environment passes on to the task that works on the attempt, in the order in which it was said."""
+
+Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown | TaskAction
 
 COMMANDS: dict[str, type[Command]] = {
     kind.METHOD: kind
-    for kind in (CancelTask, UpdatePartitionInfo, ReleasePartitions, ExpirePartitions, ReleaseJob, Shutdown)
+    for kind in (
+        CancelTask,
+        UpdatePartitionInfo,
+        ReleasePartitions,
+        ExpirePartitions,
+        ReleaseJob,
+        Shutdown,
+        TriggerCheckpoint,
+        CheckpointCompleted,
+        CheckpointAborted,
+        StopSource,
+    )
 }
 """Every command, by its name as a call."""
 _PREFIX = "local."

@@ -89,6 +89,8 @@ class FrameType(IntEnum):
     """Why the task is to stop."""
     STORE = 27
     """Writer and folder: store there what memory has no room for."""
+    ACTION = 28
+    """A command that the JobMaster has for the task (`commands.instruction`)."""
 
 
 def frame(kind: FrameType, body: bytes = b"") -> bytes:

@@ -158,6 +158,41 @@ class TaskFinished(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class AcknowledgeCheckpoint(Request[Done]):
+    """A task's part of a checkpoint is stored: `handle` says how it is found again, `figures` what it took."""
+
+    METHOD = "AcknowledgeCheckpoint"
+    ANSWER = Done
+
+    attempt: AttemptId
+    checkpoint: int
+    handle: bytes
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineCheckpoint(Request[Done]):
+    """A task takes no part in a checkpoint."""
+
+    METHOD = "DeclineCheckpoint"
+    ANSWER = Done
+
+    attempt: AttemptId
+    checkpoint: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnded(Request[Done]):
+    """All of a task's data is processed: it waits for the checkpoint that holds its last state."""
+
+    METHOD = "DataEnded"
+    ANSWER = Done
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
 class ResultOpened:
     """The partitions of a result, in order."""
 
@@ -241,8 +276,11 @@ class TaskLost(Request[Done]):
 Report = PartitionConsumable | TaskLost
 """What an environment says without asking anything. Its `number`, from 1 on, counts the environment's reports."""
 
+UNANSWERED = (AcknowledgeCheckpoint, DeclineCheckpoint, DataEnded)
+"""What a streaming task says without waiting: it hears of an error where it waits next."""
+
 RELAYED: dict[str, type[Request[Any]]] = {
-    kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult)
+    kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult, *UNANSWERED)
 }
 """What an environment passes on for its tasks."""
 

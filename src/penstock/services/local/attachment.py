@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from penstock.link.commands import TaskAction, read_instruction
 from penstock.link.control import carried_error, pack, raise_for_error, unpack
 from penstock.link.frames import (
     FrameReader,
@@ -38,6 +39,7 @@ from penstock.link.handshake import Handshake, Role
 from penstock.link.numbers import Numbered
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, Request, from_wire, to_wire
+from penstock.services.local.arrivals import Arrivals
 from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start
 from penstock.shuffle.errors import (
@@ -95,7 +97,8 @@ class Attachment:
         self._broken: PenstockError | None = None
         self._cancel: str | None = None
         self._ports: Numbered[Port] = Numbered()
-        self._calls: Numbered[list[Plain]] = Numbered()
+        self._calls: Numbered[Callable[[Plain], None]] = Numbered()
+        self.arrivals = Arrivals()
         self._next_look = 0.0
         self._next_report = 0.0
         self._closed = False
@@ -108,7 +111,7 @@ class Attachment:
         """
         replies: list[Plain] = []
         with self._changed:
-            number = self._calls.add(replies)
+            number = self._calls.add(replies.append)
         try:
             self.send(call_frame(number, request.METHOD, to_wire(request)))
             self.wait(lambda: replies, timeout, cancellable=False)
@@ -119,6 +122,12 @@ class Attachment:
                 self._calls.remove(number)
         answer: A = from_wire(request.ANSWER, raise_for_error(replies.pop()))
         return answer
+
+    def tell(self, request: Request[A], answered: Callable[[Plain], None]) -> None:
+        """Ask without waiting. `answered` gets the answer, an error too, when somebody receives it. Any thread."""
+        with self._changed:
+            number = self._calls.add(answered)
+        self.send(call_frame(number, request.METHOD, to_wire(request)))
 
     def hand_in(self, request: Request[A]) -> None:
         """A last request of something that ends. An environment that is gone has given everything back already."""
@@ -149,10 +158,7 @@ class Attachment:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not ready():
-                if cancellable and self._cancel is not None:
-                    raise TaskCancelledError(self._cancel)
-                if self._broken is not None:
-                    raise self._broken
+                self.check(cancellable=cancellable)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left < 0:
                     raise TimeoutError
@@ -168,9 +174,17 @@ class Attachment:
                 self._receive(0)
 
     def begin(self) -> None:
-        """The task goes on to another attempt: it is not told to stop any more."""
+        """The task goes on to another attempt: it is not told to stop any more, nor what the last one was to do."""
         with self._changed:
             self._cancel = None
+            self.arrivals.actions.clear()
+
+    def check(self, *, cancellable: bool = True) -> None:
+        """Raise what ends the task, where that has come: TaskCancelledError, or EnvironmentLostError."""
+        if cancellable and self._cancel is not None:
+            raise TaskCancelledError(self._cancel)
+        if self._broken is not None:
+            raise self._broken
 
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""
@@ -251,6 +265,8 @@ class Attachment:
         if handler is None:
             raise ProtocolError(f"a frame of type {kind.name} is not for a task")
         handler(self, body)
+        if kind is not FrameType.REPLY:
+            self.arrivals.count += 1
 
     def _on_deliver(self, body: memoryview) -> None:
         live = self._ports.live
@@ -285,9 +301,16 @@ class Attachment:
 
     def _on_reply(self, body: memoryview) -> None:
         number, answer = read_reply(body)
-        replies = self._calls.get(number)
-        if replies is not None:  # else it came too late
-            replies.append(answer)
+        answered = self._calls.get(number)
+        if answered is not None:  # else it came too late
+            self._calls.remove(number)
+            answered(answer)
+
+    def _on_action(self, body: memoryview) -> None:
+        action = read_instruction(unpack(bytes(body)))
+        if not isinstance(action, TaskAction):
+            raise ProtocolError(f"{action} is not for a task")
+        self.arrivals.actions.append(action)
 
     def _on_cancel(self, body: memoryview) -> None:
         self._cancel = bytes(body).decode(errors="replace")
@@ -308,6 +331,7 @@ _HANDLERS: dict[FrameType, Callable[[Attachment, memoryview], None]] = {
     FrameType.CHANNEL_ERROR: Attachment._on_channel_error,  # noqa: SLF001
     FrameType.REPLY: Attachment._on_reply,  # noqa: SLF001
     FrameType.CANCEL: Attachment._on_cancel,  # noqa: SLF001
+    FrameType.ACTION: Attachment._on_action,  # noqa: SLF001
 }
 
 

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line of a streaming task over a real environment: what ends its wait, what it hears, what it says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environment_thread import EnvironmentThread, environment
+
+from penstock.environment.control import NoMaster
+from penstock.link import commands
+from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, Registered, RegisterTask
+from penstock.link.wire import Done
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.task_line import AttachmentLine
+from penstock.shuffle import AttemptId
+from penstock.shuffle.errors import ControlError, EnvironmentLostError, StaleError, TaskCancelledError
+from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.testing import DEADLINE
+
+ATTEMPT = AttemptId("job", 1, 0, 7)
+OTHER = AttemptId("job", 1, 0, 8)
+
+
+class Master:
+    """What the JobMaster is asked, and how it answers: every attempt is deployed."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.answer: Callable[[], object] = Done
+
+    async def ask(self, request: object) -> object:
+        """Answer."""
+        if isinstance(request, RegisterTask):
+            return Registered((request.attempt.to_wire(), (), ()))
+        self.asked.append(request)
+        return self.answer()
+
+
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch) -> Master:
+    """The JobMaster that the environment asks."""
+    found = Master()
+
+    def ask(_: NoMaster, request: Any) -> Any:
+        return found.ask(request)
+
+    monkeypatch.setattr(NoMaster, "ask", ask)
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, master: Master) -> Iterator[EnvironmentThread]:
+    """An environment with that JobMaster."""
+    with environment(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def task(here: EnvironmentThread) -> Iterator[Attachment]:
+    """A task that works on the attempt."""
+    found = here.attach()
+    found.ask(RegisterTask(ATTEMPT), DEADLINE)
+    yield found
+    found.close()
+
+
+def heard(line: AttachmentLine, count: int) -> list[Action]:
+    """So many actions, waited for."""
+    found: list[Action] = []
+    while len(found) < count:
+        line.wait(DEADLINE)
+        found += line.take_actions()
+    return found
+
+
+def test_actions_come_in_order_to_the_attempt_that_they_are_for(here: EnvironmentThread, task: Attachment) -> None:
+    """Every kind; what another attempt is told does not reach this one."""
+    told: list[commands.TaskAction] = [
+        commands.TriggerCheckpoint(ATTEMPT, b"\x00barrier"),
+        commands.StopSource(OTHER),
+        commands.CheckpointCompleted(ATTEMPT, 3),
+        commands.CheckpointAborted(ATTEMPT, 4),
+        commands.StopSource(ATTEMPT),
+    ]
+    line = AttachmentLine(task, ATTEMPT)
+    for command in told:
+        here.run(lambda command=command: here.host.obey(command))  # type: ignore[misc]
+    wanted = [TriggerCheckpoint(b"\x00barrier"), CheckpointCompleted(3), CheckpointAborted(4), StopSource()]
+    assert heard(line, len(wanted)) == wanted
+    assert line.take_actions() == []
+
+
+def test_an_action_that_came_before_its_task_is_told_when_it_is_there(here: EnvironmentThread) -> None:
+    """The command is faster than the answer that deploys the attempt."""
+    here.run(lambda: here.host.obey(commands.TriggerCheckpoint(OTHER, b"early")))
+    task = here.attach()
+    task.ask(RegisterTask(OTHER), DEADLINE)
+    assert heard(AttachmentLine(task, OTHER), 1) == [TriggerCheckpoint(b"early")]
+    task.close()
+
+
+def test_what_a_worker_was_told_of_its_last_attempt_is_not_for_the_next(
+    here: EnvironmentThread, task: Attachment
+) -> None:
+    """It takes none of its actions, goes on to another attempt, and hears that one's alone."""
+    here.run(lambda: here.host.obey(commands.StopSource(ATTEMPT)))
+    AttachmentLine(task, ATTEMPT).wait(DEADLINE)
+    task.begin()
+    task.ask(RegisterTask(OTHER), DEADLINE)
+    here.run(lambda: here.host.obey(commands.CheckpointCompleted(OTHER, 1)))
+    assert heard(AttachmentLine(task, OTHER), 1) == [CheckpointCompleted(1)]
+
+
+def test_what_is_said_is_not_waited_for(here: EnvironmentThread, task: Attachment, master: Master) -> None:
+    """An acknowledgement from another thread, a refusal and the end of the data arrive with all they carry."""
+    line = AttachmentLine(task, ATTEMPT)
+    thread = threading.Thread(target=lambda: line.acknowledge(5, b"handle", {"bytes": 7.0}))
+    thread.start()
+    thread.join(DEADLINE)
+    line.decline(6, "the disk is full")
+    line.data_ended()
+    task.ask(RegisterTask(ATTEMPT), DEADLINE)  # behind them
+    assert master.asked == [
+        AcknowledgeCheckpoint(ATTEMPT, 5, b"handle", {"bytes": 7.0}),
+        DeclineCheckpoint(ATTEMPT, 6, "the disk is full"),
+        DataEnded(ATTEMPT),
+    ]
+
+
+def test_an_error_in_the_answer_is_raised_where_the_task_waits_next(task: Attachment, master: Master) -> None:
+    """It ends the wait, once for each answer; the line lives on."""
+
+    def refuse() -> object:
+        raise StaleError("attempt 7 was replaced")
+
+    master.answer = refuse
+    line = AttachmentLine(task, ATTEMPT)
+    line.data_ended()
+    with pytest.raises(StaleError, match="replaced"):
+        line.wait(DEADLINE)
+    line.wait(0)
+
+
+def test_without_a_jobmaster_the_task_hears_that_there_is_none(tmp_path: Path) -> None:
+    """Nothing is said into the void."""
+    with environment(tmp_path) as alone:
+        task = alone.attach()
+        line = AttachmentLine(task, ATTEMPT)
+        line.acknowledge(1, b"", {})
+        with pytest.raises(ControlError, match="no JobMaster"):
+            line.wait(DEADLINE)
+        task.close()
+
+
+def test_a_wait_ends_after_its_seconds(task: Attachment) -> None:
+    """Nothing has come; a look takes no time."""
+    line = AttachmentLine(task, ATTEMPT)
+    line.wait(0.01)
+    begin = time.monotonic()
+    line.wait(0.05)
+    assert 0.04 < time.monotonic() - begin < DEADLINE
+    line.wait(0)
+
+
+def test_a_cancelled_task_hears_it_in_each_wait(here: EnvironmentThread, task: Attachment) -> None:
+    """Also in one that only looks."""
+    line = AttachmentLine(task, ATTEMPT)
+    here.run(lambda: here.host.obey(commands.CancelTask(ATTEMPT, "the user")))
+    for seconds in (DEADLINE, 0):
+        with pytest.raises(TaskCancelledError, match="the user"):
+            line.wait(seconds)
+
+
+def test_an_environment_that_is_gone_ends_the_wait(here: EnvironmentThread) -> None:
+    """The task does not wait for ever."""
+    task = here.attach()
+    line = AttachmentLine(task, ATTEMPT)
+    here.run(lambda: [each.end_session("gone") for each in list(here.host.attendance.tasks)])
+    with pytest.raises(EnvironmentLostError):
+        line.wait(DEADLINE)
+    task.close()
