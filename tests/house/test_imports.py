@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "checkpoint": {"shuffle"},
     "environment": {"partition", "network", "link", "buffer", "shuffle"},
     "graph": {"shuffle"},
-    "job": {"graph", "link", "shuffle"},
+    "job": {"checkpoint", "graph", "link", "shuffle"},
     "task": {"record", "shuffle", "graph"},
     "services": {"shuffle", "buffer", "record", "link", "partition"},
     "spark": {"job", "task", "graph", "services", "link", "shuffle", "observe"},

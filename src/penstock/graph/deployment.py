@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.graph.streaming import StreamDeployment
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 from penstock.shuffle.ids import Wire
 
@@ -54,11 +55,12 @@ class OutputDeployment:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeployment:
-    """All of one attempt."""
+    """All of one attempt; `streaming` where it is one of a streaming query."""
 
     attempt: AttemptId
     inputs: tuple[InputDeployment, ...]
     outputs: tuple[OutputDeployment, ...]
+    streaming: StreamDeployment | None = None
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
@@ -66,14 +68,16 @@ class TaskDeployment:
             self.attempt.to_wire(),
             tuple(item.to_wire() for item in self.inputs),
             tuple(item.to_wire() for item in self.outputs),
+            None if self.streaming is None else self.streaming.to_wire(),
         )
 
     @classmethod
     def from_wire(cls, wire: Wire) -> TaskDeployment:
         """Inverse of `to_wire`."""
-        attempt, inputs, outputs = wire
+        attempt, inputs, outputs, streaming = wire
         return cls(
             AttemptId.from_wire(tuple(attempt)),  # type: ignore[arg-type]
             tuple(InputDeployment.from_wire(tuple(item)) for item in inputs),  # type: ignore[attr-defined]
             tuple(OutputDeployment.from_wire(tuple(item)) for item in outputs),  # type: ignore[attr-defined]
+            None if streaming is None else StreamDeployment.from_wire(tuple(streaming)),  # type: ignore[arg-type]
         )

@@ -14,6 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.graph.shares import Share
+from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind
 
 RESULT_EDGE = -1
@@ -113,6 +114,7 @@ class JobVertex:
     the bytes when the region starts: `shares` then says which of them each subtask reads.
     With `combine` the input edges have sides, and `combine` makes one stream of them ahead of the operators.
     With `resources` each subtask needs these, where the others need one slot of the application.
+    `uid` names the vertex in the checkpoints of a streaming query; it is the same where the plan around it changes.
     """
 
     id: int
@@ -126,6 +128,7 @@ class JobVertex:
     shares: tuple[Share, ...] = ()
     combine: Combine | None = None
     resources: Resources | None = None
+    uid: str = ""
 
     @property
     def is_bound(self) -> bool:
@@ -175,7 +178,7 @@ class JobGraph:
 
     All result vertices have the same schema; the result's partitions are their subtasks' in this order, and of
     `result_kind`: read in any order, any number of times, after the job is over. `notes` are sentences for people:
-    where the plan differs from what was asked, and why.
+    where the plan differs from what was asked, and why. With `streaming` it is a query without an end of its own.
     """
 
     name: str
@@ -184,6 +187,7 @@ class JobGraph:
     result: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     result_kind: PartitionKind = PartitionKind.HYBRID_FULL
+    streaming: StreamingOptions | None = None
 
     def vertex(self, vertex: int) -> JobVertex:
         """The vertex with this id; raises KeyError."""

@@ -6,6 +6,8 @@ at once. All other edges order regions: a consumer region comes behind the regio
 edge it waits for complete partitions; behind a hybrid one it may start early, which is the scheduler's business, and
 the order is the same. A vertex that no such edge joins is a region of its own and runs on any number of slots.
 
+A streaming query is one region, whatever its edges.
+
 An edge of another kind inside a region orders nothing: its producer and its consumer run together anyway.
 """
 
@@ -32,6 +34,8 @@ def regions(graph: JobGraph) -> tuple[Region, ...]:
 
     Raises PlanError where there is no such order.
     """
+    if graph.streaming is not None:
+        return (Region(0, tuple(vertex.id for vertex in graph.vertices), at_once=True),)
     members = _members(graph)
     needs = _needs(graph, members)
     order = _sorted(needs)

@@ -94,6 +94,7 @@ class Attempts:
         if wrong:
             yield so.FailForGood(f"{subtask.title}: {wrong}")
         elif self._phase.is_active:
+            yield so.TaskEnded(event.attempt)
             for edge in subtask.outputs:
                 yield from self.briefings.announce(subtask, edge)
             before, now = subtask.known, dict(event.fingerprints)
@@ -230,6 +231,11 @@ class Attempts:
             yield from self._hang_up(subtask, StaleError(f"{attempt}: its DataFrame is read again"))
         else:
             yield so.LetOff(attempt, subtask.call)
+
+    def forgive(self, _: so.Forgive) -> None:
+        """Errors of the users' code are counted anew."""
+        for subtask in self._subtasks:
+            subtask.user_errors = 0
 
     def stop_all(self, stop: so.StopAll) -> Iterator[so.Decision]:
         """The job ends: tell whoever works to stop, and answer whoever waits."""

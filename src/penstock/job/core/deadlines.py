@@ -32,6 +32,8 @@ class DeadlineKind(StrEnum):
     """Tasks whose Spark job has returned already, as after the user's cancel."""
     LENT = "lent"
     """Slots that readers lend are counted then, where a DataFrame is still to be read."""
+    CHECKPOINT = "checkpoint"
+    """The moment at which the checkpoints of a streaming query are looked at again."""
     ABANDON = "abandon"
     """Spark's return; the job ends although something never reported its end."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.graph.deployment import TaskDeployment
 from penstock.graph.failover import Place
 from penstock.job.core.events import CancelRequested, TaskRegistered
 from penstock.job.core.failure import Rank
@@ -103,6 +104,18 @@ class Abandon:
     """Nothing is waited for any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeployRegion:
+    """The tasks of a region that runs together are to be told what to do."""
+
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgive:
+    """What users' code has failed in so far counts no more: the query has got on."""
+
+
 # --- for slots
 
 
@@ -188,6 +201,47 @@ class Withdraw:
     """What was about to start, and may not now that its producers run again, gives its slots back."""
 
 
+# --- for the checkpoints of a query
+
+
+@dataclass(frozen=True, slots=True)
+class AllThere:
+    """All tasks of a region that runs together are ready."""
+
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRuns:
+    """All tasks of a region that runs together have been told what to do."""
+
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """A task is to be told what to do."""
+
+    call: int
+    attempt: AttemptId
+    deployment: TaskDeployment
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Tasks begin anew, or, `for_good`, the job is over."""
+
+    cause: str
+    for_good: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task has ended well."""
+
+    attempt: AttemptId
+
+
 # --- for the end
 
 
@@ -267,6 +321,7 @@ class Conclude:
 
 Decision = (
     OpenRegion | Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
+    | DeployRegion | Forgive | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
     | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
     | Fail | AwaitReason | CompareReaders | Withdraw
     | Advance | RememberCause | FailForGood | CancelRequested

@@ -107,11 +107,20 @@ class Deployments:
         waiting = self.waiting.setdefault(region.number, {})
         waiting[changed.place] = changed
         if self._are_all_there(region, waiting):
-            del self.waiting[region.number]
-            self._subtasks.moving.add(region.number)
-            yield so.Record("tasks_complete", f"{region.number}: {len(waiting)}")
-            for subtask in waiting.values():
-                yield from self._deploy(subtask)
+            yield so.AllThere(region.number)
+
+    def deploy_region(self, deployed: so.DeployRegion) -> Iterator[so.Decision]:
+        """Tell the tasks of a region what to do, if all are still there."""
+        region = self._stages.regions[deployed.region]
+        waiting = self.waiting.get(region.number, {})
+        if not self._phase.is_active or not self._are_all_there(region, waiting):
+            return
+        self.waiting.pop(region.number, None)
+        self._subtasks.moving.add(region.number)
+        yield so.Record("tasks_complete", f"{region.number}: {len(waiting)}")
+        for subtask in waiting.values():
+            yield from self._deploy(subtask)
+        yield so.RegionRuns(region.number)
 
     def _are_all_there(self, region: Region, waiting: dict[Place, Subtask]) -> bool:
         """Whether every subtask that reads no DataFrame is ready."""
@@ -124,4 +133,4 @@ class Deployments:
         if call is not None and attempt is not None:
             self._subtasks.deploy(subtask)
             yield so.Record("task_deployed", str(attempt))
-            yield do.AnswerRegistration(call, attempt, self._briefings.deployment(subtask, attempt))
+            yield so.Brief(call, attempt, self._briefings.deployment(subtask, attempt))

@@ -95,6 +95,7 @@ class Ending:
             self._failure.add(failed.cause, failed.rank, failed.kind)
         lifecycle.move(JobEvent.FAILURE)
         if was_active:
+            yield so.Interrupt(failed.cause, for_good=True)
             yield so.StopAll(f"job {self._name} failed")
             yield so.DismissWorkers()
 
@@ -116,6 +117,7 @@ class Ending:
         if was_active:
             self._failure = FailureCause()
             self._failure.add(cancelled.cause, Rank.CAUSE)
+            yield so.Interrupt(cancelled.cause, for_good=True)
             yield so.StopAll(f"job {self._name} was cancelled: {cancelled.cause}")
             yield so.DismissWorkers()
 
@@ -137,6 +139,7 @@ class Ending:
             if self._held.all_returned or not (self._held.open_frames() or self._held.draining):
                 self._lifecycle.move(JobEvent.CONFIRMED)
                 yield so.DismissWorkers()
+                yield so.Interrupt("the job has ended", for_good=True)
                 yield so.Conclude("job_finished")
         elif self._lifecycle.is_ending:
             yield from self._hurry()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
+from penstock.graph.streaming import QueryBeginning
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.ids import SparkJobId, TaskId
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
@@ -21,7 +22,7 @@ class JobSubmitted:
     """A new job: its graph, the task slots of the application and how long it may wait for them.
 
     `target_bytes` is what one consumer of a blocking result should read, where their number is open; `restart` says
-    how often and how soon what failed is run again.
+    how often and how soon what failed is run again; `beginning` what a streaming query goes on from.
     """
 
     job: str
@@ -30,6 +31,7 @@ class JobSubmitted:
     slots_timeout: float
     target_bytes: int = 64 << 20
     restart: RestartSettings = field(default_factory=RestartSettings)
+    beginning: QueryBeginning = field(default_factory=QueryBeginning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,64 @@ class ResultReleased:
     expired: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointAcknowledged:
+    """A task's snapshot for a checkpoint is stored; `handle` says where."""
+
+    attempt: AttemptId
+    checkpoint: int
+    handle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeclined:
+    """A task took no snapshot for a checkpoint."""
+
+    attempt: AttemptId
+    checkpoint: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnded:
+    """A task of a query has handled all of its data, and waits for a checkpoint that says so."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """Somebody wants a checkpoint of a query now."""
+
+    call: int
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStored:
+    """The metadata of a checkpoint is there."""
+
+    job: str
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStoreFailed:
+    """The metadata of a checkpoint could not be written; `is_final`: nor will any other be, by this driver."""
+
+    job: str
+    checkpoint: int
+    cause: str
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants a query to end well."""
+
+    job: str
+
+
 Event = (
     JobSubmitted
     | TaskRegistered
@@ -183,6 +243,13 @@ Event = (
     | DeadlinePassed
     | InstructionFailed
     | ResultReleased
+    | CheckpointAcknowledged
+    | CheckpointDeclined
+    | DataEnded
+    | CheckpointAsked
+    | CheckpointStored
+    | CheckpointStoreFailed
+    | StopAsked
 )
 
 
@@ -192,6 +259,8 @@ def job_of(event: Event) -> str:
         case TaskRegistered() | TaskLost():
             return event.task.job
         case PartitionRegistered() | PartitionRefused() | ProducersAwaited() | TaskFinished():
+            return event.attempt.job
+        case CheckpointAcknowledged() | CheckpointDeclined() | DataEnded():
             return event.attempt.job
         case PartitionConsumable():
             return event.partition.dataset.rpartition("-")[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
+from penstock.graph.streaming import SavedParts
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId
 from penstock.job.core.result import JobResult
@@ -150,6 +151,84 @@ class ResultLost:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """Tell a task, through its environment, to take its snapshot and to send this barrier on."""
+
+    environment: str
+    attempt: AttemptId
+    barrier: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCheckpoint:
+    """Tell a task that a checkpoint is complete."""
+
+    environment: str
+    attempt: AttemptId
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCheckpoint:
+    """Tell a task that nothing comes of a checkpoint."""
+
+    environment: str
+    attempt: AttemptId
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSource:
+    """Tell a task that reads from outside to end its data."""
+
+    environment: str
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Write the metadata of a checkpoint that took so many seconds; answered by CheckpointStored, or its failure."""
+
+    job: str
+    saved: SavedParts
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCheckpoint:
+    """Remove what is stored of a checkpoint."""
+
+    job: str
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardPart:
+    """Remove one task's snapshot."""
+
+    job: str
+    handle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCheckpoint:
+    """Answer whoever wanted a checkpoint: with its number, or with why there is none."""
+
+    job: str
+    call: int
+    checkpoint: int | None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """A checkpoint is complete, and sinks have been told: what was written up to it can be seen."""
+
+    job: str
+    checkpoint: int
+
+
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs
@@ -166,6 +245,15 @@ Instruction = (
     | FailJob
     | CompleteJob
     | ResultLost
+    | TriggerCheckpoint
+    | CompleteCheckpoint
+    | AbortCheckpoint
+    | StopSource
+    | StoreCheckpoint
+    | DiscardCheckpoint
+    | DiscardPart
+    | AnswerCheckpoint
+    | CheckpointCompleted
 )
 
 
@@ -175,6 +263,8 @@ def job_of(instruction: Instruction) -> str:
         case RegisterPartition():
             return instruction.producer.attempt.job
         case AnswerRegistration() | AnswerProducers() | CancelTask():
+            return instruction.attempt.job
+        case TriggerCheckpoint() | CompleteCheckpoint() | AbortCheckpoint() | StopSource():
             return instruction.attempt.job
         case UpdatePartitionInfo():
             return instruction.consumer.job

@@ -128,5 +128,5 @@ def _check_workers(job: JobCore) -> None:
 
 
 def _check_deadlines(job: JobCore) -> None:
-    wanted = {**job.slots.deadlines(), **job.recovery.deadlines(), **job.ending.deadlines()}
+    wanted = job.wanted()
     _holds(job.armed == wanted.keys(), f"armed are {set(job.armed)}, wanted {set(wanted)}")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job, from its submission to its end: events in, instructions out.
 
-Four parts decide. `attempts` owns the subtasks: who runs what, what each was told, how each ended. `slots` owns the
+Five parts decide. `attempts` owns the subtasks: who runs what, what each was told, how each ended. `slots` owns the
 workers and Spark jobs, and what is started on them. `recovery` says whether and when what failed runs again, `ending`
-how the job ends. A part changes its own state, reads that of others through narrow views, and returns what follows as
-values (`decisions`), which the loop here takes to the part that owns what they change, until nothing follows any
-more. What no part owns leaves as an instruction. Then the job settles, once.
+how the job ends, and `checkpoints` has those of a streaming query. A part changes its own state, reads that of others
+through narrow views, and returns what follows as values (`decisions`), which the loop here takes to the part that
+owns what they change, until nothing follows any more. What no part owns leaves as an instruction. Then the job
+settles, once.
 
 Spark tasks are workers that ask for one subtask after the other; only those that read a DataFrame are bound to
 theirs. A consumer is deployed with placeholders and told of each producer at its first buffer. Whoever consumes a
@@ -24,7 +25,8 @@ from penstock.job.core import instructions as do
 from penstock.job.core.accounts import Accounts
 from penstock.job.core.arrivals import Arrivals
 from penstock.job.core.attempts import Attempts
-from penstock.job.core.deadlines import Deadline, DeadlineKind
+from penstock.job.core.checkpoints import Checkpoints
+from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.ending import Ending
 from penstock.job.core.recovery import Recovery
 from penstock.job.core.restart_sets import RestartSets
@@ -64,6 +66,7 @@ class JobCore:
         sets = RestartSets(self.topology, self.stages, self.subtasks, tracker, submitted.slots_total)
         self.recovery = Recovery(submitted.restart, sets, self.lifecycle, now)
         self.ending = Ending(submitted.graph.name, self.lifecycle, self.stages, self.subtasks, self.slots)
+        self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
         self._arrivals = Arrivals(self.slots, self.topology, self.lifecycle)
         self._owners = {**self._event_routes(), **self._decision_routes()}
         self.run([so.Record("job_submitted", submitted.job), *self.slots.wait()])
@@ -95,9 +98,14 @@ class JobCore:
             self.run([so.OpenRegion(region.number) for region in closed])
         self.run(self.ending.settle())
 
+    def wanted(self) -> Wanted:
+        """The deadlines that a part waits for now."""
+        parts = (self.slots, self.recovery, self.ending, self.checkpoints)
+        return {deadline: seconds for part in parts for deadline, seconds in part.deadlines().items()}
+
     def arm(self) -> list[so.Decision]:
         """Arm the deadlines that are wanted now and were not, and withdraw those that nobody wants any more."""
-        wanted = {**self.slots.deadlines(), **self.recovery.deadlines(), **self.ending.deadlines()}
+        wanted = self.wanted()
         gone = [do.WithdrawDeadline(self.job, item) for item in sorted(self.armed - wanted.keys())]
         fresh = [do.StartDeadline(self.job, item, wanted[item]) for item in wanted if item not in self.armed]
         self.armed = frozenset(wanted)
@@ -120,12 +128,26 @@ class JobCore:
             events.CancelRequested: self.ending.cancel,
             events.InstructionFailed: self.ending.break_off,
             events.DeadlinePassed: self._deadline_passed,
+            **self._checkpoint_routes(),
+        }
+
+    def _checkpoint_routes(self) -> dict[type, Apply]:
+        """Where the events of a query's checkpoints go in."""
+        checkpoints = self.checkpoints
+        return {
+            events.CheckpointAcknowledged: checkpoints.acknowledged,
+            events.CheckpointDeclined: checkpoints.declined,
+            events.DataEnded: checkpoints.data_ended,
+            events.CheckpointAsked: checkpoints.asked,
+            events.CheckpointStored: checkpoints.stored,
+            events.CheckpointStoreFailed: checkpoints.store_failed,
+            events.StopAsked: checkpoints.stop,
         }
 
     def _decision_routes(self) -> dict[type, Apply]:
         """Which part owns what a decision changes."""
         attempts, slots, recovery = self.attempts, self.slots, self.recovery
-        ending, accounts = self.ending, self.accounts
+        ending, accounts, checkpoints = self.ending, self.accounts, self.checkpoints
         return {
             so.OpenRegion: attempts.open_region,
             so.Start: attempts.deployments.start,
@@ -137,6 +159,13 @@ class JobCore:
             so.Reset: attempts.reset,
             so.StopAll: attempts.stop_all,
             so.Abandon: attempts.abandon,
+            so.DeployRegion: attempts.deployments.deploy_region,
+            so.Forgive: attempts.forgive,
+            so.AllThere: checkpoints.all_there,
+            so.RegionRuns: checkpoints.begin,
+            so.Brief: checkpoints.brief,
+            so.Interrupt: checkpoints.interrupt,
+            so.TaskEnded: checkpoints.task_finished,
             so.LetOff: slots.let_off,
             so.DrainWorker: slots.drain,
             so.DropFrame: slots.drop_frame,
@@ -168,6 +197,8 @@ class JobCore:
                 return self.slots.deadline_passed(event.deadline)
             case DeadlineKind.RESTART | DeadlineKind.UNEXPLAINED:
                 return self.recovery.deadline_passed(event.deadline)
+            case DeadlineKind.CHECKPOINT:
+                return self.checkpoints.deadline_passed(event.deadline)
             case _:
                 return self.ending.deadline_passed(event.deadline)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from penstock.job.core.subtask import Subtask
+from penstock.shuffle import AttemptId
 
 
 class Progress(Protocol):
@@ -55,6 +56,9 @@ class Roll(Progress, Protocol):
     @property
     def moving(self) -> Collection[int]:
         """The regions that run together and whose tasks were all there."""
+
+    def current(self, attempt: AttemptId) -> Subtask | None:
+        """The subtask whose accepted attempt this is."""
 
     def find(self, vertex: int, index: int) -> Subtask | None:
         """The subtask at a place, if there is such a place."""

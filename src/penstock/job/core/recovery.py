@@ -68,6 +68,7 @@ class Recovery:
         self.unexplained -= places
         if places:
             yield so.Advance(JobEvent.RESTART)
+            yield so.Interrupt(cause)
         yield so.Record("restart", f"{self._round}: {cause.partition(chr(10))[0]}")
         for place in sorted(places):
             yield so.Reset(place, "task_restarted")

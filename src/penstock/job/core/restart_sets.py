@@ -43,8 +43,11 @@ class RestartSets:
         self._slots = slots
 
     def after(self, failed: Iterable[Place]) -> frozenset[Place]:
-        """What runs again when these have failed."""
+        """What runs again when these have failed; of a streaming query all, from its last checkpoint."""
         found = frozenset(failed)
+        if self._topology.graph.streaming is not None:
+            vertices = self._topology.graph.vertices
+            return frozenset(subtask.place for vertex in vertices for subtask in self._subtasks.of(vertex.id))
         while True:
             grown = restart_set(self._topology.graph, found, self)
             grown |= self._unconfirmed_readers(grown)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a job a streaming query, and what its tasks are told beside what every task is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.shuffle.ids import Wire
+
+EXACTLY_ONCE = "exactly_once"
+AT_LEAST_ONCE = "at_least_once"
+CONSISTENCIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingOptions:
+    """A streaming query: its vertices run all at once, and what fails goes on from its last checkpoint. Seconds.
+
+    `query` is the id that it keeps over restarts and drivers. `location` is a URI, or a path that all hosts share.
+    `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
+    checkpoints may fail one after the other; `max_parallelism` the number of key groups.
+    """
+
+    query: str
+    name: str
+    location: str
+    interval: float | None = 10.0
+    timeout: float = 600.0
+    min_pause: float = 0.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 10
+    retained: int = 1
+    consistency: str = EXACTLY_ONCE
+    buffer_timeout: float = 0.1
+    max_parallelism: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeployment:
+    """What a task of a streaming query begins with.
+
+    `epoch` is that of the location's owner. `restored` are parts of a checkpoint, each with its name and the handle
+    that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has changed.
+    `is_finished`: it had handled all of its data in that checkpoint.
+    """
+
+    epoch: int
+    is_finished: bool = False
+    restored: tuple[tuple[str, bytes], ...] = ()
+
+    def to_wire(self) -> Wire:
+        """Plain tuple for a control message."""
+        return (self.epoch, self.is_finished, self.restored)
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> StreamDeployment:
+        """Inverse of `to_wire`."""
+        epoch, is_finished, restored = wire
+        parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
+        return cls(int(epoch), bool(is_finished), parts)  # type: ignore[call-overload]
+
+
+def part_name(uid: str, subtask: int) -> str:
+    """What a subtask's part of a checkpoint is called."""
+    return f"{uid}.{subtask}"
+
+
+def vertex_of_part(part: str) -> tuple[str, int]:
+    """The uid of the vertex and the number of the subtask that a part's name says."""
+    uid, _, number = part.rpartition(".")
+    return uid, int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedParts:
+    """A complete checkpoint: the handle of each part by its name, and the parts of tasks that had finished.
+
+    `parallelism` is by the vertices' uids.
+    """
+
+    checkpoint: int
+    parts: Mapping[str, bytes]
+    finished: frozenset[str] = frozenset()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBeginning:
+    """What a driver found at a query's location when it took it over: its own epoch there, and what to go on from."""
+
+    epoch: int = 0
+    saved: SavedParts | None = None

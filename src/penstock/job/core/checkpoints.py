@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoints of a streaming query, as a part of its job's core.
+
+`checkpoint.coordinator` decides when a checkpoint is taken and what becomes of it. This part tells it of the job's
+tasks, and turns what it decides into instructions. It also knows what the next attempt begins with: each task of a
+query is deployed with its part of the last complete checkpoint. While the metadata of one is being written nobody
+knows whether that is the last, so nothing is deployed then.
+
+A batch job has this part too, and it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock.checkpoint import barriers
+from penstock.checkpoint import decisions as then
+from penstock.checkpoint.barriers import Alignment
+from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment, StreamingOptions, part_name
+from penstock.job.core import decisions as so
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
+from penstock.job.core.progress import Roll
+from penstock.job.core.states import JobState, Phase
+from penstock.job.core.subtask import Subtask
+from penstock.job.core.topology import JobTopology
+from penstock.shuffle import AttemptId
+
+
+class QueryTask(NamedTuple):
+    """A task as the coordinator names it: in its messages, too."""
+
+    vertex: int
+    subtask: int
+    title: str
+
+    def __str__(self) -> str:
+        return self.title
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCounts:
+    """How many checkpoints there were, the last complete one, and why the last one failed, if one has."""
+
+    completed: int = 0
+    failed: int = 0
+    last: int | None = None
+    failure: str = ""
+
+
+class Checkpoints:
+    """The checkpoints of one job. Asked by others only for what a task begins with."""
+
+    def __init__(
+        self,
+        submitted: events.JobSubmitted,
+        topology: JobTopology,
+        subtasks: Roll,
+        phase: Phase,
+        now: Callable[[], float],
+    ) -> None:
+        self.counts = CheckpointCounts()
+        self._now = now
+        self._topology = topology
+        self._subtasks = subtasks
+        self._phase = phase
+        self._epoch = submitted.beginning.epoch
+        self._saved = submitted.beginning.saved
+        self._storing: dict[int, SavedParts] = {}
+        self._triggered: dict[int, float] = {}
+        self._held_back: int | None = None
+        """The region whose tasks are all there, and wait until it is known what they begin with."""
+        self._wake: float | None = None
+        self._wakes = 0
+        self._is_stopping = False
+        self._coordinator: CheckpointCoordinator | None = None
+        if submitted.graph.streaming is not None:
+            self._coordinator = CheckpointCoordinator(_options(submitted.graph.streaming), self._heads)
+            if self._saved is not None:
+                self._coordinator.restored([self._saved.checkpoint])
+
+    # --- attempts of the query
+
+    def all_there(self, there: so.AllThere) -> Iterator[so.Decision]:
+        """All tasks of a region are ready: deploy them once it is known what they begin with."""
+        if self._coordinator is None or self._coordinator.is_settled:
+            yield so.DeployRegion(there.region)
+        else:
+            self._held_back = there.region
+
+    def brief(self, brief: so.Brief) -> Iterator[so.Decision]:
+        """A task is told what to do, and what it begins with."""
+        deployment = brief.deployment
+        if self._coordinator is not None:
+            deployment = replace(deployment, streaming=self._beginning_of(brief.attempt))
+        yield do.AnswerRegistration(brief.call, brief.attempt, deployment)
+
+    def begin(self, _: so.RegionRuns) -> Iterator[so.Decision]:
+        """All tasks run."""
+        if self._coordinator is None:
+            return
+        tasks = {self._task(subtask): subtask for subtask in self._all()}
+        finished = [task for task, subtask in tasks.items() if self._had_finished(subtask)]
+        # Those that had finished come and go once more, and take part in no checkpoint.
+        yield from self._follow(self._coordinator.running(tasks, self._now(), finished))
+        if self._is_stopping:
+            yield from self._stop_sources()
+
+    def interrupt(self, interrupted: so.Interrupt) -> Iterator[so.Decision]:
+        """The attempt is over: another one follows, or none."""
+        if self._coordinator is not None:
+            self._wake, self._held_back = None, None
+            ended = self._coordinator.closed if interrupted.for_good else self._coordinator.interrupted
+            yield from self._follow(ended(interrupted.cause, self._now()))
+
+    # --- words of tasks
+
+    def acknowledged(self, event: events.CheckpointAcknowledged) -> Iterator[so.Decision]:
+        """A task's snapshot is stored."""
+        if self._coordinator is not None:
+            task = self._task_of(event.attempt)
+            yield from self._follow(self._coordinator.acknowledged(event.checkpoint, task, event.handle, self._now()))
+
+    def declined(self, event: events.CheckpointDeclined) -> Iterator[so.Decision]:
+        """A task took no snapshot."""
+        if self._coordinator is not None and self._subtasks.current(event.attempt) is not None:
+            task = self._task_of(event.attempt)
+            yield from self._follow(self._coordinator.declined(event.checkpoint, task, event.cause, self._now()))
+
+    def data_ended(self, event: events.DataEnded) -> Iterator[so.Decision]:
+        """A task has handled all of its data."""
+        if self._coordinator is not None and self._subtasks.current(event.attempt) is not None:
+            yield from self._follow(self._coordinator.data_ended(self._task_of(event.attempt), self._now()))
+
+    def task_finished(self, finished: so.TaskEnded) -> Iterator[so.Decision]:
+        """A task has gone, well."""
+        if self._coordinator is not None:
+            yield from self._follow(self._coordinator.task_finished(self._task_of(finished.attempt), self._now()))
+
+    # --- words of the driver
+
+    def asked(self, event: events.CheckpointAsked) -> Iterator[so.Decision]:
+        """Somebody wants a checkpoint."""
+        if self._coordinator is None or not self._phase.is_active:
+            yield do.AnswerCheckpoint(event.job, event.call, None, "the query is over")
+        else:
+            yield from self._follow(self._coordinator.asked(event.call, self._now()))
+
+    def stop(self, event: events.StopAsked) -> Iterator[so.Decision]:
+        """The query is to end well: its sources stop, and the rest follows from that."""
+        if self._phase.state is JobState.WAITING_FOR_SLOTS or self._coordinator is None:
+            yield events.CancelRequested(event.job, "it was stopped")
+        elif not self._is_stopping:
+            self._is_stopping = True
+            yield so.Record("query_stopping", event.job)
+            yield from self._stop_sources()
+
+    def stored(self, event: events.CheckpointStored) -> Iterator[so.Decision]:
+        """The metadata of a checkpoint is there."""
+        if self._coordinator is not None:
+            yield from self._follow(self._coordinator.stored(event.checkpoint, self._now()))
+            yield from self._go_on()
+
+    def store_failed(self, event: events.CheckpointStoreFailed) -> Iterator[so.Decision]:
+        """The metadata of a checkpoint could not be written; where it never will be, the query is over."""
+        if self._coordinator is None:
+            return
+        if event.is_final:
+            yield so.FailForGood(event.cause, kind=FencedError)
+        yield from self._follow(self._coordinator.store_failed(event.checkpoint, event.cause, self._now()))
+        yield from self._go_on()
+
+    # --- deadlines
+
+    def deadlines(self) -> Wanted:
+        """When it wants to look again."""
+        if self._wake is None or not self._phase.is_active:
+            return {}
+        return {Deadline(DeadlineKind.CHECKPOINT, self._wakes): max(0.0, self._wake - self._now())}
+
+    def deadline_passed(self, _: Deadline) -> Iterator[so.Decision]:
+        """It does."""
+        self._wake = None
+        if self._coordinator is not None:
+            yield from self._follow(self._coordinator.time_passed(self._now()))
+
+    # --- what the coordinator decides
+
+    def _follow(self, decisions: Iterable[then.Decision]) -> Iterator[so.Decision]:
+        for decision in decisions:
+            match decision:
+                case then.Trigger(barrier, heads):
+                    self._triggered[barrier.checkpoint] = self._now()
+                    yield so.Record("checkpoint_triggered", str(barrier.checkpoint))
+                    payload = barriers.encode(barrier)
+                    yield from (do.TriggerCheckpoint(*where, payload) for where in self._places(heads))
+                case then.Store(number, handles, finished):
+                    yield self._store(number, handles, finished)
+                case then.Complete(number):
+                    yield from self._complete(number)
+                case then.Abandon(number, cause):
+                    yield from self._abandon(number, cause)
+                case then.Discard(number):
+                    self._storing.pop(number, None)
+                    yield do.DiscardCheckpoint(self._topology.job, number)
+                case then.DiscardHandle(_, handle):
+                    yield do.DiscardPart(self._topology.job, handle)  # type: ignore[arg-type]  # as it was acknowledged
+                case then.Answer(call, checkpoint, cause):
+                    yield do.AnswerCheckpoint(self._topology.job, call, checkpoint, cause)
+                case then.FailQuery(cause):
+                    yield so.FailForGood(cause, kind=CheckpointError)
+                case then.WakeAt(time):
+                    self._wakes += time != self._wake
+                    self._wake = time
+
+    def _store(self, number: int, handles: Mapping[object, object], finished: Collection[object]) -> so.Decision:
+        parts = {self._part(task): handle for task, handle in handles.items()}
+        gone = frozenset(self._part(task) for task in finished)
+        parallelism = {vertex.uid: vertex.parallelism for vertex in self._topology.graph.vertices}
+        saved = SavedParts(number, parts, gone, parallelism)  # type: ignore[arg-type]  # handles are bytes
+        self._storing[number] = saved
+        return do.StoreCheckpoint(self._topology.job, saved, self._now() - self._triggered.pop(number, self._now()))
+
+    def _complete(self, number: int) -> Iterator[so.Decision]:
+        self._saved = self._storing.pop(number)
+        self.counts = replace(self.counts, completed=self.counts.completed + 1, last=number)
+        yield so.Record("checkpoint_completed", str(number))
+        yield so.Forgive()
+        yield from (do.CompleteCheckpoint(*where, number) for where in self._places())
+        yield do.CheckpointCompleted(self._topology.job, number)
+
+    def _abandon(self, number: int, cause: str) -> Iterator[so.Decision]:
+        self._triggered.pop(number, None)
+        self.counts = replace(self.counts, failed=self.counts.failed + 1, failure=cause)
+        yield so.Record("checkpoint_abandoned", f"{number}: {cause}")
+        yield from (do.AbortCheckpoint(*where, number) for where in self._places())
+
+    def _go_on(self) -> Iterator[so.Decision]:
+        """Deploy what waited for the end of a checkpoint."""
+        if self._held_back is not None and self._coordinator is not None and self._coordinator.is_settled:
+            region, self._held_back = self._held_back, None
+            yield so.DeployRegion(region)
+
+    def _stop_sources(self) -> Iterator[so.Decision]:
+        graph = self._topology.graph
+        for subtask in self._all():
+            if not graph.inputs_of(subtask.vertex.id) and (attempt := self._running(subtask)) is not None:
+                yield do.StopSource(subtask.environment, attempt)
+
+    # --- who is who
+
+    def _all(self) -> Iterator[Subtask]:
+        return (subtask for vertex in self._topology.graph.vertices for subtask in self._subtasks.of(vertex.id))
+
+    def _places(self, tasks: Iterable[object] | None = None) -> Iterator[tuple[str, AttemptId]]:
+        """Where these tasks run, by default all: the environment and the attempt of each that does."""
+        chosen = None if tasks is None else set(tasks)
+        for subtask in self._all():
+            attempt = self._running(subtask)
+            if attempt is not None and (chosen is None or self._task(subtask) in chosen):
+                yield subtask.environment, attempt
+
+    @staticmethod
+    def _running(subtask: Subtask) -> AttemptId | None:
+        return subtask.attempt if subtask.is_live and subtask.deployed else None
+
+    def _task(self, subtask: Subtask) -> QueryTask:
+        vertex = subtask.vertex
+        return QueryTask(vertex.id, subtask.index, f"{vertex.name} ({subtask.index + 1}/{vertex.parallelism})")
+
+    def _task_of(self, attempt: AttemptId) -> QueryTask:
+        vertex = self._topology.graph.vertex(attempt.vertex)
+        return QueryTask(vertex.id, attempt.subtask, f"{vertex.name} ({attempt.subtask + 1}/{vertex.parallelism})")
+
+    def _part(self, task: object) -> str:
+        if not isinstance(task, QueryTask):
+            raise TypeError(f"{task!r} is no task of a query")
+        return part_name(self._topology.graph.vertex(task.vertex).uid, task.subtask)
+
+    def _heads(self, finished: Collection[object]) -> Iterator[QueryTask]:
+        """The tasks that run and in front of which none does."""
+        gone = {(task.vertex, task.subtask) for task in finished if isinstance(task, QueryTask)}
+        for subtask in self._all():
+            if subtask.place in gone:
+                continue
+            inputs = self._topology.inputs(*subtask.place)
+            if all((edge.producer, index) in gone for edge, channels in inputs for index, _, _ in channels):
+                yield self._task(subtask)
+
+    # --- what a task begins with
+
+    def _beginning_of(self, attempt: AttemptId) -> StreamDeployment:
+        if self._saved is None:
+            return StreamDeployment(self._epoch)
+        vertex, saved = self._topology.graph.vertex(attempt.vertex), self._saved
+        own = part_name(vertex.uid, attempt.subtask)
+        if saved.parallelism.get(vertex.uid) == vertex.parallelism:
+            names = [own] if own in saved.parts else []
+        else:
+            names = [name for name in sorted(saved.parts) if name.rpartition(".")[0] == vertex.uid]
+        restored = tuple((name, saved.parts[name]) for name in names)
+        return StreamDeployment(self._epoch, own in saved.finished, restored)
+
+    def _had_finished(self, subtask: Subtask) -> bool:
+        name = part_name(subtask.vertex.uid, subtask.index)
+        return self._saved is not None and name in self._saved.finished
+
+
+def _options(streaming: StreamingOptions) -> CheckpointOptions:
+    aligned = streaming.consistency == EXACTLY_ONCE
+    return CheckpointOptions(
+        streaming.interval,
+        streaming.timeout,
+        streaming.min_pause,
+        streaming.max_concurrent,
+        streaming.tolerable_failures,
+        streaming.retained,
+        Alignment.ALIGNED if aligned else Alignment.AT_LEAST_ONCE,
+    )

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query in the JobMaster's core: admitted at once, checkpointed, restarted as a whole, ended well."""
+
+from __future__ import annotations
+
+import gc
+import types
+from dataclasses import replace
+
+import pytest
+from cluster import Cluster
+from job_graphs import BLOCKING, HYBRID, chain
+
+from penstock.checkpoint.barriers import CheckpointBarrier, decode
+from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.graph.job_graph import JobGraph
+from penstock.graph.streaming import QueryBeginning, SavedParts, StreamingOptions
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.deadlines import DeadlineKind
+from penstock.shuffle.errors import SlotsError
+from penstock.shuffle.settings import RestartSettings
+
+RESTARTS = RestartSettings("exponential", attempts=1_000_000, delay=0.1, reset_after=1.0)
+PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
+OPTIONS = StreamingOptions("q1", "counts", "/nowhere", interval=1.0, tolerable_failures=1)
+
+
+def query(options: StreamingOptions = OPTIONS, *parallelisms: int) -> JobGraph:
+    """Sources and counters, joined by edges that a batch job would run one after the other."""
+    graph = chain(*(parallelisms or (2, 2)), kinds=(BLOCKING, HYBRID), result=False)
+    vertices = tuple(replace(vertex, uid=f"u{vertex.id}") for vertex in graph.vertices)
+    return replace(graph, vertices=vertices, streaming=options)
+
+
+def started(options: StreamingOptions = OPTIONS) -> Cluster:
+    """A cluster that runs the query."""
+    cluster = Cluster()
+    cluster.submit(query(options), restart=RESTARTS)
+    assert cluster.working() == PLACES
+    return cluster
+
+
+def acknowledge(cluster: Cluster, number: int, *places: tuple[int, int]) -> None:
+    """These tasks, by default all, have stored their snapshots."""
+    for place in places or PLACES:
+        handle = f"{place[0]}.{place[1]}@{number}".encode()
+        cluster.send(events.CheckpointAcknowledged(cluster.attempt(*place), number, handle))
+
+
+def checkpoint(cluster: Cluster) -> int:
+    """The time for a checkpoint comes, and all goes well; its number."""
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    number = triggered(cluster)
+    acknowledge(cluster, number)
+    cluster.send(events.CheckpointStored("j1", number))
+    return number
+
+
+def triggered(cluster: Cluster) -> int:
+    """The number of the checkpoint that was triggered last."""
+    barrier = decode(cluster.of(do.TriggerCheckpoint)[-1].barrier)
+    assert isinstance(barrier, CheckpointBarrier)
+    return barrier.checkpoint
+
+
+def told(cluster: Cluster, kind: type[do.CompleteCheckpoint] | type[do.AbortCheckpoint]) -> list[tuple[int, int]]:
+    """Which subtasks were told of a checkpoint's end."""
+    return sorted((item.attempt.vertex, item.attempt.subtask) for item in cluster.of(kind))
+
+
+def test_all_vertices_run_at_once_whatever_their_edges() -> None:
+    """A query takes slots for all of its tasks or none, and says both numbers where it can't have them."""
+    started()
+    cluster = Cluster(slots=3)
+    cluster.submit(query(), restart=RESTARTS)
+    error = cluster.ended["j1"].error
+    assert isinstance(error, SlotsError)
+    assert "4" in str(error)
+    assert "3" in str(error)
+
+
+def test_checkpoint_is_triggered_at_the_sources_and_told_to_all() -> None:
+    """Sources get the barrier; when all have acknowledged the metadata is stored; then all tasks hear of it."""
+    cluster = started()
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    number = triggered(cluster)
+    heads = [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(do.TriggerCheckpoint)]
+    assert heads == [(0, 0), (0, 1)]
+    acknowledge(cluster, number, *PLACES[:3])
+    assert not cluster.of(do.StoreCheckpoint)
+    acknowledge(cluster, number, PLACES[3])
+    (store,) = cluster.of(do.StoreCheckpoint)
+    assert store.saved.parts == {f"u{v}.{s}": f"{v}.{s}@{number}".encode() for v, s in PLACES}
+    assert not cluster.of(do.CompleteCheckpoint)
+    cluster.send(events.CheckpointStored("j1", number))
+    assert told(cluster, do.CompleteCheckpoint) == PLACES
+
+
+def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:
+    """One task dies: every task is deployed anew, with its own part, and numbers of checkpoints go on."""
+    cluster = started()
+    first = checkpoint(cluster)
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    cluster.lose_task(1, 1)
+    assert told(cluster, do.AbortCheckpoint) == PLACES[:3]
+    assert cluster.restarted() == PLACES
+    cluster.deadline(DeadlineKind.RESTART)
+    assert cluster.working() == PLACES
+    for vertex, subtask in PLACES:
+        streaming = cluster.deployment(vertex, subtask).streaming
+        assert streaming is not None
+        assert streaming.restored == ((f"u{vertex}.{subtask}", f"{vertex}.{subtask}@{first}".encode()),)
+    assert checkpoint(cluster) == first + 2
+
+
+def test_nothing_is_deployed_while_metadata_is_being_written() -> None:
+    """Whether the last checkpoint exists is not known then; what comes of it is what the next attempt begins with."""
+    cluster = started()
+    checkpoint(cluster)
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    number = triggered(cluster)
+    acknowledge(cluster, number)
+    cluster.lose_task(0, 0)
+    before = len(cluster.of(do.AnswerRegistration))
+    cluster.deadline(DeadlineKind.RESTART)
+    assert len(cluster.of(do.AnswerRegistration)) == before
+    cluster.send(events.CheckpointStored("j1", number))
+    cluster.run()
+    streaming = cluster.deployment(1, 0).streaming
+    assert streaming is not None
+    assert streaming.restored == (("u1.0", f"1.0@{number}".encode()),)
+
+
+def test_stopped_query_ends_with_a_checkpoint() -> None:
+    """Its sources are told to stop; what tasks say then leads to one more checkpoint, and the job ends well."""
+    cluster = started()
+    cluster.send(events.StopAsked("j1"))
+    stopped = [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(do.StopSource)]
+    assert stopped == [(0, 0), (0, 1)]
+    for place in PLACES:
+        cluster.send(events.DataEnded(cluster.attempt(*place)))
+    while cluster.working():
+        number = triggered(cluster)
+        acknowledge(cluster, number, *cluster.working())
+        cluster.send(events.CheckpointStored("j1", number))
+        last = cluster.working() if len(cluster.of(do.StoreCheckpoint)) > 1 else [PLACES[0]]
+        for place in last:
+            cluster.finish(*place)
+        if cluster.working():
+            cluster.deadline(DeadlineKind.CHECKPOINT)
+    assert cluster.ended["j1"].error is None
+
+
+def test_checkpoint_that_somebody_asks_for() -> None:
+    """The answer is its number; after the end of the query it is a reason."""
+    cluster = started(replace(OPTIONS, interval=None))
+    cluster.send(events.CheckpointAsked(7, "j1"))
+    number = triggered(cluster)
+    acknowledge(cluster, number)
+    cluster.send(events.CheckpointStored("j1", number))
+    assert cluster.of(do.AnswerCheckpoint) == [do.AnswerCheckpoint("j1", 7, number, "")]
+    cluster.send(events.CheckpointAsked(8, "j1"))
+    cluster.send(events.CancelRequested("j1", "enough"))
+    assert cluster.of(do.AnswerCheckpoint)[-1].checkpoint is None
+
+
+def test_more_failed_checkpoints_than_tolerated_end_the_query() -> None:
+    """One that is declined is told to all; the second in a row ends the query with its reason."""
+    cluster = started()
+    for count in (1, 2):
+        cluster.deadline(DeadlineKind.CHECKPOINT)
+        number = triggered(cluster)
+        cluster.send(events.CheckpointDeclined(cluster.attempt(1, 0), number, "no space left"))
+        assert len(cluster.of(do.AbortCheckpoint)) >= 4 * count
+    cluster.run()
+    cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None
+    error = cluster.ended["j1"].error
+    assert isinstance(error, CheckpointError)
+    assert "no space left" in str(error)
+    assert "tolerableFailedCheckpoints=1" in str(error)
+
+
+def test_driver_that_lost_its_location_ends_the_query() -> None:
+    """Another driver goes on with it: this one must not restart."""
+    cluster = started()
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    acknowledge(cluster, triggered(cluster))
+    cluster.send(events.CheckpointStoreFailed("j1", triggered(cluster), "another driver took over", is_final=True))
+    cluster.run()
+    cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None
+    assert isinstance(cluster.ended["j1"].error, FencedError)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_new_driver_goes_on_from_what_it_found(width: int) -> None:
+    """Tasks get their own parts, or where the parallelism has changed all parts of their vertex."""
+    parts = {f"u{v}.{s}": f"{v}{s}".encode() for v, s in PLACES}
+    saved = SavedParts(41, parts, parallelism={"u0": 2, "u1": 2})
+    cluster = Cluster()
+    beginning = QueryBeginning(5, saved)
+    graph = query(OPTIONS, 2, width)
+    cluster.send(events.JobSubmitted("j1", graph, 8, 60, restart=RESTARTS, beginning=beginning))
+    cluster.run()
+    own, moved = cluster.deployment(0, 1).streaming, cluster.deployment(1, 0).streaming
+    assert own is not None
+    assert moved is not None
+    assert (own.epoch, own.restored) == (5, (("u0.1", b"01"),))
+    assert moved.restored == (("u1.0", b"10"), ("u1.1", b"11"))
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    assert triggered(cluster) == 42
+
+
+def test_memory_is_flat_over_many_checkpoints_and_restarts() -> None:
+    """The core holds as much after a thousand checkpoints and fifty restarts as after two hundred and ten."""
+    cluster = started()
+    sizes = []
+    for round_ in range(50):
+        for _ in range(20):
+            checkpoint(cluster)
+        cluster.now += 10
+        cluster.lose_task(round_ % 2, 0)
+        cluster.deadline(DeadlineKind.RESTART)
+        cluster.log.clear()
+        if round_ in (9, 49):
+            sizes.append(_reachable(cluster))
+    assert sizes[1] <= sizes[0] * 1.02 + 20
+
+
+def _reachable(cluster: Cluster) -> int:
+    """How many objects the core holds, its trace apart, which has a limit of its own."""
+    skipped = (types.ModuleType, type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+    (job,) = cluster.core._jobs.values()
+    seen: set[int] = {id(job.accounts.trace), id(cluster)}
+    waiting: list[object] = [cluster.core]
+    while waiting:
+        item = waiting.pop()
+        if id(item) not in seen and not isinstance(item, skipped):
+            seen.add(id(item))
+            waiting.extend(gc.get_referents(item))
+    return len(seen)
