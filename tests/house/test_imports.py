@@ -25,6 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "graph": {"shuffle"},
     "job": {"checkpoint", "graph", "link", "shuffle"},
     "task": {"record", "shuffle", "graph"},
+    "stream": {"checkpoint", "graph", "record", "shuffle", "task"},
     "services": {"shuffle", "buffer", "record", "link", "partition"},
     "spark": {"job", "task", "graph", "services", "link", "shuffle", "observe"},
     "api": {"graph", "shuffle", "job", "spark", "task"},

@@ -101,6 +101,20 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
         raise CorruptCheckpointError(f"{path} can't be read: {error!r}") from error
 
 
+def pack_part(part: PartHandle) -> bytes:
+    """A handle as it travels from a task to the coordinator."""
+    packed: bytes = msgpack.packb(_part_to_wire(part))
+    return packed
+
+
+def unpack_part(data: bytes) -> PartHandle:
+    """Inverse of `pack_part`; raises CorruptCheckpointError for anything else."""
+    try:
+        return _part_from_wire(msgpack.unpackb(data))
+    except (msgpack.UnpackException, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"a handle of {len(data)} bytes can't be read: {error!r}") from error
+
+
 def _part_to_wire(part: PartHandle) -> tuple[object, ...]:
     return (part.path, part.size, [(c.name, c.offset, c.length, c.checksum) for c in part.chunks])
 

@@ -17,22 +17,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, OutputDeployment, TaskDeployment
-from penstock.record import PartitionerSpec, RecordWriter
+from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, TaskDeployment
+from penstock.record import RecordWriter
 from penstock.shuffle import (
-    ChannelDescriptor,
     InputGate,
-    InputGateDescriptor,
     MetricGroup,
     OwnerContext,
-    PartitionDescriptor,
-    ResultPartitionDescriptor,
     ResultPartitionWriter,
     Settings,
     ShuffleEnvironment,
 )
-from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.shuffle.errors import PlanError
 from penstock.task.control import TaskControl
+from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
 from penstock.task.memory import TaskMemory, limited_memory
@@ -120,12 +117,14 @@ class _Task:
     def open_outputs(self, environment_of: EnvironmentOf) -> None:
         plan = self._plan
         for output in plan.deployment.outputs:
-            descriptor = _result_partition(plan, output)
+            descriptor = result_partition(plan.graph, plan.vertex, output)
             environment = environment_of(descriptor.shuffle.service)
             (target,) = environment.create_result_partition_writers(self._owner, [descriptor])
             self._targets.append(target)
             target.setup()
-            partitioner = _exchange(plan, output.edge).build(output.subpartitions, plan.deployment.attempt.subtask)
+            partitioner = exchange_of(plan.graph, output.edge).build(
+                output.subpartitions, plan.deployment.attempt.subtask
+            )
             writer = RecordWriter(partitioner, target, self._settings.network.flush_timeout)
             summary = None if output.edge == RESULT_EDGE else plan.graph.edge(output.edge).summary
             self._writers.append(writer if summary is None else SummaryWriter(summary, writer))
@@ -134,9 +133,7 @@ class _Task:
         graph = self._plan.graph
         for deployed in self._plan.deployment.inputs:
             edge = graph.edge(deployed.edge)
-            channels = tuple(ChannelDescriptor(*channel) for channel in deployed.channels)
-            descriptor = InputGateDescriptor(edge.id, edge.schema, channels, deployed.await_confirmation)
-            (gate,) = environment_of(edge.service).create_input_gates(self._owner, [descriptor])
+            (gate,) = environment_of(edge.service).create_input_gates(self._owner, [input_gate(graph, deployed)])
             self._gates.append(gate)
             gate.setup()
         self._input = TaskInput(self._gates, self._control)
@@ -240,29 +237,3 @@ class _Task:
         if now - self._reported >= _REPORT_SECONDS:
             self._reported = now
             self._control.report(self.metrics())
-
-
-def _exchange(plan: SubtaskPlan, edge: int) -> PartitionerSpec:
-    if edge == RESULT_EDGE:
-        return PartitionerSpec("forward")
-    spec = plan.graph.edge(edge).exchange
-    if not isinstance(spec, PartitionerSpec):
-        raise PlanError(f"edge {edge} has an exchange of type {type(spec).__name__}, a task builds a PartitionerSpec")
-    return spec
-
-
-def _result_partition(plan: SubtaskPlan, output: OutputDeployment) -> ResultPartitionDescriptor:
-    identity = output.descriptor.partition
-    schema = plan.vertex.schema
-    broadcast = False
-    if output.edge != RESULT_EDGE:
-        edge = plan.graph.edge(output.edge)
-        broadcast = edge.is_broadcast
-        if edge.summary is not None:
-            schema = edge.schema
-        elif not edge.schema.equals(schema):
-            raise SchemaError(f"edge {edge.id} carries ({edge.schema}), {plan.place} gives ({schema})")
-    partition = PartitionDescriptor(
-        identity.dataset, identity.index, output.descriptor.kind, output.subpartitions, broadcast
-    )
-    return ResultPartitionDescriptor(partition, output.descriptor, schema)

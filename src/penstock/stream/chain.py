@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chain of steps of a streaming task: batches are pushed in, and what comes out goes to the task's outputs.
+
+A step may keep state and may hold rows back; at the end of an epoch (a barrier) it gives out what it holds back, so
+that the rows in front of a barrier have all gone through when the states are taken. The end of an epoch is not the
+end of the input. Steps know no time, no thread and no wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+Buffer = bytes | bytearray | memoryview
+Chunk = tuple[str, Callable[[], Buffer]]
+"""A name, and what makes the bytes: called by the thread that stores them, so it may use immutable values only."""
+State = Mapping[str, bytes]
+"""The chunks of one subtask's step, by name, as they were stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """Where a step runs. `place` is how messages name it; key groups are numbers below `max_parallelism`."""
+
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    place: str
+
+
+class Step(Protocol):
+    """One operator of one subtask. Life: `open`, any of the others, `close`."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Begin with these states: none, this subtask's own, or those of all subtasks where their number changed."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """What a batch of rows gives."""
+
+    def end_epoch(self) -> Iterable[pa.RecordBatch]:
+        """The rows that were held back: a barrier comes."""
+
+    def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
+        """The last rows: no more input comes. Where the query was `stopped` the data itself has not ended."""
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The state as immutable values; nothing that comes later may change them."""
+
+    def completed(self, checkpoint: int) -> None:
+        """A checkpoint that this step gave a snapshot for, or a later one, is complete."""
+
+    def publish(self, number: int) -> None:
+        """Without checkpoints: publish what has come so far. `number` grows."""
+
+    def close(self) -> None:
+        """Give back what the step holds; idempotent."""
+
+
+class PlainStep:
+    """A step that holds nothing; `process` and `name` are its subclass's."""
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Nothing to begin with."""
+
+    def end_epoch(self) -> Iterable[pa.RecordBatch]:
+        """Nothing was held back."""
+        return ()
+
+    def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
+        """Nothing was held back."""
+        return ()
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """No state."""
+        return []
+
+    def completed(self, checkpoint: int) -> None:
+        """Nothing to publish."""
+
+    def publish(self, number: int) -> None:
+        """Nothing to publish."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Chain:
+    """Steps with their ids, in order; an id is what a step's chunks are found by again."""
+
+    def __init__(self, steps: Sequence[tuple[str, Step]]) -> None:
+        self._steps = tuple(steps)
+        self._place = ""
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Open all steps; the chunks of each are those whose names begin with its id and a slash."""
+        self._place = context.place
+        for identity, step in self._steps:
+            own = [found for state in restored if (found := chunks_of(state, identity))]
+            with self._noted(step):
+                step.open(context, own)
+
+    def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """What comes out of the chain's end for this batch."""
+        batches = [batch]
+        for _, step in self._steps:
+            if not batches:
+                break
+            batches = self._through(step, batches)
+        return batches
+
+    def end_epoch(self) -> list[pa.RecordBatch]:
+        """What the steps held back, gone through those behind them."""
+        batches: list[pa.RecordBatch] = []
+        for _, step in self._steps:
+            batches = self._through(step, batches)
+            with self._noted(step):
+                batches += _with_rows(step.end_epoch())
+        return batches
+
+    def end_input(self, *, stopped: bool) -> list[pa.RecordBatch]:
+        """The last rows of all steps, gone through those behind them."""
+        batches: list[pa.RecordBatch] = []
+        for _, step in self._steps:
+            batches = self._through(step, batches)
+            with self._noted(step):
+                batches += _with_rows(step.end_input(stopped=stopped))
+        return batches
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The chunks of all steps, each named `<id>/<name>`."""
+        chunks: list[Chunk] = []
+        for identity, step in self._steps:
+            with self._noted(step):
+                chunks += [(f"{identity}/{name}", make) for name, make in step.snapshot(checkpoint)]
+        return chunks
+
+    def completed(self, checkpoint: int) -> None:
+        """Tell all steps."""
+        for _, step in self._steps:
+            with self._noted(step):
+                step.completed(checkpoint)
+
+    def publish(self, number: int) -> None:
+        """Tell all steps."""
+        for _, step in self._steps:
+            with self._noted(step):
+                step.publish(number)
+
+    def close(self) -> None:
+        """Close all steps, each in any case; raises the first error."""
+        first: Exception | None = None
+        for _, step in self._steps:
+            try:
+                step.close()
+            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _through(self, step: Step, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        with self._noted(step):
+            return [given for batch in batches for given in _with_rows(step.process(batch))]
+
+    @contextmanager
+    def _noted(self, step: Step) -> Iterator[None]:
+        """What the step raises gets a note with its name."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"raised in {step.name} of {self._place}")
+            raise
+
+
+def chunks_of(state: State, identity: str) -> dict[str, bytes]:
+    """The chunks of one step, by their names without the id."""
+    start = f"{identity}/"
+    return {name.removeprefix(start): data for name, data in state.items() if name.startswith(start)}
+
+
+def _with_rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return [batch for batch in batches if batch.num_rows]

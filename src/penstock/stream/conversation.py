@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stream task does about barriers, ends and the coordinator's words, as a sans-I/O core.
+
+Each call is one thing that came; it returns what the task does about it, in order. Rows are none of it.
+
+Rules
+- Channels are numbered over all gates. A source's task has none, and its source's end takes their place.
+- The end of the data has four words. When EndOfData has come on all channels (or the source has ended) the operators
+  end, EndOfData goes on, and the coordinator is told that this task's data is processed. The task then takes part in
+  checkpoints as before, and ends (EndOfPartition) when one that it took part in since is complete, and all its
+  channels have ended. Without checkpoints it ends as soon as its channels have.
+- A task that had finished in the restored checkpoint has no data from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
+from penstock.checkpoint.alignment import Action as Barriers
+from penstock.checkpoint.barriers import CancelCheckpointMarker, decode
+from penstock.checkpoint.tracking import CountedBarriers
+from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event
+from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopReading:
+    """Take no more from the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndData:
+    """No more rows come: end the operators, pass EndOfData on, say that all is processed."""
+
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A checkpoint is complete: publish what was prepared for it."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End all outputs; the task is done."""
+
+
+Decision = Resume | Snapshot | Abort | StopReading | EndData | Commit | Finish
+
+
+class Conversation:
+    """One task's part."""
+
+    def __init__(self, channels: int, *, exactly_once: bool = True, with_checkpoints: bool = True) -> None:
+        numbers = range(channels)
+        self._barriers: AlignedBarriers | CountedBarriers = (
+            AlignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
+        )
+        self._with_data = set(numbers)
+        self._open = set(numbers)
+        self._has_source = not channels
+        self._stopped = False
+        self._has_data = True
+        self._last_part: int | None = None
+        """The first checkpoint that this task took part in since its data has ended."""
+        self._is_free = not with_checkpoints
+        """Whether such a checkpoint is complete, or none is needed."""
+        self._is_finished = False
+
+    @property
+    def has_data(self) -> bool:
+        """Whether rows may still come."""
+        return self._has_data
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the task was told to finish."""
+        return self._is_finished
+
+    def event_came(self, channel: int, event: Event, now: float) -> list[Decision]:
+        """An event of a channel; raises ProtocolError for one that can't be."""
+        if isinstance(event, EpochEnd):
+            barrier = decode(event.payload)
+            if isinstance(barrier, CancelCheckpointMarker):
+                raise ProtocolError(f"an epoch of channel {channel} was ended by a marker")
+            return self._noted(self._barriers.barrier_came(channel, barrier, now))
+        if isinstance(event, EndOfData):
+            return self._data_ended(channel, event)
+        if isinstance(event, EndOfPartition):
+            return self._channel_ended(channel)
+        marker = decode(event.payload)
+        if not isinstance(marker, CancelCheckpointMarker):
+            raise ProtocolError(f"a barrier of channel {channel} did not end its epoch")
+        return self._noted(self._barriers.marker_came(marker.checkpoint))
+
+    def action_came(self, action: Action, now: float) -> list[Decision]:
+        """A word of the coordinator."""
+        if isinstance(action, TriggerCheckpoint):
+            barrier = decode(action.barrier)
+            if isinstance(barrier, CancelCheckpointMarker):
+                raise ProtocolError("a checkpoint was triggered by a marker")
+            return self._noted(self._barriers.triggered(barrier, now))
+        if isinstance(action, CheckpointAborted):
+            return self._noted(self._barriers.marker_came(action.checkpoint))
+        if isinstance(action, CheckpointCompleted):
+            return self._completed(action.checkpoint)
+        assert isinstance(action, StopSource)  # noqa: S101 - there are no others
+        if not self._has_source or not self._has_data:
+            return []
+        return [StopReading(), *self._end_data(stopped=True)]
+
+    def source_ended(self) -> list[Decision]:
+        """The source gives no more rows."""
+        return self._end_data(stopped=False) if self._has_data else []
+
+    def check(self) -> None:
+        """The invariants of this core; raises AssertionError."""
+        self._barriers.check()
+        if not self._with_data <= self._open:
+            raise AssertionError(f"channels {self._with_data - self._open} have ended and still have data")
+        if self._is_finished and (self._has_data or self._open or not self._is_free):
+            raise AssertionError("the task has finished too early")
+
+    def _data_ended(self, channel: int, event: EndOfData) -> list[Decision]:
+        if channel not in self._with_data:
+            raise ProtocolError(f"the data of channel {channel} has ended twice")
+        self._with_data.discard(channel)
+        self._stopped |= event.stopped
+        return [] if self._with_data else self._end_data(stopped=self._stopped)
+
+    def _channel_ended(self, channel: int) -> list[Decision]:
+        if channel in self._with_data:
+            raise ProtocolError(f"channel {channel} has ended before its data")
+        decisions = self._noted(self._barriers.channel_ended(channel))
+        self._open.discard(channel)
+        return decisions + self._finish()
+
+    def _end_data(self, *, stopped: bool) -> list[Decision]:
+        self._has_data = False
+        return [EndData(stopped), *self._finish()]
+
+    def _completed(self, checkpoint: int) -> list[Decision]:
+        if self._last_part is not None and checkpoint >= self._last_part:
+            self._is_free = True
+        return [Commit(checkpoint), *self._finish()]
+
+    def _finish(self) -> list[Decision]:
+        if self._has_data or self._open or not self._is_free or self._is_finished:
+            return []
+        self._is_finished = True
+        return [Finish()]
+
+    def _noted(self, actions: Iterable[Barriers]) -> list[Decision]:
+        """The barriers' decisions, with a note of the last part."""
+        decisions: list[Decision] = list(actions)
+        for decision in decisions:
+            if isinstance(decision, Snapshot) and not self._has_data and self._last_part is None:
+                self._last_part = decision.barrier.checkpoint
+        return decisions

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of a stream task: one wait, and one turn after the other.
+
+A turn looks, in this order, at: the coordinator's words, pending output, what is due to be passed on, input, the
+source, the flush deadline. It takes one step of input at most, which `Pace` keeps short. While output is pending no
+input is taken, and nothing that must stay behind it (a barrier, an end) is passed on. The task waits in `line.wait`
+and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise, and busy is all
+the rest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.checkpoint.alignment import Abort, Resume, Snapshot
+from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
+from penstock.shuffle.events import EndOfData, TaskEvent
+from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
+from penstock.stream.chain import Chain, Chunk
+from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
+from penstock.stream.inputs import StreamInputs
+from penstock.stream.outputs import StreamOutputs
+from penstock.stream.pace import Pace
+from penstock.stream.sources import SourceReader
+from penstock.stream.storing import SnapshotStore, TakenSnapshot
+
+REPORT_SECONDS = 0.5
+PUBLISH_SECONDS = 1.0
+SOURCE_STATE = "source/position"
+_COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
+
+_Due = Decision | CheckpointBarrier | EndOfData
+"""A snapshot that was taken leaves its barrier, operators that have ended leave the end of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParts:
+    """What a task consists of; `source` is None where it has gates, `store` where there are no checkpoints."""
+
+    line: TaskLine
+    inputs: StreamInputs
+    outputs: StreamOutputs
+    chain: Chain
+    source: SourceReader | None = None
+    store: SnapshotStore | None = None
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of a task: since its begin, of these idle, and of these back-pressured."""
+
+    clock: Callable[[], float]
+    began: float = field(init=False)
+    idle: float = 0.0
+    back_pressured: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def figures(self) -> dict[str, float]:
+        """As they are reported."""
+        return {
+            "seconds": self.clock() - self.began,
+            "idle_seconds": self.idle,
+            "back_pressured_seconds": self.back_pressured,
+        }
+
+
+class StreamLoop:
+    """One task's run."""
+
+    def __init__(self, parts: TaskParts, conversation: Conversation, clock: Callable[[], float]) -> None:
+        self._line = parts.line
+        self._inputs = parts.inputs
+        self._outputs = parts.outputs
+        self._chain = parts.chain
+        self._source = parts.source
+        self._store = parts.store
+        self._conversation = conversation
+        self._clock = clock
+        self._times = Times(clock)
+        self._pace = Pace()
+        self._due: deque[_Due] = deque()
+        """What is passed on behind all rows, in order."""
+        self._counts = dict.fromkeys(_COUNTS, 0.0)
+        self._reported = self._published = self._times.began
+        self._publications = 0
+        self._is_done = False
+
+    def run(self) -> None:
+        """Go on until the task is finished; raises what the line, a gate or a step raises."""
+        moved = True
+        while not self._is_done:
+            self._wait(0.0 if moved else self._patience())
+            moved = self._turn()
+        self._line.report(self.metrics())
+
+    def metrics(self) -> dict[str, float]:
+        """The figures so far."""
+        return {**self._counts, **self._times.figures()}
+
+    def _wait(self, seconds: float) -> None:
+        """The one place where a task waits."""
+        if seconds <= 0:
+            self._line.wait(0.0)
+            return
+        began = self._clock()
+        self._line.wait(seconds)
+        waited = self._clock() - began
+        if self._outputs.is_empty:
+            self._times.idle += waited
+        else:
+            self._times.back_pressured += waited
+
+    def _patience(self) -> float:
+        """Seconds until there may be something to do that nothing announces."""
+        now = self._clock()
+        moments = [self._reported + REPORT_SECONDS]
+        if self._outputs.flush_at is not None:
+            moments.append(self._outputs.flush_at)
+        if self._source is not None and self._is_ready and self._conversation.has_data:
+            moments.append(self._source.wake_at or now)
+        return max(0.0, min(moments) - now)
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether input may be taken."""
+        return not self._due and self._outputs.is_empty
+
+    def _turn(self) -> bool:
+        """Look at everything once; whether anything was done."""
+        moved = False
+        for action in self._line.take_actions():
+            moved = True
+            if self._store is not None and isinstance(action, CheckpointAborted):
+                self._store.give_up(action.checkpoint)
+            self._decided(self._conversation.action_came(action, self._clock()))
+        moved |= self._outputs.drain(self._clock())
+        moved |= self._pass_on()
+        if self._is_ready and not self._is_done:
+            moved |= self._take()
+        now = self._clock()
+        self._outputs.flush_in_time(now)
+        self._tell(now)
+        return moved
+
+    def _take(self) -> bool:
+        """One step of input, and the events behind it; whether there was any."""
+        began = self._clock()
+        if self._source is not None:
+            return self._read(self._source, began)
+        batches = self._inputs.take(self._pace.rows)
+        if batches:
+            self._step(batches, began)
+        if self._outputs.is_empty and (found := self._inputs.take_event()) is not None:
+            self._decided(self._conversation.event_came(*found, self._clock()))
+            self._pass_on()
+            return True
+        return bool(batches)
+
+    def _read(self, source: SourceReader, began: float) -> bool:
+        if not self._conversation.has_data:
+            return False
+        batch = source.poll(self._pace.rows)
+        if batch is not None and batch.num_rows:
+            self._step([batch], began)
+            return True
+        if not source.is_ended:
+            return False
+        self._decided(self._conversation.source_ended())
+        return True
+
+    def _step(self, batches: list[pa.RecordBatch], began: float) -> None:
+        """Push these through the chain into the outputs."""
+        rows = 0
+        for batch in _joined(batches):
+            rows += batch.num_rows
+            self._counts["rows_in"] += batch.num_rows
+            self._counts["bytes_in"] += batch.nbytes
+            self._counts["batches_in"] += 1
+            self._put(self._chain.push(batch))
+        self._pace.took(rows, self._clock() - began)
+
+    def _put(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._counts["rows_out"] += batch.num_rows
+            self._counts["bytes_out"] += batch.nbytes
+            self._counts["batches_out"] += 1
+        self._outputs.put(batches, self._clock())
+
+    def _decided(self, decisions: list[Decision]) -> None:
+        """What waits for no row is done at once, the rest is due."""
+        for decision in decisions:
+            if isinstance(decision, Commit):
+                self._chain.completed(decision.checkpoint)
+            elif not isinstance(decision, StopReading):
+                self._due.append(decision)
+
+    def _pass_on(self) -> bool:
+        """Carry out what is due, as far as no row is in front of it; whether there was any."""
+        moved = False
+        while self._due and self._outputs.is_empty and not self._is_done:
+            self._carry_out(self._due.popleft())
+            moved = True
+        return moved
+
+    def _carry_out(self, due: _Due) -> None:
+        if isinstance(due, EndOfData):
+            self._outputs.emit(due)
+            self._line.data_ended()
+        elif isinstance(due, CheckpointBarrier):
+            self._outputs.end_epoch(encode(due), EventKind.BLOCKING if due.blocks_sender else EventKind.IN_ORDER)
+        elif isinstance(due, Snapshot):
+            self._take_snapshot(due)
+        elif isinstance(due, Resume):
+            for channel in due.channels:
+                self._inputs.resume(channel)
+        elif isinstance(due, Abort):
+            self._line.decline(due.checkpoint, due.cause)
+            self._outputs.emit(TaskEvent(encode(CancelCheckpointMarker(due.checkpoint))))
+        elif isinstance(due, EndData):
+            self._end_data(due)
+        elif isinstance(due, Finish):
+            self._finish()
+
+    def _take_snapshot(self, decided: Snapshot) -> None:
+        began = self._clock()
+        barrier = decided.barrier
+        self._put(self._chain.end_epoch())
+        chunks: list[Chunk] = []
+        if self._source is not None:
+            position = self._source.snapshot()
+            chunks.append((SOURCE_STATE, lambda: position))
+        chunks += self._chain.snapshot(barrier.checkpoint)
+        self._due.appendleft(barrier)
+        self._counts["checkpoints"] += 1
+        figures = {"align_seconds": began - decided.aligned_since, "freeze_seconds": self._clock() - began}
+        if self._store is None:
+            self._line.decline(barrier.checkpoint, "this query has no checkpointLocation")
+        else:
+            self._store.store(TakenSnapshot(barrier.checkpoint, chunks, figures))
+
+    def _end_data(self, decided: EndData) -> None:
+        self._put(self._chain.end_input(stopped=decided.stopped))
+        self._due.appendleft(EndOfData(decided.stopped))
+
+    def _finish(self) -> None:
+        if self._store is None:
+            self._publish()
+        self._outputs.finish()
+        self._is_done = True
+
+    def _tell(self, now: float) -> None:
+        """Say how far the task is; without checkpoints also publish what sinks have, once a second."""
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            self._line.report(self.metrics())
+        if self._store is None and now - self._published >= PUBLISH_SECONDS:
+            self._published = now
+            self._publish()
+
+    def _publish(self) -> None:
+        self._publications += 1
+        self._chain.publish(self._publications)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch where Arrow can join them (not, for example, different dictionaries inside other types)."""
+    if len(batches) == 1:
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return batches

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one subtask of a streaming query: opens what its plan says, restores its state, and lets the loop run.
+
+Rules: outputs are set up before inputs, operators are opened ahead of the first row, and the source last. On any
+error all outputs are failed with it; in any case everything is closed, and the first error wins. The parts of a
+checkpoint are named `<uid of the vertex>.<subtask>`, their chunks `<uid of the operator>/<name>`, the source's
+`source/position`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from penstock.checkpoint.metadata import PartHandle
+from penstock.checkpoint.storage import PartStorage
+from penstock.shuffle import MetricGroup, OwnerContext, Settings
+from penstock.shuffle.errors import PlanError
+from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
+from penstock.stream.chain import StepContext
+from penstock.stream.conversation import Conversation
+from penstock.stream.inputs import StreamInputs
+from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
+from penstock.stream.outputs import StreamOutput, StreamOutputs
+from penstock.stream.sources import SourceReader, StreamSource
+from penstock.stream.steps import chain_of
+from penstock.stream.storing import SnapshotStore
+from penstock.task.endpoints import exchange_of, input_gate, result_partition
+from penstock.task.memory import TaskMemory, limited_memory
+from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
+
+EXACTLY_ONCE = "exactly_once"
+AT_LEAST_ONCE = "at_least_once"
+
+RestoredPart = tuple[str, PartHandle]
+"""A part's name, and where it lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTaskPlan:
+    """What a subtask of a streaming query needs beside its `SubtaskPlan`.
+
+    `location` is the checkpoints' URI, empty for a query without checkpoints: its tasks then end without a last one.
+    `epoch` is the one of the location's owner. `buffer_timeout` is in seconds: 0 shows rows at once, negative ones
+    when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
+    vertex's parallelism has changed the parts of all its subtasks. `uid` names the vertex in checkpoints and stays
+    the same across changed plans; empty: `v<id of the vertex>`. `is_finished`: the task had finished in that
+    checkpoint, and has no more rows to give.
+    """
+
+    location: str = ""
+    epoch: int = 0
+    consistency: str = EXACTLY_ONCE
+    buffer_timeout: float = 0.1
+    max_parallelism: int = 128
+    restored: tuple[RestoredPart, ...] = ()
+    uid: str = ""
+    is_finished: bool = False
+
+    def part_of(self, vertex: int, subtask: int) -> str:
+        """What a subtask's part of a checkpoint is called."""
+        return f"{self.uid or f'v{vertex}'}.{subtask}"
+
+
+def run_stream_subtask(
+    plan: SubtaskPlan,
+    environment_of: EnvironmentOf,
+    line: TaskLine,
+    settings: Settings,
+    streaming: StreamTaskPlan,
+) -> SubtaskReport:
+    """Run it until its data has ended and its last checkpoint is complete, or raise what went wrong first."""
+    task = _StreamTask(plan, line, streaming)
+    memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
+    try:
+        with limited_memory(memory):
+            task.open(environment_of)
+            task.run()
+    except BaseException as error:
+        task.fail(error)
+        raise
+    finally:
+        task.close()
+    return SubtaskReport(task.metrics(), {}, {})
+
+
+class _StreamTask:
+    """One run."""
+
+    def __init__(self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan) -> None:
+        self._plan = plan
+        self._line = line
+        self._streaming = streaming
+        self._attempt = plan.deployment.attempt
+        self._owner = OwnerContext(self._attempt, plan.place, MetricGroup("task"))
+        self._writers: list[StreamPartitionWriter] = []
+        self._gates: list[StreamInputGate] = []
+        self._chain = chain_of(plan.vertex)
+        self._source: SourceReader | None = None
+        self._store: SnapshotStore | None = None
+        self._outputs: StreamOutputs | None = None
+        self._loop: StreamLoop | None = None
+        self._failed = False
+
+    def open(self, environment_of: EnvironmentOf) -> None:
+        plan, streaming = self._plan, self._streaming
+        self._outputs = self._open_outputs(environment_of)
+        inputs = self._open_inputs(environment_of)
+        states = self._restored()
+        context = StepContext(self._attempt.subtask, plan.vertex.parallelism, streaming.max_parallelism, plan.place)
+        self._chain.open(context, states)
+        if not inputs.channels:
+            self._source = self._open_source([state[SOURCE_STATE] for state in states if SOURCE_STATE in state])
+        if streaming.location:
+            part = streaming.part_of(plan.vertex.id, self._attempt.subtask)
+            self._store = SnapshotStore(streaming.location, streaming.epoch, part, self._line)
+        conversation = Conversation(
+            inputs.channels,
+            exactly_once=streaming.consistency == EXACTLY_ONCE,
+            with_checkpoints=bool(streaming.location),
+        )
+        parts = TaskParts(self._line, inputs, self._outputs, self._chain, self._source, self._store)
+        self._loop = StreamLoop(parts, conversation, time.monotonic)
+
+    def run(self) -> None:
+        assert self._loop is not None  # noqa: S101 - opened before
+        self._loop.run()
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self._loop is None else self._loop.metrics()
+
+    def fail(self, cause: BaseException) -> None:
+        self._failed = True
+        if self._outputs is not None:
+            self._outputs.fail(cause)
+
+    def close(self) -> None:
+        """Close all, each in any case; an error here counts only where there was none before."""
+        first: Exception | None = None
+        closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
+        closing += [part.close for part in (self._source, self._store) if part is not None]
+        closing += [self._chain.close, *(writer.close for writer in self._writers)]
+        for close in closing:
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - the rest must be closed, then it is raised
+                first = first or error
+        if first is not None and not self._failed:
+            raise first
+
+    def _open_outputs(self, environment_of: EnvironmentOf) -> StreamOutputs:
+        plan = self._plan
+        outputs = []
+        for output in plan.deployment.outputs:
+            descriptor = result_partition(plan.graph, plan.vertex, output)
+            environment = _streaming(environment_of, descriptor.shuffle.service)
+            (writer,) = environment.create_stream_writers(self._owner, [descriptor])
+            self._writers.append(writer)
+            writer.setup()
+            partitioner = exchange_of(plan.graph, output.edge).build(output.subpartitions, self._attempt.subtask)
+            outputs.append(StreamOutput(writer, partitioner))
+        return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout)
+
+    def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:
+        graph = self._plan.graph
+        for deployed in self._plan.deployment.inputs:
+            environment = _streaming(environment_of, graph.edge(deployed.edge).service)
+            (gate,) = environment.create_stream_gates(self._owner, [input_gate(graph, deployed)])
+            self._gates.append(gate)
+            gate.setup()
+        return StreamInputs(self._gates)
+
+    def _open_source(self, positions: list[bytes]) -> SourceReader:
+        plan = self._plan
+        if self._streaming.is_finished:
+            return EndedReader()
+        if plan.vertex.source is None:
+            raise PlanError(f"{plan.place} has neither a source nor inputs: a DataFrame can't be streamed")
+        source = cast("StreamSource", plan.vertex.source)
+        return source.open(self._attempt.subtask, plan.vertex.parallelism, positions)
+
+    def _restored(self) -> list[dict[str, bytes]]:
+        if not self._streaming.restored:
+            return []
+        storage = PartStorage(self._streaming.location)
+        return [dict(storage.read(handle)) for _, handle in self._streaming.restored]
+
+
+class EndedReader:
+    """The source of a task that had given all its rows before."""
+
+    is_ended = True
+    wake_at = None
+
+    def poll(self, max_rows: int) -> None:
+        """Nothing."""
+
+    def snapshot(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def _streaming(environment_of: EnvironmentOf, service: str) -> StreamEnvironment:
+    environment = environment_of(service)
+    if not hasattr(environment, "create_stream_writers"):
+        raise PlanError(f"the shuffle service {service!r} can't stream: use one that can, such as 'local'")
+    return cast("StreamEnvironment", environment)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sink of a streaming query is: a factory that travels, and one writer with two phases for each subtask.
+
+What was written between two barriers is prepared at the second: safely stored under a name that readers skip, and the
+name goes into the checkpoint. It is published when that checkpoint is complete. So a reader sees the rows of complete
+checkpoints and no others, each once, whatever is killed in between:
+
+- An attempt that dies before its checkpoint is complete has published nothing of it.
+- One that dies behind that has written down what is to be published, and the next attempt publishes it: once more,
+  if need be, which must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.shuffle.errors import PlanError
+from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+
+_STATE = "sink"
+
+
+class SinkWriter(Protocol):
+    """One subtask's share of a sink. All calls are those of the task's thread."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+
+    def prepare(self, checkpoint: int) -> bytes:
+        """Store safely what was written; all that is prepared and not yet published, to be published later."""
+
+    def commit(self, checkpoint: int) -> None:
+        """Publish what was prepared for this checkpoint and for all before it; again is nothing new."""
+
+    def close(self) -> None:
+        """Give back what the writer holds; idempotent. What was not prepared may be dropped."""
+
+
+class StreamSink(Protocol):
+    """A sink before it is opened; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> SinkWriter:
+        """A subtask's writer, after it has published everything that `restored` names.
+
+        `restored` is empty, or holds what this subtask prepared, or what all did where their number changed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOperator:
+    """The last operator of a streaming query's last vertex."""
+
+    sink: StreamSink
+    uid: str = _STATE
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return self.sink.name
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raises PlanError: a batch job writes otherwise."""
+        raise PlanError(f"{self.name} is the sink of a streaming query: a batch job has writeParquet() and toDF()")
+
+    def step(self) -> SinkStep:
+        """The step of one subtask."""
+        return SinkStep(self.sink)
+
+
+class SinkStep(PlainStep):
+    """Writes all rows and gives none."""
+
+    def __init__(self, sink: StreamSink) -> None:
+        self._sink = sink
+        self._writer: SinkWriter | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._sink.name
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Open the writer, which publishes what was prepared."""
+        states = [state[_STATE] for state in restored]
+        self._writer = self._sink.open(context.subtask, context.parallelism, states)
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Write the rows."""
+        self._opened.write(batch)
+        return ()
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """Prepare what was written."""
+        prepared = self._opened.prepare(checkpoint)
+        return [(_STATE, lambda: prepared)]
+
+    def completed(self, checkpoint: int) -> None:
+        """Publish."""
+        self._opened.commit(checkpoint)
+
+    def publish(self, number: int) -> None:
+        """Both phases at once."""
+        self._opened.prepare(number)
+        self._opened.commit(number)
+
+    def close(self) -> None:
+        """Close the writer."""
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def _opened(self) -> SinkWriter:
+        assert self._writer is not None, f"{self.name} was not opened"  # noqa: S101 - a step is opened first
+        return self._writer

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators work in a streaming query, and the step that each becomes.
+
+| operator | in a streaming query |
+|---|---|
+| filter, select and its relatives, explode | as they are: batch by batch |
+| mapInArrow, mapInPandas | their function is called anew for each epoch |
+| those with a `step()` of their own (incremental agg, sinks, a user's) | as that says |
+| all others | refused by name: they need their whole input |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from penstock.graph import JobVertex, Operator
+from penstock.shuffle.errors import PlanError
+from penstock.stream.chain import Chain, PlainStep, Step
+from penstock.stream.iterators import IteratorStep
+from penstock.task.operators import MapInArrow, MapInPandas
+from penstock.task.verbs import Explode, Project, Where
+
+_BATCH_BY_BATCH = (Where, Project, Explode)
+_ITERATORS = (MapInArrow, MapInPandas)
+
+
+@runtime_checkable
+class StreamOperator(Protocol):
+    """An operator that knows its step. `uid` names its state in checkpoints; empty: its place in the chain does."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def uid(self) -> str:
+        """What its state is found by again, also where the plan around it has changed."""
+
+    def step(self) -> Step:
+        """The step of one subtask."""
+
+
+class BatchStep(PlainStep):
+    """An operator that turns each batch into others and holds nothing."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._operator.name
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """What the operator makes of it."""
+        return self._operator.apply(iter((batch,)))
+
+
+def check(operator: Operator) -> None:
+    """Raise PlanError, which names the operator, where it does not work in a streaming query."""
+    if not isinstance(operator, (*_BATCH_BY_BATCH, *_ITERATORS, StreamOperator)):
+        raise PlanError(
+            f"{operator.name} needs its whole input, and a stream has no end: use it in a batch query, "
+            "or make the rows with mapInArrow or an aggregation by key"
+        )
+
+
+def step_of(operator: Operator) -> Step:
+    """The step of one subtask; raises PlanError, which names the operator, where it does not work in a stream."""
+    check(operator)
+    if isinstance(operator, StreamOperator):
+        return operator.step()
+    return IteratorStep(operator) if isinstance(operator, _ITERATORS) else BatchStep(operator)
+
+
+def chain_of(vertex: JobVertex) -> Chain:
+    """All steps of a vertex; raises PlanError for what does not work in a stream."""
+    if vertex.combine is not None:
+        raise PlanError(f"{vertex.combine.name} needs one of its inputs whole, and a stream has no end")
+    steps = []
+    for place, operator in enumerate(vertex.operators):
+        identity = operator.uid if isinstance(operator, StreamOperator) else ""
+        steps.append((identity or f"op{place}", step_of(operator)))
+    return Chain(steps)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a subtask's inputs and outputs are made from: the graph's edges and what its deployment says about them."""
+
+from __future__ import annotations
+
+from penstock.graph import RESULT_EDGE, InputDeployment, JobGraph, JobVertex, OutputDeployment
+from penstock.record import PartitionerSpec
+from penstock.shuffle import ChannelDescriptor, InputGateDescriptor, PartitionDescriptor, ResultPartitionDescriptor
+from penstock.shuffle.errors import PlanError, SchemaError
+
+
+def exchange_of(graph: JobGraph, edge: int) -> PartitionerSpec:
+    """How an edge's rows find their consumer; raises PlanError where a task can't build it."""
+    if edge == RESULT_EDGE:
+        return PartitionerSpec("forward")
+    spec = graph.edge(edge).exchange
+    if not isinstance(spec, PartitionerSpec):
+        raise PlanError(f"edge {edge} has an exchange of type {type(spec).__name__}, a task builds a PartitionerSpec")
+    return spec
+
+
+def result_partition(graph: JobGraph, vertex: JobVertex, output: OutputDeployment) -> ResultPartitionDescriptor:
+    """What a subtask writes for one of its outputs; raises SchemaError where edge and vertex do not fit."""
+    identity = output.descriptor.partition
+    schema = vertex.schema
+    broadcast = False
+    if output.edge != RESULT_EDGE:
+        edge = graph.edge(output.edge)
+        broadcast = edge.is_broadcast
+        if edge.summary is not None:
+            schema = edge.schema
+        elif not edge.schema.equals(schema):
+            raise SchemaError(f"edge {edge.id} carries ({edge.schema}), {vertex.name} gives ({schema})")
+    partition = PartitionDescriptor(
+        identity.dataset, identity.index, output.descriptor.kind, output.subpartitions, broadcast
+    )
+    return ResultPartitionDescriptor(partition, output.descriptor, schema)
+
+
+def input_gate(graph: JobGraph, deployed: InputDeployment) -> InputGateDescriptor:
+    """What a subtask reads of one of its inputs."""
+    edge = graph.edge(deployed.edge)
+    channels = tuple(ChannelDescriptor(*channel) for channel in deployed.channels)
+    return InputGateDescriptor(edge.id, edge.schema, channels, deployed.await_confirmation)
