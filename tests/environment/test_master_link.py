@@ -57,7 +57,7 @@ class Owned:
 Test = Callable[[ScriptedMaster, Owned, MasterLink], Awaitable[None]]
 
 
-def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None) -> None:
+def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None, lease: float = DEADLINE) -> None:
     """Run a test with an environment that is attached to a scripted JobMaster."""
 
     async def run() -> None:
@@ -65,9 +65,9 @@ def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None
         await master.start()
         owned = Owned()
         supervisor = Supervisor(owned.stop)
-        link = MasterLink(master.address, Identity(NAME, SECRET), owned, supervisor)
+        link = MasterLink(master.address, Identity(NAME, SECRET), owned, supervisor, lease)
         try:
-            await link.start("tcp://h:1", DEADLINE)
+            await link.start("tcp://h:1")
             await test(master, owned, link)
         finally:
             await supervisor.close()

@@ -3,7 +3,8 @@
 
 The lease is a heartbeat every half second. When the JobMaster says `Shutdown`, when the stream of commands ends, or
 when no heartbeat got through for the lease's time, the environment ends: nothing of a dead application stays
-behind.
+behind. A driver that is killed ends the stream; one that pauses does not, and finds everything that was asked of it
+meanwhile, or is asked again.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from penstock.environment.outbox import Outbox
 from penstock.environment.supervision import Supervisor
 from penstock.link import control
 from penstock.link.commands import Command, Shutdown, read_instruction
+from penstock.link.leases import WakingClock
 from penstock.link.master import (
     ENVIRONMENT,
-    UNANSWERED,
+    RELAYED,
     AttachEnvironment,
-    AwaitProducers,
     Challenge,
     Heartbeat,
     Listen,
     MasterProof,
-    RegisterTask,
     Report,
 )
 from penstock.link.wire import Request, from_wire, to_wire
@@ -41,11 +41,22 @@ log = logging.getLogger("penstock.environment")
 A = TypeVar("A")
 
 _HEARTBEAT_SECONDS = 0.5
-_CALL_SECONDS = 10.0
+_CALLS = 6
+"""So many calls without an answer fit into the lease."""
 _AGAIN_SECONDS = 0.25
+_GONE_SECONDS = 10.0
+"""How long one looks for a JobMaster where nobody listens."""
 _OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0)]
-_LONG_CALLS = (RegisterTask, AwaitProducers, *UNANSWERED)
-"""Answered when the JobMaster can answer: their deadlines are the JobMaster's."""
+_OF_TASKS = tuple(RELAYED.values())
+"""Answered when the JobMaster can answer; one that is gone ends the environment, and with it the wait."""
+
+
+class NotAnsweredError(ControlError):
+    """The JobMaster did not answer a call. `is_gone`: nobody listens where it was."""
+
+    def __init__(self, text: str, *, is_gone: bool) -> None:
+        super().__init__(text)
+        self.is_gone = is_gone
 
 
 class Owned(Protocol):
@@ -77,9 +88,11 @@ class NoMaster:
 class MasterLink:
     """The line to one JobMaster."""
 
-    def __init__(self, master: str, identity: Identity, owned: Owned, supervisor: Supervisor) -> None:
+    def __init__(self, master: str, identity: Identity, owned: Owned, supervisor: Supervisor, lease: float) -> None:
         self.dismissed = False
         """Whether the JobMaster said that this is the end."""
+        self._lease = lease
+        self._call_seconds = lease / _CALLS
         self._master = master
         self._identity = identity
         self._owned = owned
@@ -90,37 +103,36 @@ class MasterLink:
         self._to_report = asyncio.Event()
         self._outbox.wake = self._to_report.set
 
-    async def start(self, address: str, lease: float) -> None:
+    async def start(self, address: str) -> None:
         """Prove, be proven to, attach, and begin to listen; tried until the lease's time has passed.
 
-        Raises ControlError or AuthenticationError.
+        Raises ControlError or AuthenticationError; soon, where nobody listens.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + lease
+        began = loop.time()
         while not self._session:
             try:
                 await self._attach(address)
-            except ControlError:
+            except NotAnsweredError as error:
                 self._session = ()
                 await self._channel.close()
-                if loop.time() > deadline:
+                if loop.time() - began > (min(_GONE_SECONDS, self._lease) if error.is_gone else self._lease):
                     raise
                 await asyncio.sleep(_AGAIN_SECONDS)
                 self._channel = grpc.aio.insecure_channel(self._master, options=_OPTIONS)
         self._supervisor.keep("line to the JobMaster", self._listen)
-        self._supervisor.keep("lease", lambda: self._beat(lease))
+        self._supervisor.keep("lease", self._beat)
         self._supervisor.keep("outbox", self._post)
 
     async def ask(self, request: Request[A]) -> A:
-        """Ask the JobMaster; raises what it raised, or ControlError."""
+        """Ask the JobMaster; raises what it raised, or NotAnsweredError."""
         stub = self._channel.unary_unary(f"/{control.SERVICE}/{request.METHOD}")
-        timeout = None if isinstance(request, _LONG_CALLS) else _CALL_SECONDS
+        timeout = None if isinstance(request, _OF_TASKS) else self._call_seconds
         try:
             data = await stub(control.pack(to_wire(request)), timeout=timeout, metadata=self._session)
         except grpc.aio.AioRpcError as error:
-            raise ControlError(
-                f"the JobMaster at {self._master} did not answer {request.METHOD}: {error.details()}"
-            ) from error
+            text = f"the JobMaster at {self._master} did not answer {request.METHOD}: {error.details()}"
+            raise NotAnsweredError(text, is_gone=error.code() is grpc.StatusCode.UNAVAILABLE) from error
         answer: A = from_wire(request.ANSWER, control.raise_for_error(control.unpack(data)))
         return answer
 
@@ -150,16 +162,16 @@ class MasterLink:
         except grpc.aio.AioRpcError as error:
             log.info("the line to the JobMaster broke: %s", error.details())
 
-    async def _beat(self, lease: float) -> None:
-        loop = asyncio.get_running_loop()
-        last = loop.time()
+    async def _beat(self) -> None:
+        clock = WakingClock(most=self._call_seconds + 2 * _HEARTBEAT_SECONDS)
+        last = clock.now()
         while True:
             try:
                 await self.ask(self._owned.heartbeat())
-                last = loop.time()
-            except ControlError as error:
-                if loop.time() - last > lease:
-                    log.info("no heartbeat got through for %s s: %s", lease, error)
+                last = clock.now()
+            except NotAnsweredError as error:
+                if clock.now() - last > self._lease:
+                    log.info("no heartbeat got through for %s s: %s", self._lease, error)
                     return
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
@@ -173,7 +185,7 @@ class MasterLink:
                 continue
             try:
                 await self.ask(report)
-            except ControlError as error:
+            except NotAnsweredError as error:
                 log.info("%s is sent again: %s", report, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue

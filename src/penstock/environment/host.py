@@ -76,7 +76,9 @@ class Host:
         self.remote = RemoteExchange(self.identity, self.partitions, self.memory, network, self.supervisor)
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
-            self.master = MasterLink(config.master, self.identity, self, self.supervisor)
+            self.master = MasterLink(
+                config.master, self.identity, self, self.supervisor, settings.environment.lease_timeout
+            )
         self._services = Services(
             PipelinedPartitions(name, self.registry, self.memory, network, self.consumable),
             self.hybrid,
@@ -107,7 +109,7 @@ class Host:
         """Serve other environments at this address, and attach to the JobMaster; raises ControlError."""
         self.address = await self.remote.listen(address)
         if isinstance(self.master, MasterLink):
-            await self.master.start(self.address, self.config.settings.environment.lease_timeout)
+            await self.master.start(self.address)
 
     def accept(self, connection: socket.socket) -> None:
         """A task has come; raises AuthenticationError where its process is another user's."""

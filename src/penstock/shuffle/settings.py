@@ -68,7 +68,7 @@ class EnvironmentSettings:
     scope: str = "host"
     directory: str = ""
     start_timeout: float = 30.0
-    lease_timeout: float = 10.0
+    lease_timeout: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

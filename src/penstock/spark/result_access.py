@@ -46,7 +46,6 @@ _LOST = (PartitionError, EnvironmentLostError, IncompleteDataError, Authenticati
 An environment that dies while a task attaches to it has closed the connection before it proved anything.
 """
 _LOSSES = 8
-_CALL_SECONDS = 30.0
 _NOT_AGAIN = "Spark keeps the plan of this DataFrame, so make it again with toDF()"
 _GIVEN = "Spark has been given some of its rows already, so it is not made again under way: run the action again"
 _TOO_OFTEN = "It was lost again and again"
@@ -115,7 +114,7 @@ class ResultAccess:
         planned, partition = self._planned, self._descriptor.partition
         request = ReadResult(planned.result, planned.index, partition, self._stage, lost, self._lent)
         try:
-            return attachment.ask(request, _CALL_SECONDS)
+            return attachment.ask(request)
         except PartitionError:
             self._is_final = True
             raise

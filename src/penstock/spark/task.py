@@ -53,7 +53,6 @@ _STATUS_SCHEMA = pa.schema(
 )
 LOST = "LOST"
 """How a task ends whose own environment is gone: the JobMaster knows."""
-_REPORT_SECONDS = 30.0
 _TEXT_LIMIT = 16 << 10
 _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
 """Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
@@ -216,7 +215,7 @@ def _run_deployed(
     unread = None if lost is None else PartitionId.from_wire(lost)
     attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}
     ended = TaskFinished(attempt, state, metrics, report.sizes, report.fingerprints, error, kind, unread)
-    attachment.ask(ended, _REPORT_SECONDS)
+    attachment.ask(ended)  # without a deadline: the driver may pause, and an environment that is gone ends the wait
     return state, error
 
 

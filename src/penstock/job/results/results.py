@@ -44,7 +44,7 @@ from penstock.shuffle import PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PartitionExpiredError, PartitionLostError, PenstockError
 
 _ROUND_SECONDS = 5.0
-"""How long a read task waits for one answer; an environment relays the question and waits twice as long."""
+"""How long a read task waits for one answer."""
 _PLAN_LIMIT = 8 << 20
 """What a control message to a task may carry of a plan."""
 

@@ -25,13 +25,15 @@ from penstock.shuffle.errors import ControlError
 
 A = TypeVar("A")
 
-CALL_SECONDS = 30.0
+CALL_SECONDS = 90.0
+"""Longer than a driver may pause."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A driver that pauses answers no pings; one that is killed closes the connection.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 90_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,9 @@ from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.environments import Environments
 from penstock.job.shell.shuffle_masters import ShuffleMasters
+from penstock.job.shell.timers import WakingTimer
 from penstock.link import commands
+from penstock.link.leases import WakingClock
 from penstock.link.master import Registered
 from penstock.link.wire import Done
 from penstock.shuffle import PartitionId, ShuffleMasterContext
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class _RunningJob:
     submission: Submission
     finished: asyncio.Future[FinishedJob]
-    timers: dict[Deadline, asyncio.TimerHandle] = field(default_factory=dict)
+    timers: dict[Deadline, WakingTimer] = field(default_factory=dict)
     """Those of the deadlines that are armed."""
 
 
@@ -46,6 +47,7 @@ class JobDriver:
 
     def __init__(self, core: MasterCore, launcher: Launcher, context: ShuffleMasterContext) -> None:
         self.calls = Calls()
+        self.clock = WakingClock()
         self.environments = Environments()
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self._core = core
@@ -80,7 +82,7 @@ class JobDriver:
         """
         if self._closed:
             return
-        for instruction in self._core.handle(event, time.monotonic()):
+        for instruction in self._core.handle(event, self.clock.now()):
             try:
                 self._actions[type(instruction)](instruction)
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for what it leads to
@@ -210,7 +212,7 @@ class JobDriver:
             timers.pop(instruction.deadline, None)
             self.handle(event)
 
-        timers[instruction.deadline] = self._loop.call_later(instruction.seconds, passed)
+        timers[instruction.deadline] = WakingTimer(self.clock, instruction.seconds, passed)
 
     def _withdraw_deadline(self, instruction: do.WithdrawDeadline) -> None:
         timer = self._jobs[instruction.job].timers.pop(instruction.deadline, None)

@@ -14,7 +14,6 @@ import itertools
 import logging
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.server import OPTIONS, JobMasterService
 from penstock.job.shell.sessions import Sessions
 from penstock.link.commands import Shutdown
+from penstock.link.leases import TICK_SECONDS
 from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError
 
@@ -41,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
+_ANSWER_WAITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +187,7 @@ class JobMaster:
             work.close()
             raise ControlError("the JobMaster is closed: its SparkSession was stopped")
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSE_SECONDS)
-        except TimeoutError as error:
-            raise ControlError(
-                f"the JobMaster did not answer within {_CLOSE_SECONDS:g} s: the driver is too busy"
-            ) from error
+            return _result(asyncio.run_coroutine_threadsafe(work, self._loop))
         except (RuntimeError, concurrent.futures.CancelledError) as error:
             work.close()
             raise self._gone() from error
@@ -274,8 +271,8 @@ class JobMaster:
     async def _watch_leases(self) -> None:
         lease = self.settings.environment.lease_timeout
         while True:
-            await asyncio.sleep(lease / 4)
-            for environment in self._driver.environments.silent_since(time.monotonic() - lease):
+            await asyncio.sleep(min(TICK_SECONDS, lease / 4))
+            for environment in self._driver.environments.silent_since(self._driver.clock.now() - lease):
                 self._driver.lose_environment(environment.name, f"no heartbeat for {lease:g} s")
 
     def _lose_partition(self, partition: PartitionId, cause: str) -> None:
@@ -316,6 +313,16 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
             await asyncio.to_thread(work)
         except Exception:  # noqa: BLE001 - it is somebody else's work, and comes again
             _LOG.exception("what the JobMaster does every %g s failed; it is tried again", seconds)
+
+
+def _result(future: concurrent.futures.Future[_T]) -> _T:
+    """The result; ControlError where the loop does not answer. A wait that the process overslept counts as one."""
+    for _ in range(_ANSWER_WAITS):
+        with contextlib.suppress(TimeoutError):
+            return future.result(TICK_SECONDS)
+    raise ControlError(
+        f"the JobMaster did not answer within {_ANSWER_WAITS * TICK_SECONDS:g} s: the driver is too busy"
+    )
 
 
 def _bracketed(host: str) -> str:

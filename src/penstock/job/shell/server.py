@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -110,7 +109,7 @@ class JobMasterService:
 
     async def _attach_environment(self, session: Session, request: ask.AttachEnvironment) -> Done:
         environment = AttachedEnvironment(
-            session.identity, request.address, request.host, request.pid, time.monotonic()
+            session.identity, request.address, request.host, request.pid, self._driver.clock.now()
         )
         if self._driver.environments.attach(environment):
             self._driver.lose_environment(session.identity, "it attached a second time")
@@ -136,7 +135,7 @@ class JobMasterService:
 
     async def _heartbeat(self, session: Session, request: ask.Heartbeat) -> Done:
         environment = self._driver.environments.get(session.identity)
-        environment.last_heard = time.monotonic()
+        environment.last_heard = self._driver.clock.now()
         environment.statistics = request.statistics
         for attempt, metrics in request.tasks:
             self._driver.environments.report(attempt, metrics)

@@ -35,7 +35,8 @@ ALLOWED = {
 """What each role may call."""
 
 _CHALLENGES = 4096
-_CHALLENGE_SECONDS = 10.0
+_CHALLENGE_SECONDS = 120.0
+"""Longer than a driver may pause between the two steps."""
 _SESSIONS = 65_536
 
 
