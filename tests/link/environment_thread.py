@@ -53,7 +53,7 @@ class EnvironmentThread:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.run(lambda: self.host.accept(theirs))
         handshake = Handshake(Role.CLIENT, self._secret, "test", "the environment's thread")
-        return Attachment(ours, *enter(ours, handshake, DEADLINE), self._folder)
+        return Attachment(ours, *enter(ours, handshake, DEADLINE), Rendezvous(self._folder), DEADLINE)
 
     def close(self) -> None:
         """End it; what it held is given back."""

@@ -20,6 +20,7 @@ from penstock.environment.results import ResultFiles
 from penstock.link import calls
 from penstock.link.frames import FrameType, channel_frame, frame, segments_frame, slices_frame
 from penstock.link.master import AwaitProducers
+from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done, Request
 from penstock.partition.registry import PartitionRegistry
@@ -208,7 +209,7 @@ def test_frames_for_a_closed_port_are_dropped() -> None:
 
 def _attachment(connection: socket.socket, memory: SegmentMemory) -> Attachment:
     welcome = Welcome("env", "", memory.count, memory.segment_size)
-    return Attachment(connection, welcome, os.dup(memory.fd), Path("/nowhere"))
+    return Attachment(connection, welcome, os.dup(memory.fd), Rendezvous(Path("/nowhere")), DEADLINE)
 
 
 def test_a_fault_in_one_of_three_gates_ends_that_session_alone(

@@ -24,6 +24,7 @@ import msgpack
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.environment.remote import address_towards
+from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
@@ -31,7 +32,6 @@ from penstock.shuffle.errors import PenstockError
 log = logging.getLogger("penstock.environment")
 
 _BACKLOG = 512
-_IDLE_LOOK_SECONDS = 0.2
 _SWEEPS = 10
 _SWEEP_SECONDS = 0.1
 
@@ -62,7 +62,8 @@ def main() -> None:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
         sys.exit(1)
     finally:
-        config.place.remove()
+        if config.place.is_locked_by(lock):  # else another environment has taken this one's place
+            config.place.remove()
         if not dismissed:
             _sweep_after_driver()
 
@@ -90,18 +91,20 @@ async def _serve(config: HostConfig, null: int) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, host.stop, f"signal {number.name}")
     listener = _listen(host)
+    pulse = Pulse(config.place.pulse)
     try:
         await host.start(address_towards(config.master))
         with contextlib.suppress(BrokenPipeError):  # who started it is gone; others may attach
             os.write(1, b"+")
         os.dup2(null, 1)
         loop.add_reader(listener.fileno(), _accept, host, listener)
-        host.supervisor.keep("watch", lambda: _watch(host))
+        host.supervisor.keep("watch", lambda: _watch(host, pulse))
         await host.stopping.wait()
     finally:
         loop.remove_reader(listener.fileno())
         listener.close()
         await host.close()
+        pulse.close()
     return host.master.dismissed
 
 
@@ -129,12 +132,13 @@ def _accept(host: Host, listener: socket.socket) -> None:
             connection.close()
 
 
-async def _watch(host: Host) -> None:
-    """Expire readers that wait too long, look after writers that wait, end an environment nobody owns or uses."""
+async def _watch(host: Host, pulse: Pulse) -> None:
+    """Beat, expire readers that wait too long, look after writers that wait, end an environment nobody uses."""
     loop, lease = asyncio.get_running_loop(), host.config.settings.environment.lease_timeout
     idle_since = loop.time()
     while True:
-        await asyncio.sleep(_IDLE_LOOK_SECONDS)
+        await asyncio.sleep(BEAT_SECONDS)
+        pulse.beat()
         host.partitions.expire_waiting()
         host.arbiter.stepped()
         if host.is_owned or not host.is_idle:

@@ -9,13 +9,17 @@ can take it later knows that the folder belongs to the dead and may be swept.
 Large files may lie elsewhere: a folder of the application in each of several directories. The rendezvous folder
 notes each of them *before* it is made, and whoever sweeps the rendezvous folder removes them first. A noted folder
 must have the name that this rendezvous gives it, be ours and be no link; whatever else the note says is left alone.
+
+The lock says that a process is there, its pulse that it runs (`pulse`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -48,6 +52,11 @@ class Rendezvous:
     def log(self) -> Path:
         """What the environment process writes to its standard error."""
         return self.folder / "log"
+
+    @property
+    def pulse(self) -> Path:
+        """Where the environment says that it runs."""
+        return self.folder / "pulse"
 
     @property
     def results(self) -> Path:
@@ -83,6 +92,28 @@ class Rendezvous:
             if _is_same_file(fd, self.lock):
                 return fd
             os.close(fd)
+
+    def is_locked_by(self, fd: int) -> bool:
+        """Whether this descriptor's lock is that of the folder, which may be another environment's by now."""
+        return _is_same_file(fd, self.lock)
+
+    def set_aside(self, lock: os.stat_result) -> None:
+        """Leave the folder to a process that holds this lock and can't be ended, so that another one gets its name.
+
+        Of several that try, the first does it. What lies in other directories is noted for the new environment, which
+        removes it at its end.
+        """
+        base = os.open(self.folder.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(base, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(lock, self.lock.stat()):
+                    aside = self.folder.with_name(f"{self.folder.name}.{secrets.token_hex(4)}")
+                    self.folder.rename(aside)
+                    self.make()
+                    shutil.copyfile(aside / self.notes.name, self.notes)
+        finally:
+            os.close(base)
 
     def make_folder_in(self, directory: Path) -> Path:
         """This application's folder in another directory, noted and made; raises SettingError or OSError."""

@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from penstock.link.commands import TaskAction, read_instruction
@@ -37,11 +36,13 @@ from penstock.link.frames import (
 )
 from penstock.link.handshake import Handshake, Role
 from penstock.link.numbers import Numbered
+from penstock.link.pulse import LOOK_SECONDS, PulseWatch
+from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, Request, from_wire, to_wire
 from penstock.services.local.arrivals import Arrivals
 from penstock.services.local.kept_memory import kept_memory
-from penstock.services.local.launch import EnvironmentLaunch, connect_or_start
+from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
 from penstock.shuffle.errors import (
     ControlError,
     EnvironmentLostError,
@@ -50,6 +51,7 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.shuffle.ids import AttemptId
+from penstock.shuffle.settings import Settings
 
 A = TypeVar("A")
 
@@ -57,7 +59,7 @@ _LOOK_SECONDS = 0.02
 """How often `check_cancelled` looks at the socket: often enough to stop at once, rare enough to cost nothing."""
 _REPORT_SECONDS = 0.5
 _HAND_IN_SECONDS = 10.0
-_PATIENCE_SECONDS = 30.0
+_TIMEVAL = struct.Struct("@ll")
 
 
 class Port(Protocol):
@@ -82,12 +84,17 @@ class Port(Protocol):
 class Attachment:
     """One task's attachment; made by `attach`."""
 
-    def __init__(self, connection: socket.socket, welcome: Welcome, memory_fd: int, folder: Path) -> None:
+    def __init__(
+        self, connection: socket.socket, welcome: Welcome, memory_fd: int, place: Rendezvous, lease: float
+    ) -> None:
         self.environment = welcome.environment
         self.address = welcome.address
-        self.rendezvous = str(folder)
+        self.rendezvous = str(place.folder)
         self.memory = kept_memory.take(welcome, memory_fd)
+        self._place = place
+        self._pulse = PulseWatch(place.pulse, lease)
         self._socket = connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(LOOK_SECONDS), 0))
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)
         self._reader = FrameReader()
@@ -138,7 +145,9 @@ class Attachment:
         """Send whole frames; raises EnvironmentLostError when the environment is gone."""
         try:
             with self._sending:
-                self._socket.sendall(data)
+                left = memoryview(data)[self._send(data) :]
+                while len(left):
+                    left = left[self._send(left) :]
         except OSError as error:
             self._broken = self._lost(error)
             raise self._broken from error
@@ -237,6 +246,7 @@ class Attachment:
             self._receiving = False
             self._changed.notify_all()
         if count is None:
+            self._look_after_environment()
             return
         if count == 0:
             self._broken = self._lost(None)
@@ -249,10 +259,25 @@ class Attachment:
             self._broken = ProtocolError(f"the environment {self.environment} broke the protocol: {error}")
             self._broken.__cause__ = error
 
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:  # it has waited for LOOK_SECONDS
+            self._look_after_environment()
+            if self._broken is not None:
+                raise TimeoutError("it does not run") from None
+            return 0
+
+    def _look_after_environment(self) -> None:
+        """An environment that does not run any more is ended: nobody would ever hear of it again."""
+        if self._broken is None and self._pulse.has_stopped():
+            self._broken = self._lost(TimeoutError(f"it has not run for {self._pulse.lease:g} s"))
+            replace_environment(self._place, self._socket)
+
     def _receive_into(self, target: memoryview, timeout: float | None) -> int | None:
         try:
             if timeout is None or timeout > 0:
-                self._poller.poll(None if timeout is None else timeout * 1000)
+                self._poller.poll(1000 * (LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS)))
             return self._socket.recv_into(target, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
@@ -340,15 +365,22 @@ def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attac
 
     Raises EnvironmentLostError or AuthenticationError.
     """
-    connection = connect_or_start(launch)
-    try:
-        place = launch.place()
-        identity = f"pid {os.getpid()} attempt {attempt if attempt is not None else 'none'}"[:120]
-        handshake = Handshake(Role.CLIENT, launch.secret, identity, str(place.socket))
-        return Attachment(connection, *enter(connection, handshake, _PATIENCE_SECONDS), place.folder)
-    except BaseException:
-        connection.close()
-        raise
+    place, lease = launch.place(), Settings.from_conf(launch.settings).environment.lease_timeout
+    identity = f"pid {os.getpid()} attempt {attempt if attempt is not None else 'none'}"[:120]
+    while True:
+        connection = connect_or_start(launch)
+        pulse = PulseWatch(place.pulse, lease)
+        patience = max(LOOK_SECONDS, lease - pulse.age)
+        try:
+            handshake = Handshake(Role.CLIENT, launch.secret, identity, str(place.socket))
+            return Attachment(connection, *enter(connection, handshake, patience), place, lease)
+        except EnvironmentLostError:
+            connection.close()
+            if pulse.age < lease:
+                raise  # else it is replaced
+        except BaseException:
+            connection.close()
+            raise
 
 
 _open_attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()

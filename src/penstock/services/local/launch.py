@@ -5,10 +5,14 @@ The first task that finds nobody takes the rendezvous lock, starts the process w
 for its word that it listens; the others wait for the socket. The process detaches itself (new session, orphaned
 on purpose), so that neither a task's end nor Spark's killing of a worker's process group takes it along. The
 secret goes through a pipe, never through arguments or the environment block.
+
+An environment whose pulse has stood for the lease's time is killed by the task that finds it so, and another one
+takes its place. One that can't be killed, because it waits for a dead disk, keeps its folder under another name.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -18,11 +22,15 @@ from dataclasses import dataclass
 
 import msgpack
 
+from penstock.link.pulse import BEAT_SECONDS, PulseWatch, end_peer
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
 from penstock.shuffle.errors import EnvironmentLostError
 from penstock.shuffle.settings import Settings
 
+log = logging.getLogger("penstock.task")
+
 _RETRY_SECONDS = 0.005
+_REVIVAL_SECONDS = 4 * BEAT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,17 @@ def connect_or_start(launch: EnvironmentLaunch) -> socket.socket:
     """A connected Unix socket, not yet authenticated; raises EnvironmentLostError with the log's last lines."""
     place = launch.place()
     place.make()
-    limit = Settings.from_conf(launch.settings).environment.start_timeout
+    settings = Settings.from_conf(launch.settings).environment
+    limit = settings.start_timeout
     deadline = time.monotonic() + limit
     while True:
         connection = _connect(place)
         if connection is not None:
-            return connection
+            if not _has_stopped(place, settings.lease_timeout):
+                return connection
+            replace_environment(place, connection)
+            connection.close()
+            continue
         lock = place.take_lock()
         if lock is not None:
             try:
@@ -74,11 +87,35 @@ def connect_or_start(launch: EnvironmentLaunch) -> socket.socket:
             time.sleep(_RETRY_SECONDS)
 
 
+def replace_environment(place: Rendezvous, connection: socket.socket) -> None:
+    """End the environment that listens at the other end, for good: its pulse stands."""
+    log.warning(
+        "the environment process of this host has not run for the time of its lease"
+        " (spark.penstock.environment.leaseTimeout): it is killed, and another one takes its place"
+    )
+    try:
+        lock = place.lock.stat()
+    except FileNotFoundError:
+        return  # somebody else was faster
+    if not end_peer(connection):
+        place.set_aside(lock)
+
+
+def _has_stopped(place: Rendezvous, lease: float) -> bool:
+    """Whether its pulse stands; one that comes back with its host, after a pause of both, has a moment to beat."""
+    if PulseWatch(place.pulse, lease).age <= lease:
+        return False
+    time.sleep(_REVIVAL_SECONDS)
+    return PulseWatch(place.pulse, lease).age > lease
+
+
 def _connect(place: Rendezvous) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        connection.setblocking(False)  # where too many wait already, one more would wait without end
         connection.connect(str(place.socket))
-    except (FileNotFoundError, ConnectionRefusedError):
+        connection.setblocking(True)
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         connection.close()
         return None
     except BaseException:
