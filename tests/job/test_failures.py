@@ -333,3 +333,30 @@ def test_a_task_that_does_not_stop_does_not_keep_the_job() -> None:
     assert cluster.core.progress("j1", lambda _: {}).state is JobState.CONFIRMING  # type: ignore[union-attr]
     cluster.deadline(DeadlineKind.DRAIN)
     assert cluster.ended["j1"].error is None
+
+
+# --- whose fault
+
+
+@pytest.mark.parametrize("kind", ["StorageError", "InsufficientBuffersError", "InfrastructureError", "ProtocolError"])
+def test_what_a_host_lacks_is_no_fault_of_the_user(kind: str) -> None:
+    """It is tried again as often as any loss, and then fails the job with its cause."""
+    cluster = Cluster(4)
+    cluster.pace = 2.0
+    cluster.submit(chain(2), restart=RestartSettings("fixed", 2))
+    for _ in range(2):
+        cluster.fail(0, 0, kind)
+        assert cluster.restarted() == [(0, 0)]
+    cluster.fail(0, 0, kind)
+    assert "2 of 2 restarts used" in str(cluster.ended["j1"].error)
+
+
+def test_what_a_host_lacks_is_looked_for_on_another() -> None:
+    """The region runs again, and what failed is given to a worker of another environment."""
+    cluster = Cluster(4, ["a", "b"])
+    cluster.submit(word_count(PIPELINED))
+    before = cluster.task(*M0).environment
+    cluster.fail(*M0, "StorageError")
+    assert cluster.task(*M0).environment != before
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None

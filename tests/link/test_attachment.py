@@ -124,6 +124,27 @@ def test_calls_take_no_ports(here: EnvironmentThread) -> None:
     attachment.close()
 
 
+def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer says that it was the disk; the partitions that come next go to the other directory."""
+    disks = [tmp_path / name for name in ("one", "two")]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", ",".join(map(str, disks)))
+    with environment(tmp_path) as here:
+        attachment = here.attach()
+
+        def disk_of(number: int) -> str:
+            owner, partition = AttemptId("job", 0, number, 1), PartitionId("job-e0", number, 1)
+            opened = attachment.ask(calls.OpenFiles(owner, partition, 1, "hash", 0), DEADLINE)
+            return Path(opened.paths[0]).relative_to(tmp_path).parts[0]
+
+        assert {disk_of(0), disk_of(1)} == {"one", "two"}
+        full = disk_of(2)
+        attachment.ask(calls.FailFiles(PartitionId("job-e0", 2, 1), "full", is_storage=True), DEADLINE)
+        (left,) = {"one", "two"} - {full}
+        # The loop hands the word to a thread before it takes the next question.
+        assert [disk_of(number) for number in range(3, 7)][1:] == [left] * 3
+        attachment.close()
+
+
 def test_an_error_is_raised_as_what_it_was(here: EnvironmentThread) -> None:
     """What the environment answers with, and what it has nobody to ask for."""
     attachment = here.attach()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.partition import Directories, DirectorySpace
-from penstock.partition.directories import choose, look
+from penstock.partition.directories import LEFT_OUT_SECONDS, choose, look
 from penstock.shuffle.errors import PenstockError
 
 
@@ -101,3 +101,21 @@ def test_real_directories(tmp_path: Path) -> None:
     assert look(tmp_path).free > 0
     with pytest.raises(PenstockError, match="bytes are free"):
         Directories([tmp_path], reserve=1 << 62).choose()
+
+
+def test_a_directory_in_which_a_write_failed_is_left_out_for_a_while(tmp_path: Path) -> None:
+    """Although it looks well; unless there is no other. After five minutes it gets another chance."""
+    paths = [tmp_path / name for name in ("a", "b")]
+    for path in paths:
+        path.mkdir()
+    now = [0.0]
+    directories = Directories(paths, clock=lambda: now[0])
+    assert directories.note_failure(paths[0])
+    assert not directories.note_failure(paths[0]), "it is said once"
+    assert not directories.note_failure(tmp_path), "it is none of these"
+    assert {directories.choose() for _ in range(4)} == {paths[1]}
+    directories.note_failure(paths[1])
+    assert {directories.choose() for _ in range(4)} == set(paths), "better one that has failed than none"
+    now[0] += LEFT_OUT_SECONDS + 1
+    directories.note_failure(paths[1])
+    assert {directories.choose() for _ in range(4)} == {paths[0]}

@@ -157,7 +157,10 @@ class TaskCalls:
         return Done()
 
     def _fail_writer(self, request: ask.FailWriter) -> Answer:
-        self._task.writers.pop(request.port).fail(request.cause)
+        writer = self._task.writers.pop(request.port)
+        if request.is_storage and isinstance(writer, HybridPort):
+            writer.note_storage_failure()
+        writer.fail(request.cause)
         return Done()
 
     def _open_gate(self, request: ask.OpenGate) -> Answer:
@@ -188,7 +191,7 @@ class TaskCalls:
 
     def _fail_result(self, request: ask.FailFiles) -> Answer:
         self._task.results.discard(request.partition)
-        self._services.results.fail(request.partition, request.cause)
+        self._services.results.fail(request.partition, request.cause, is_storage=request.is_storage)
         return Done()
 
     def _missing_file(self, request: ask.ReportMissingFile) -> Answer:

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from penstock.link.rendezvous import Rendezvous
-from penstock.partition.directories import Directories
+from penstock.partition.directories import LEFT_OUT_SECONDS, Directories
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import PenstockError, ProtocolError, SettingError
+from penstock.shuffle.errors import ProtocolError, SettingError, StorageError
 from penstock.shuffle.settings import BlockingSettings
 
 log = logging.getLogger("penstock.environment")
@@ -40,7 +40,7 @@ class Folders:
     def make(self, partition: PartitionId) -> Path:
         """A new, empty folder for a partition.
 
-        Raises PenstockError where no directory can be used, ProtocolError where the partition has a folder already.
+        Raises StorageError where no directory can be used, ProtocolError where the partition has a folder already.
         """
         with self._lock:
             if self._directories is None:
@@ -52,8 +52,15 @@ class Folders:
         except FileExistsError as error:
             raise ProtocolError(f"partition {partition} is being written already: {folder} exists") from error
         except OSError as error:
-            raise PenstockError(f"cannot make the folder of partition {partition}: {error}") from error
+            self.note_failure(folder)
+            raise StorageError(f"cannot make the folder of partition {partition}: {error}") from error
         return folder
+
+    def note_failure(self, folder: Path) -> None:
+        """Something could not be written to this partition's folder: its directory is left out for a while."""
+        with self._lock:
+            if self._directories is not None and self._directories.note_failure(folder.parent):
+                log.warning("a write to %s failed: it is left out for %g s", folder.parent, LEFT_OUT_SECONDS)
 
     def _make_all(self) -> list[Path]:
         wanted = self._settings.directories or os.environ.get("SPARK_LOCAL_DIRS", "")
@@ -69,7 +76,7 @@ class Folders:
                 log.warning("%s can't be used for partitions: %s", directory, error)
                 problems.append(f"{directory}: {error}")
         if not made:
-            raise PenstockError(
+            raise StorageError(
                 f"no directory can be used for partitions ({'; '.join(problems)}): set"
                 " spark.penstock.blocking.directories to others"
             )

@@ -35,7 +35,7 @@ from penstock.partition.hybrid_partition import HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.tiers import DATA, NAMES, OWN, DiskTier
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.sums import sum_of
 
 SETTLE_SECONDS = 1.0
@@ -198,6 +198,8 @@ class HybridResult(Endings):
         if self.state.is_end:
             return
         told = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
+        if isinstance(error, StorageError):
+            self.note_storage_failure()
         port, registry = self.port, self._partitions.registry
         if self.core.is_finished:
             registry.lose([self.partition_id], str(told))
@@ -205,6 +207,12 @@ class HybridResult(Endings):
             registry.fail(self.partition_id, str(told))
         if port is not None:
             port.tell(told)
+
+    def note_storage_failure(self) -> None:
+        """Its folder took no more: the next partitions go elsewhere."""
+        folder = self._folder.made
+        if folder is not None:
+            self._storage.run(lambda: self._storage.folders.note_failure(folder), lambda *_: None)
 
     # What the partition tells its environment, and asks of it.
 

@@ -173,6 +173,10 @@ class HybridPort:
         self._result.fail(cause)
         self._close()
 
+    def note_storage_failure(self) -> None:
+        """Its own file took no more."""
+        self._result.note_storage_failure()
+
     def tell(self, error: PenstockError) -> None:
         """The partition can't go on: tell the task."""
         if self._is_open:

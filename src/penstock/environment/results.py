@@ -82,8 +82,10 @@ class ResultFiles:
         """The files are complete."""
         self._get(partition).finish(ends)
 
-    def fail(self, partition: PartitionId, cause: str) -> None:
-        """The producer gave up."""
+    def fail(self, partition: PartitionId, cause: str, *, is_storage: bool = False) -> None:
+        """The producer gave up; `is_storage`: because its files took no more."""
+        if is_storage:
+            self._loop.run_in_executor(None, self._folders.note_failure, self._get(partition).files.folder)
         self._registry.fail(partition, cause)
 
     def missing(self, partition: PartitionId, cause: str) -> PenstockError:

@@ -51,13 +51,14 @@ class FinishWriter(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FailWriter(Request[Done]):
-    """The producer gives the partition up; the port is closed."""
+    """The producer gives the partition up; the port is closed. `is_storage`: its file took no more."""
 
     METHOD = "local.fail_writer"
     ANSWER = Done
 
     port: int
     cause: str
+    is_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,14 @@ class FinishFiles(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FailFiles(Request[Done]):
-    """The producer gives a blocking partition up."""
+    """The producer gives a blocking partition up. `is_storage`: its files took no more."""
 
     METHOD = "local.fail_files"
     ANSWER = Done
 
     partition: PartitionId
     cause: str
+    is_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,15 @@ again while it writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import StorageError
+
+LEFT_OUT_SECONDS = 300.0
+"""A disk that was full may have room again, one that was broken may have been mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,14 @@ class DirectorySpace:
 
 
 def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
-    """The position of the directory whose turn it is; PenstockError naming all of them where none will do.
+    """The position of the directory whose turn it is; StorageError naming all of them where none will do.
 
     `turn` is where the search begins, so the position behind the last answer spreads partitions over all.
     """
     fit = {at: space.free - reserve for at, space in enumerate(spaces) if not space.problem and space.free > reserve}
     if not fit:
         told = "; ".join(f"{space.path}: {space.problem or f'{space.free} bytes are free'}" for space in spaces)
-        raise PenstockError(
+        raise StorageError(
             f"no directory can take a partition with {reserve} bytes kept free ({told or 'there is none'}). Free "
             f"space, or set spark.penstock.blocking.directories to others or spark.penstock.blocking.reserve lower."
         )
@@ -58,20 +62,42 @@ def look(path: Path) -> DirectorySpace:
 
 
 class Directories:
-    """The directories of one host's blocking partitions. For one thread."""
+    """The directories of one host's blocking partitions. For one thread.
 
-    __slots__ = ("_turn", "paths", "reserve")
+    One in which a write failed is left out for LEFT_OUT_SECONDS, as long as there is another.
+    """
 
-    def __init__(self, paths: Sequence[Path], reserve: int = 0) -> None:
+    __slots__ = ("_clock", "_failed", "_turn", "paths", "reserve")
+
+    def __init__(self, paths: Sequence[Path], reserve: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.paths = tuple(paths)
         self.reserve = reserve
+        self._clock = clock
         self._turn = 0
+        self._failed: dict[Path, float] = {}
 
     def choose(self) -> Path:
-        """The directory of the next partition; PenstockError naming all of them where none will do."""
-        chosen = choose([look(path) for path in self.paths], self.reserve, self._turn)
+        """The directory of the next partition; StorageError naming all of them where none will do."""
+        spaces = [look(path) for path in self.paths]
+        try:
+            chosen = choose([self._judged(space) for space in spaces], self.reserve, self._turn)
+        except StorageError:
+            chosen = choose(spaces, self.reserve, self._turn)  # better one that has failed than none
         self._turn = (chosen + 1) % len(self.paths)
         return self.paths[chosen]
+
+    def note_failure(self, path: Path) -> bool:
+        """A write there failed; whether it is one of these, and was not left out already."""
+        was_out = bool(self._judged(DirectorySpace(path)).problem)
+        if path in self.paths:
+            self._failed[path] = self._clock()
+        return path in self.paths and not was_out
+
+    def _judged(self, space: DirectorySpace) -> DirectorySpace:
+        failed = self._failed.get(space.path)
+        if failed is None or self._clock() - failed > LEFT_OUT_SECONDS:
+            return space
+        return replace(space, problem=space.problem or "a write there has failed")
 
     def spaces(self) -> list[DirectorySpace]:
         """How each of them is, for whoever reports it."""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.ids import PartitionId
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -111,7 +111,7 @@ class FileOutput:
         free = system.f_bavail * system.f_frsize
         if free - size < self._reserve:
             self.abort()
-            raise PenstockError(
+            raise StorageError(
                 f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {free} bytes are "
                 f"free in {self.path.parent}, {size} more are needed and {self._reserve} stay free "
                 f"(spark.penstock.blocking.reserve). Free space there, or set spark.penstock.blocking.directories "
@@ -157,7 +157,7 @@ class FileOutput:
                 'partition opens one for each subpartition: use mode="blocking", fewer of them, or a higher ulimit -n'
             )
         what = "the disk is full" if error.errno in FULL else str(error)
-        return PenstockError(
+        return StorageError(
             f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {what}. "
             f"Free space in {self.path.parent} or set spark.penstock.blocking.directories to directories with more."
         )

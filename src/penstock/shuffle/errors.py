@@ -18,6 +18,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     │   └── IllegalTransitionError  an event that has no place in an object's state
     ├── AuthenticationError     a peer could not prove the application's secret
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
+    ├── StorageError            what is to be kept can't be written: a disk is full or broken
     ├── InsufficientBuffersError  the network memory cannot give the guaranteed minimum
     ├── EnvironmentLostError    the environment process or the connection to it is gone
     ├── ControlError            the JobMaster could not be reached or did not answer in time
@@ -100,6 +101,10 @@ class AuthenticationError(PenstockError):
 
 class StaleError(PenstockError):
     """The message belongs to an attempt or master that is no longer current."""
+
+
+class StorageError(PenstockError):
+    """A directory takes no more: its disk is full or broken, or there is none that takes a partition."""
 
 
 class InsufficientBuffersError(PenstockError):

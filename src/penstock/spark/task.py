@@ -210,7 +210,9 @@ def _run_deployed(
             raise  # it is this host's own
         state, error, kind = "FAILED", str(failure), type(failure).__name__
     except Exception as failure:  # noqa: BLE001 - user code may raise anything; the JobMaster gets its text
-        state, error, kind = "FAILED", error_text(failure), type(failure).__name__
+        from penstock.task.failure import error_type
+
+        state, error, kind = "FAILED", error_text(failure), error_type(failure)
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
     unread = None if lost is None else PartitionId.from_wire(lost)
     attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}

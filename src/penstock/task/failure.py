@@ -7,6 +7,8 @@ frames of Penstock wherever frames of the user's code remain.
 
 from __future__ import annotations
 
+import errno
+import sysconfig
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,22 @@ import pyarrow as pa
 from penstock.graph import Combine, Operator
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+_LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+_OF_HOST = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.EMFILE,
+        errno.ENFILE,
+    }
+)
+_INFRASTRUCTURE = "InfrastructureError"
+"""As in `job.core.failure`."""
 
 
 class Blame:
@@ -56,6 +74,26 @@ class Blame:
                 self._error = error
                 error.add_note(f"raised in {name} of {place}")
             raise
+
+
+def error_type(error: BaseException) -> str:
+    """The name by which the JobMaster knows what failed: for an error of Python's own also whose it is.
+
+    Memory that ran out and disks that broke are the host's where they arose in Penstock, and the user's in his code.
+    """
+    is_of_host = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OF_HOST)
+    return _INFRASTRUCTURE if is_of_host and _arose_here(error) else type(error).__name__
+
+
+def _arose_here(error: BaseException) -> bool:
+    """Whether Penstock's code called what failed: the innermost frame that is no library's is its own."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = (name for name in reversed(files) if name.startswith(_PACKAGE) or not _is_library(name))
+    return next(own, "").startswith(_PACKAGE)
+
+
+def _is_library(name: str) -> bool:
+    return name.startswith(_LIBRARIES) or name.endswith((".pyx", ".pxi"))
 
 
 def failure_text(error: BaseException) -> str:

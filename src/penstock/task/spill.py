@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.record import word_hash
 from penstock.record.layout import compact, contains
 from penstock.record.partitioners import scatter
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.task.keys import normalised
 from penstock.task.memory import TaskMemory
 
@@ -113,9 +113,9 @@ class SpillFile:
             return pa.ipc.open_stream(data).read_next_batch()
         return pa.ipc.read_record_batch(data, self.schema)
 
-    def _full(self, size: int, error: OSError) -> PenstockError:
+    def _full(self, size: int, error: OSError) -> StorageError:
         reason = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
-        return PenstockError(
+        return StorageError(
             f"rows that exceed the task's memory could not be put aside: {size} bytes to {self._memory.directory}: "
             f"{reason}. Free space there, name other folders in spark.penstock.blocking.directories, or raise "
             "spark.penstock.task.groupMemory"

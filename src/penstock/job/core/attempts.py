@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attempts of one job's subtasks: who runs what, what each was told, how each ended.
 
-An exception of the user's code most often comes again, so it is tried again only as often as the settings say. What a
+An exception of the user's code most often comes again, so it is tried again only as often as the settings say. What
+its host lacks (room on a disk, memory, buffers) is tried again like any loss, on another host if there is one. What a
 task could not read is lost, whatever its service says; the task and the producer run again. A task that says unasked
 that it was cancelled was stopped by Spark, which will say why.
 """
@@ -18,7 +19,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.briefings import Briefings
 from penstock.job.core.deployments import Deployments
-from penstock.job.core.failure import Rank, rank_of
+from penstock.job.core.failure import INFRASTRUCTURE, Rank, rank_of
 from penstock.job.core.questions import Questions
 from penstock.job.core.refusals import too_late
 from penstock.job.core.stages import Stages
@@ -117,6 +118,8 @@ class Attempts:
         cause = f"{subtask.title} failed: {event.error or 'no reason given'}"
         if event.lost is not None:
             yield so.Unreadable(event.lost, cause)
+        elif event.error_type in INFRASTRUCTURE:
+            subtask.avoids = subtask.environment
         elif rank is Rank.CAUSE:
             subtask.user_errors += 1
         if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:

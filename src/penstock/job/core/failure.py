@@ -27,6 +27,10 @@ CONSEQUENCES = frozenset(
 """Error types a task reports when something else went wrong first."""
 
 
+INFRASTRUCTURE = frozenset({"StorageError", "InsufficientBuffersError", "ProtocolError", "InfrastructureError"})
+"""Error types of what a task's host lacks or has damaged: no fault of the user's code. The last one stands for errors
+of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their type."""
+
 INPUT_CUT_OFF = "DataFrameInputError"
 """The error type of a task whose DataFrame ended in mid-data."""
 

@@ -17,6 +17,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.demand import Demand, Match, Need, match
 from penstock.job.core.ids import SparkJob
+from penstock.job.core.placing import placed
 from penstock.job.core.progress import Roll
 from penstock.job.core.refusals import no_slot_for_dataframe, slots_missing, slots_queue_timeout, too_few_slots
 from penstock.job.core.spark_jobs import SparkJobs
@@ -112,10 +113,12 @@ class Slots:
             yield so.Advance(JobEvent.ADMITTED)
         covered = {Deadline(DeadlineKind.DEPLOY, self._subtasks.round, number) for number in found.covered}
         self._watched = {item for item in self._watched | covered if self._is_awaited(item)}
-        pending = (subtask for group in found.starts for subtask in self._subtasks.first_pending(*group))
-        started = [self._start(worker, subtask) for subtask, worker in zip(pending, idle, strict=False)]
-        yield from started
-        yield from self._release([worker for worker in idle[len(started) + found.kept :] if not worker.is_lent])
+        pending = [subtask for group in found.starts for subtask in self._subtasks.first_pending(*group)]
+        pairs = list(placed(pending, idle))
+        yield from [self._start(worker, subtask) for subtask, worker in pairs]
+        taken = {worker.number for _, worker in pairs}
+        left = [worker for worker in idle if worker.number not in taken]
+        yield from self._release([worker for worker in left[found.kept :] if not worker.is_lent])
 
     def _start(self, worker: Worker, subtask: Subtask) -> so.Start:
         attempt = AttemptId(self._submitted.job, *subtask.place, subtask.generation)

@@ -37,6 +37,8 @@ class Subtask:
     metrics: Mapping[str, float] = field(default_factory=dict)
     user_errors: int = 0
     """How often user code has failed in it, over all attempts."""
+    avoids: str = ""
+    """The environment in which the last attempt failed for something that was no fault of its own."""
     known: Mapping[int, int] = field(default_factory=dict)
     """What the last finished attempt wrote, per edge as a number: another number means other rows."""
     round: int = 0
@@ -54,6 +56,7 @@ class Subtask:
         fresh = Subtask.of(job, self.vertex, self.index)
         fresh.generation, fresh.born = self.generation + 1, round_ if self.is_finished else self.born
         fresh.user_errors, fresh.known = self.user_errors, self.known
+        fresh.avoids = self.avoids
         return fresh
 
     def begin(self, attempt: AttemptId, call: int, environment: str, address: str) -> None:

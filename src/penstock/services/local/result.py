@@ -23,7 +23,7 @@ from penstock.services.local.attachment import Attachment
 from penstock.services.local.layouts import HashFiles, LayoutWriter
 from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import PenstockError, TaskCancelledError
+from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.settings import BlockingSettings
 
@@ -128,7 +128,8 @@ class BlockingPartitionWriter:
         self._lifecycle.move(WriterEvent.FAIL)
         if self._files is not None:
             self._files.abort()
-        self._attachment.hand_in(FailFiles(self.partition, f"{type(cause).__name__}: {cause}"))
+        is_storage = isinstance(cause, StorageError)
+        self._attachment.hand_in(FailFiles(self.partition, f"{type(cause).__name__}: {cause}", is_storage))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition as stored; empty before `finish`."""

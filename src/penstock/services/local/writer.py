@@ -48,7 +48,7 @@ from penstock.shuffle import (
     ResultPartitionDescriptor,
 )
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import PenstockError, TaskCancelledError
+from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.shuffle.events import encode_event
 from penstock.shuffle.service import fingerprint_of
 
@@ -186,7 +186,7 @@ class SegmentPartitionWriter:
                 return
             self._lifecycle.move(WriterEvent.FAIL)
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._attachment.hand_in(FailWriter(self._port, text))
+            self._attachment.hand_in(FailWriter(self._port, text, isinstance(cause, StorageError)))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition of a finished hybrid partition; empty where pipelined."""

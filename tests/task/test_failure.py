@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose fault a failure is: what a host lacks is told from what the user's code does, by where it arose."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.record.codec import BatchCodec
+from penstock.record.completeness import CompletenessCounter
+from penstock.record.framing import HEADER, MessageAssembler
+from penstock.shuffle.errors import StorageError
+from penstock.task.failure import error_type
+
+HOST = "InfrastructureError"
+
+
+def full_disk() -> None:
+    """A write to a disk that is full."""
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        full.write(b"x")
+
+
+def test_an_error_out_of_the_users_code_is_his() -> None:
+    """Whatever its type, and also where a library of his has raised it."""
+    for work in (full_disk, lambda: pa.allocate_buffer(1 << 60), lambda: json.loads("{")):
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - the types differ
+            work()
+        assert error_type(caught.value) == type(caught.value).__name__
+
+
+def test_memory_and_disks_that_fail_under_penstock_are_the_hosts() -> None:
+    """An allocation of ours that fails, whoever has called us."""
+    assembler = MessageAssembler(BatchCodec(pa.schema([])), CompletenessCounter(), limit=1 << 61)
+    with pytest.raises(MemoryError) as caught:
+        assembler.feed(memoryview(HEADER.pack(1 << 60, 0)))
+    assert error_type(caught.value) == HOST
+
+
+def test_errors_of_penstock_keep_their_names() -> None:
+    """The JobMaster knows what each of them means; a file that is missing is none of the host's faults."""
+    assert error_type(StorageError("full")) == "StorageError"
+    assert error_type(FileNotFoundError(errno.ENOENT, "no such file")) == "FileNotFoundError"
