@@ -8,7 +8,7 @@ exactly once, whatever else is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -54,3 +54,14 @@ class StreamSource(Protocol):
 
         `restored` is empty, or holds this subtask's snapshot, or those of all subtasks where their number changed.
         """
+
+
+def read_whole(reader: SourceReader, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+    """All rows of a reader that never has to wait, in batches of so many rows at most."""
+    try:
+        while not reader.is_ended:
+            batch = reader.poll(rows)
+            if batch is not None:
+                yield batch
+    finally:
+        reader.close()

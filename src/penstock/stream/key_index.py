@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys to slots: each key that was ever seen has a number, and the numbers are dense.
+
+State lies in arrays, one entry for each slot. Rows find their slots by an open-addressed table that is probed for a
+whole batch at once, so no step is made for a row. One integer column (integers, dates, timestamps) is its own key;
+all other keys are numbered within their batch first, and then found by their hash and compared.
+
+Slots and their keys never change, and keys are only ever added: what `frozen_keys` gives stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from penstock.record import word_hash
+from penstock.record.layout import fixed_values, int64_array, null_mask
+from penstock.task.keys import group_rows, normalised
+
+Slots = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+_FREE = -1
+_LEAST = 1 << 10
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class KeyIndex(Protocol):
+    """The keys of one subtask."""
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+
+    def slots(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row; keys that are new get the next ones."""
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The keys of these slots, one array for each column."""
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """The keys of a range of slots, as values that never change."""
+
+
+def key_index(types: Sequence[pa.DataType]) -> KeyIndex:
+    """An index for key columns of these types."""
+    if not types:
+        return SingleKey()
+    return IntegerKeys(types[0]) if len(types) == 1 and _is_word(types[0]) else ComposedKeys(types)
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    is_plain = pt.is_integer(kind) or pt.is_date(kind) or pt.is_timestamp(kind) or pt.is_time(kind)
+    return bool(is_plain or pt.is_duration(kind))
+
+
+class Grown:
+    """An array that grows at its end; what was given of it stays valid."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._values: npt.NDArray[Any] = np.empty(_LEAST, dtype)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """What is in use."""
+        return self._values[: self._used]
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        """Add values at the end."""
+        end = self._used + len(values)
+        if end > len(self._values):
+            grown = np.empty(max(end, 2 * len(self._values)), self._values.dtype)
+            grown[: self._used] = self.values
+            self._values = grown
+        self._values[self._used : end] = values
+        self._used = end
+
+
+class WordTable:
+    """Finds the slot of a 64-bit word. Several slots may have one word; then the first of them is found."""
+
+    def __init__(self) -> None:
+        self._words = Grown(np.uint64)
+        self._table: npt.NDArray[np.int32] = np.full(_LEAST, _FREE, np.int32)
+        self._shift = np.uint64(64 - 10)
+        self._reserved = _FREE
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def words(self) -> Words:
+        """The word of each slot."""
+        return self._words.values
+
+    def find(self, words: Words) -> Slots:
+        """The slot of each word; -1 where there is none."""
+        positions = self._positions(words)
+        found = self._table[positions]
+        known = self._words.values
+        if not len(known):
+            return found.astype(np.int64)
+        open_rows = np.flatnonzero((known[found] != words) & (found != _FREE))
+        while len(open_rows):
+            positions[open_rows] += 1
+            at = positions[open_rows] & (len(self._table) - 1)
+            slots = self._table[at]
+            found[open_rows] = slots
+            open_rows = open_rows[(known[slots] != words[open_rows]) & (slots != _FREE)]
+        return found.astype(np.int64)
+
+    def add(self, words: Words) -> Slots:
+        """Slots for new words, each once."""
+        first = len(self._words)
+        self._words.extend(words)
+        slots = np.arange(first, first + len(words), dtype=np.int64)
+        if 2 * len(self._words) > len(self._table):
+            self._rebuild()
+        else:
+            self._insert(words, slots)
+        return slots
+
+    def reserve(self) -> int:
+        """A slot that no word finds."""
+        self._words.extend(np.zeros(1, np.uint64))
+        self._reserved = len(self._words) - 1
+        return self._reserved
+
+    def _rebuild(self) -> None:
+        bits = max(10, int(4 * len(self._words) - 1).bit_length())
+        self._table = np.full(1 << bits, _FREE, np.int32)
+        self._shift = np.uint64(64 - bits)
+        slots = np.arange(len(self._words), dtype=np.int64)
+        slots = slots[slots != self._reserved]
+        self._insert(self._words.values[slots], slots)
+
+    def _insert(self, words: Words, slots: Slots) -> None:
+        positions = self._positions(words)
+        numbers = slots.astype(np.int32)
+        mask = len(self._table) - 1
+        waiting = np.arange(len(words))
+        while len(waiting):
+            at = positions[waiting] & mask
+            free = self._table[at] == _FREE
+            # Of several that want one place the last gets it, and the others go on to the next.
+            self._table[at[free]] = numbers[waiting[free]]
+            waiting = waiting[self._table[at] != numbers[waiting]]
+            positions[waiting] += 1
+
+    def _positions(self, words: Words) -> npt.NDArray[np.int64]:
+        return ((words * _GOLDEN) >> self._shift).astype(np.int64)
+
+
+class IntegerKeys:
+    """Keys of one column of integers, dates or times; null is a key too."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._dtype = np.dtype(f"{'u' if pt.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+        self._table = WordTable()
+        self._null = _FREE
+        """The slot of null: its word stands for no other key, as it is not in the table."""
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def slots(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row."""
+        (column,) = columns
+        words = fixed_values(column, self._dtype).astype(np.int64, copy=False).view(np.uint64)
+        missing = null_mask(column)
+        if missing is None:
+            return self._slots_of(words)
+        slots = np.empty(len(words), np.int64)
+        slots[~missing] = self._slots_of(words[~missing])
+        if self._null == _FREE:
+            self._null = self._table.reserve()
+        slots[missing] = self._null
+        return slots
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The keys of these slots."""
+        is_null = None if self._null == _FREE else slots == self._null
+        return [self._array(self._table.words[slots], is_null)]
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """The keys of a range of slots."""
+        is_null = np.arange(start, end) == self._null if start <= self._null < end else None
+        return [self._array(self._table.words[start:end], is_null)]
+
+    def _slots_of(self, words: Words) -> Slots:
+        slots = self._table.find(words)
+        new = np.flatnonzero(slots == _FREE)
+        if len(new):
+            distinct, places = np.unique(words[new], return_inverse=True)
+            slots[new] = self._table.add(distinct)[places]
+        return slots
+
+    def _array(self, words: Words, is_null: npt.NDArray[np.bool_] | None) -> pa.Array:
+        values = np.ascontiguousarray(words.view(np.int64).astype(self._dtype, copy=False))
+        validity = None if is_null is None else pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+        return pa.Array.from_buffers(self._kind, len(values), [validity, pa.py_buffer(values)])
+
+
+class ComposedKeys:
+    """Keys of any columns that rows can be grouped by."""
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._types = tuple(types)
+        self._table = WordTable()
+        self._keys: list[list[pa.Array]] = []
+        """Per run of slots one array for each column; runs double in size, so that there are few."""
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def slots(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row."""
+        groups = group_rows(columns, len(columns[0]))
+        keys = [_as_type(key, kind) for key, kind in zip(groups.keys, self._types, strict=True)]
+        words = word_hash(keys)
+        slots = self._table.find(words)
+        slots = self._compared(slots, words, keys)
+        new = np.flatnonzero(slots == _FREE)
+        if len(new):
+            slots[new] = self._table.add(words[new])
+            self._append([key.take(int64_array(new)) for key in keys] if len(new) < len(slots) else keys)
+        return slots[groups.codes]
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """The keys of these slots."""
+        rows = int64_array(np.ascontiguousarray(slots))
+        return [_taken([run[at] for run in self._keys], kind, rows) for at, kind in enumerate(self._types)]
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """The keys of a range of slots."""
+        columns = [pa.chunked_array([run[at] for run in self._keys], kind) for at, kind in enumerate(self._types)]
+        return [column.slice(start, end - start) for column in columns]
+
+    def _compared(self, slots: Slots, words: Words, keys: Sequence[pa.Array]) -> Slots:
+        """The slots, where a key's hash is that of another key found by looking at all of that hash."""
+        found = np.flatnonzero(slots != _FREE)
+        if not len(found):
+            return slots
+        known = self.keys(slots[found])
+        given = [key.take(int64_array(found)) for key in keys]
+        for row in found[~_equal(known, given)].tolist():
+            same = np.flatnonzero(self._table.words == words[row])
+            one = [key.take(pa.array([row] * len(same), pa.int64())) for key in keys]
+            matches = same[_equal(self.keys(same), one)]
+            slots[row] = matches[0] if len(matches) else _FREE
+        return slots
+
+    def _append(self, keys: list[pa.Array]) -> None:
+        self._keys.append(keys)
+        while len(self._keys) > 1 and len(self._keys[-2][0]) < 2 * len(self._keys[-1][0]):
+            last, before = self._keys.pop(), self._keys.pop()
+            self._keys.append([_joined([one, other], one.type) for one, other in zip(before, last, strict=True)])
+
+
+class SingleKey:
+    """All rows have one key: there are no key columns."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __len__(self) -> int:
+        return self._seen
+
+    def slots(self, columns: Sequence[pa.Array]) -> Slots:
+        """One slot for all; `columns` may be any column, which tells the number of rows."""
+        self._seen = 1
+        return np.zeros(len(columns[0]), np.int64)
+
+    def keys(self, slots: Slots) -> list[pa.Array]:
+        """No columns."""
+        return []
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
+        """No columns."""
+        return []
+
+
+def _as_type(key: pa.Array, kind: pa.DataType) -> pa.Array:
+    return key if key.type == kind else key.cast(kind)
+
+
+def _joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    if not arrays:
+        return pa.nulls(0, kind)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _taken(runs: Sequence[pa.Array], kind: pa.DataType, rows: pa.Array) -> pa.Array:
+    if len(runs) == 1:
+        return runs[0].take(rows)
+    return _joined(pa.chunked_array(runs, kind).take(rows).chunks, kind)
+
+
+def _equal(known: Sequence[pa.Array], given: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Where all columns of two sets of keys are the same, nulls and NaN among the values."""
+    same = np.ones(len(known[0]), np.bool_)
+    for column, given_column in zip(known, given, strict=True):
+        one, other = _bits(column), _bits(given_column)
+        both_null = pc.and_(one.is_null(), other.is_null())
+        equal = pc.or_(both_null, pc.fill_null(pc.equal(one, other), fill_value=False))
+        same &= _mask(equal)
+    return same
+
+
+def _bits(column: pa.Array) -> pa.Array:
+    """Floats as the integers of their bits, which are the same for all NaN once they are normalised."""
+    if pt.is_floating(column.type):
+        return normalised(column).view(pa.int64() if column.type == pa.float64() else pa.int32())
+    return column
+
+
+def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:
+    packed = np.frombuffer(column.buffers()[1], np.uint8)
+    bits = np.unpackbits(packed, bitorder="little")[column.offset : column.offset + len(column)]
+    return bits.astype(np.bool_)

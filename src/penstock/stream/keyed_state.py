@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and their states in a checkpoint: how they are written, and whose they are when they are read again.
+
+A step's keyed state is the chunk `about` (msgpack: version, hash, max_parallelism, parallelism) and chunks `rows.<n>`
+of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a row is
+`pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives each of
+its subtasks the keys of its groups: those for which `group * parallelism // max_parallelism` is its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.record import spark_partition_ids
+from penstock.stream.chain import Buffer, Chunk, State, StepContext
+from penstock.stream.key_index import KeyIndex
+from penstock.task.group_merges import boolean_array
+
+HASH: Final = "spark_murmur3_seed42"
+VERSION: Final = 1
+CHUNK_ROWS = 1 << 20
+_ABOUT = "about"
+_ROWS = "rows."
+
+
+class FrozenStates(Protocol):
+    """The states of all slots at one moment."""
+
+    def columns(self, start: int, end: int) -> Sequence[pa.Array | pa.ChunkedArray]:
+        """The state columns of a range of slots."""
+
+
+def frozen_chunks(index: KeyIndex, states: FrozenStates, context: StepContext) -> list[Chunk]:
+    """The chunks of all keys and their states; bytes are made when the chunks are stored."""
+    about: bytes = msgpack.packb(
+        {
+            "version": VERSION,
+            "hash": HASH,
+            "max_parallelism": context.max_parallelism,
+            "parallelism": context.parallelism,
+        }
+    )
+    chunks: list[Chunk] = [(_ABOUT, lambda: about)]
+    count = len(index)
+    for start in range(0, count, CHUNK_ROWS):
+        end = min(count, start + CHUNK_ROWS)
+        chunks.append((f"{_ROWS}{start // CHUNK_ROWS}", _Rows(index.frozen_keys(start, end), states, start, end)))
+    return chunks
+
+
+class _Rows:
+    """Makes the bytes of one chunk."""
+
+    def __init__(
+        self, keys: Sequence[pa.Array | pa.ChunkedArray], states: FrozenStates, start: int, end: int
+    ) -> None:
+        self._keys = keys
+        self._states = states
+        self._range = (start, end)
+
+    def __call__(self) -> Buffer:
+        states = self._states.columns(*self._range)
+        names = [f"key.{number}" for number in range(len(self._keys))] + [f"#{n}" for n in range(len(states))]
+        table = pa.Table.from_arrays([*self._keys, *states], names=names)
+        target = pa.BufferOutputStream()
+        with pa.ipc.new_stream(target, table.schema) as stream:
+            stream.write_table(table)
+        return memoryview(target.getvalue())
+
+
+def restored_rows(restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
+    """This subtask's keys and states, as they were written; raises CheckpointError where that can't be."""
+    for state in restored:
+        moved = _check(state, context)
+        for name in (name for name in state if name.startswith(_ROWS)):
+            with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
+                for batch in stream:
+                    own = _own_rows(batch, context) if moved else batch
+                    if own.num_rows:
+                        yield own
+
+
+def key_columns(batch: pa.RecordBatch) -> list[pa.Array]:
+    """The key columns of restored rows."""
+    return [column for name, column in zip(batch.schema.names, batch.columns, strict=True) if name.startswith("key.")]
+
+
+def _check(state: State, context: StepContext) -> bool:
+    """Whether keys have moved between subtasks since it was written."""
+    try:
+        about = msgpack.unpackb(state[_ABOUT])
+        version, function = about["version"], about["hash"]
+        width, parallelism = about["max_parallelism"], about["parallelism"]
+    except (KeyError, ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptCheckpointError(f"{context.place}: its keyed state can't be read: {error!r}") from error
+    if version != VERSION or function != HASH:
+        raise CheckpointError(
+            f"{context.place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
+            f"version {VERSION} with keys by {HASH}"
+        )
+    if parallelism == context.parallelism:
+        return False
+    if width != context.max_parallelism:
+        raise CheckpointError(
+            f"{context.place}: its state lies in {width} key groups, and the query now has "
+            f"{context.max_parallelism}: with another number of them a query can't change its parallelism"
+        )
+    return True
+
+
+def _own_rows(batch: pa.RecordBatch, context: StepContext) -> pa.RecordBatch:
+    keys = key_columns(batch)
+    if not keys:
+        return batch if context.subtask == 0 else batch.slice(0, 0)
+    groups = spark_partition_ids(keys, context.max_parallelism).astype(np.int64)
+    own = groups * context.parallelism // context.max_parallelism == context.subtask
+    return batch.filter(boolean_array(own))

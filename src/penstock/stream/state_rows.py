@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of any type: the newest row of each slot, in batches that are never changed.
+
+New rows of a slot come behind the old ones, and `where` says which row counts. So a snapshot is a reference to the
+batches and a copy of `where`. Batches of similar size are joined, so there are few; when more rows are old than new,
+the new ones are gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.record.layout import int64_array
+from penstock.stream.key_index import Slots
+
+NOWHERE = -1
+_SPARE_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRows:
+    """The rows of all slots at one moment."""
+
+    runs: tuple[pa.RecordBatch, ...]
+    where: npt.NDArray[np.int64]
+    schema: pa.Schema
+
+    def columns(self, start: int, end: int) -> list[pa.ChunkedArray]:
+        """The state columns of a range of slots."""
+        rows = int64_array(self.where[start:end])
+        columns: list[pa.ChunkedArray] = pa.Table.from_batches(self.runs, self.schema).take(rows).columns
+        return columns
+
+
+class StateRows:
+    """The state columns of one subtask's slots."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._runs: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._where: npt.NDArray[np.int64] = np.full(1 << 10, NOWHERE, np.int64)
+        self._slots = 0
+
+    def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which of these slots have a row."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        known: npt.NDArray[np.bool_] = self._where[slots] != NOWHERE
+        return known
+
+    def take(self, slots: Slots) -> pa.RecordBatch:
+        """The rows of these slots, all of which have one."""
+        rows = pa.Table.from_batches(self._runs, self._schema).take(int64_array(self._where[slots]))
+        return _as_batch(rows, self._schema)
+
+    def put(self, slots: Slots, rows: pa.RecordBatch) -> None:
+        """Replace the rows of these slots, each of which is there once."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        self._where[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
+        self._runs.append(rows)
+        self._rows += rows.num_rows
+        self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
+        while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
+            last, before = self._runs.pop(), self._runs.pop()
+            self._runs.append(pa.concat_batches([before, last]))
+        if self._rows > 2 * self._slots + _SPARE_ROWS:
+            self._gather()
+
+    def frozen(self, count: int) -> FrozenRows:
+        """All rows of the first slots, which all have one, as they are now."""
+        self._grow(count)
+        return FrozenRows(tuple(self._runs), self._where[:count].copy(), self._schema)
+
+    def _gather(self) -> None:
+        """Leave out the old rows."""
+        live = np.flatnonzero(self._where != NOWHERE)
+        rows = self.take(live)
+        self._runs, self._rows = [rows], rows.num_rows
+        self._where[live] = np.arange(len(live), dtype=np.int64)
+
+    def _grow(self, slots: int) -> None:
+        if slots > len(self._where):
+            grown = np.full(max(slots, 2 * len(self._where)), NOWHERE, np.int64)
+            grown[: len(self._where)] = self._where
+            self._where = grown
+
+
+def _as_batch(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) for column in rows.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incremental aggregation: the newest result of each key is what a batch job gives, whatever the barriers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.checkpoint.errors import CheckpointError
+from penstock.record import spark_partition_ids
+from penstock.shuffle.errors import ArithmeticOverflowError
+from penstock.stream.aggregate import KeyedAggregate
+from penstock.stream.chain import Chunk, StepContext
+from penstock.task.aggregate_states import Aggregation
+
+GROUPS = 16
+SCHEMA = pa.schema(
+    [("k", pa.int64()), ("s", pa.string()), ("d", pa.date32()), ("i", pa.int32()), ("f", pa.float64())]
+)
+KEYS = [("k",), ("s",), ("d",), ("k", "s"), ()]
+NUMBERS = [
+    Aggregation("n", "*", "count"),
+    Aggregation("v", "i", "count"),
+    Aggregation("si", "i", "sum"),
+    Aggregation("sf", "f", "sum"),
+    Aggregation("a", "i", "avg"),
+    Aggregation("lo", "f", "min"),
+    Aggregation("hi", "f", "max"),
+    Aggregation("early", "d", "min"),
+    Aggregation("late", "i", "max"),
+]
+ROWS = [*NUMBERS, Aggregation("text", "s", "max"), Aggregation("many", "k", "count_distinct")]
+FEW = st.one_of(st.none(), st.integers(0, 3))
+FLOATS = st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5, -2.0, math.nan, math.inf]))
+ROW = st.tuples(FEW, st.one_of(st.none(), st.sampled_from("abc")), FEW, FEW, FLOATS)
+BATCHES = st.lists(st.lists(ROW, min_size=1, max_size=8), min_size=1, max_size=6)
+
+
+def batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """A batch of these rows."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def context(subtask: int = 0, parallelism: int = 1, groups: int = GROUPS) -> StepContext:
+    """Where a step runs."""
+    return StepContext(subtask, parallelism, groups, "stage 1")
+
+
+def stored(chunks: list[Chunk]) -> dict[str, bytes]:
+    """The chunks as a checkpoint gives them back."""
+    return {name: bytes(make()) for name, make in chunks}
+
+
+def newest(results: list[pa.RecordBatch], keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """The last result of each key; NaN as text, as it is not equal to itself."""
+    found = {}
+    for result in results:
+        for row in result.to_pylist():
+            values = tuple("NaN" if value != value else value for value in row.values())
+            found[values[:keys]] = values[keys:]
+    return found
+
+
+@settings(max_examples=60)
+@given(BATCHES, st.sampled_from(KEYS), st.sampled_from([NUMBERS, ROWS]), st.data())
+def test_the_newest_results_are_those_of_a_batch_job(
+    rows: list[list[tuple[Any, ...]]], keys: tuple[str, ...], items: list[Aggregation], data: st.DataObject
+) -> None:
+    """For every function and kind of key, with a snapshot and a new step restored from it behind any batch."""
+    operator = KeyedAggregate(SCHEMA, keys, tuple(items))
+    step = operator.step()
+    step.open(context(), [])
+    given_rows: list[pa.RecordBatch] = []
+    for found in rows:
+        given_rows += step.process(batch(found))
+        if data.draw(st.booleans(), label="barrier"):
+            chunks = step.snapshot(1)
+            state = stored(chunks)
+            step = operator.step()
+            step.open(context(), [state])
+    whole = list(operator.apply(iter([batch(found) for found in rows])))
+    assert given_rows[0].schema == operator.result_schema
+    assert newest(given_rows, len(keys)) == newest(whole, len(keys))
+
+
+@settings(max_examples=20)
+@given(BATCHES, st.sampled_from([NUMBERS, ROWS]))
+def test_a_snapshot_is_what_was_when_it_was_taken(
+    rows: list[list[tuple[Any, ...]]], items: list[Aggregation]
+) -> None:
+    """Rows that come between its taking and its storing change nothing of it."""
+    operator = KeyedAggregate(SCHEMA, ("k", "s"), tuple(items))
+    step = operator.step()
+    step.open(context(), [])
+    chunks = at_once = None
+    for found in rows:
+        step.process(batch(found))
+        if chunks is None:
+            chunks = step.snapshot(1)
+            at_once = stored(chunks)
+    assert chunks is not None
+    assert stored(chunks) == at_once
+
+
+@pytest.mark.parametrize("keys", [("k",), ("k", "s"), ()])
+@pytest.mark.parametrize("items", [NUMBERS, ROWS])
+def test_another_parallelism_takes_its_keys_out_of_all_states(
+    keys: tuple[str, ...], items: list[Aggregation]
+) -> None:
+    """Three tasks go on with the states of two, each with the keys of its own key groups."""
+    operator = KeyedAggregate(SCHEMA, keys, tuple(items))
+    rows = [(n % 7, "abc"[n % 3], n % 5, n, float(n)) for n in range(100)]
+
+    def share(of: int, subtask: int) -> pa.RecordBatch:
+        whole = batch(rows)
+        if not keys:
+            return whole if subtask == 0 else whole.slice(0, 0)
+        groups = spark_partition_ids([whole.column(key) for key in keys], GROUPS).astype(int)
+        return whole.filter(pa.array((groups * of // GROUPS == subtask).tolist()))
+
+    states = []
+    for subtask in range(2):
+        step = operator.step()
+        step.open(context(subtask, 2), [])
+        if share(2, subtask).num_rows:
+            step.process(share(2, subtask))
+        states.append(stored(step.snapshot(1)))
+    results: list[pa.RecordBatch] = []
+    for subtask in range(3):
+        step = operator.step()
+        step.open(context(subtask, 3), states)
+        if share(3, subtask).num_rows:
+            results += step.process(share(3, subtask))
+    whole = list(operator.apply(iter([batch(rows), batch(rows)])))
+    assert newest(results, len(keys)) == newest(whole, len(keys))
+
+
+def refused(change: Callable[[dict[str, bytes]], StepContext]) -> str:
+    """The message with which a changed state is refused."""
+    operator = KeyedAggregate(SCHEMA, ("k",), (NUMBERS[0],))
+    step = operator.step()
+    step.open(context(), [])
+    step.process(batch([(1, "a", 1, 1, 1.0)]))
+    state = stored(step.snapshot(1))
+    where = change(state)
+    with pytest.raises(CheckpointError) as caught:
+        operator.step().open(where, [state])
+    return str(caught.value)
+
+
+def test_states_that_do_not_fit_are_refused() -> None:
+    """A state without its description, and one of another number of key groups where the parallelism changes."""
+
+    def without(state: dict[str, bytes]) -> StepContext:
+        del state["about"]
+        return context()
+
+    assert "can't be read" in refused(without)
+    assert "lies in 16 key groups" in refused(lambda _: context(0, 2, 32))
+
+
+def test_an_integer_sum_that_leaves_its_type_is_an_error() -> None:
+    """Wherever that happens, also on top of a restored state; sums that come near it are right."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    operator = KeyedAggregate(schema, ("k",), (Aggregation("s", "v", "sum"),))
+
+    def rows(*values: int) -> pa.RecordBatch:
+        return pa.record_batch({"k": [1] * len(values), "v": list(values)}, schema)
+
+    step = operator.step()
+    step.open(context(), [])
+    near = (1 << 63) - 2
+    (first,) = step.process(rows(near, 1, -5, 5))
+    assert first.to_pylist() == [{"k": 1, "s": near + 1}]
+    again = operator.step()
+    again.open(context(), [stored(step.snapshot(1))])
+    for one in (step, again):
+        with pytest.raises(ArithmeticOverflowError, match=r"s=sum\(v\)"):
+            one.process(rows(1))
+
+
+def test_sums_wrap_without_ansi_rules() -> None:
+    """As in Spark, and as the batch aggregation does."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    operator = KeyedAggregate(schema, ("k",), (Aggregation("s", "v", "sum"),), ansi=False)
+    step = operator.step()
+    step.open(context(), [])
+    (result,) = step.process(pa.record_batch({"k": [1, 1], "v": [(1 << 63) - 1, 1]}, schema))
+    assert result.to_pylist() == [{"k": 1, "s": -(1 << 63)}]
