@@ -3,7 +3,7 @@
 
 Rules:
 
-- Every view has the four members of `SubpartitionView`; that is all that the gate of a task on this host needs.
+- Every view has the five members of `SubpartitionView`; that is all that the gate of a task on this host needs.
 - A connection that serves a reader elsewhere needs to know what waits before it may be sent: a `ServableView`.
 - What only some views can do is a capability of its own (`CreditListener`, `Resumable`, `TaskEventListener`). Who
   reads asks with `isinstance` whether a view has it, and does without where it has not; no view has a member that
@@ -54,6 +54,10 @@ class SubpartitionView(Protocol):
     def failure(self) -> BaseException | None:
         """Why there will be nothing more, where that is not the reader's own doing. Its coming calls the listener."""
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether `poll` would give an event, which costs its reader neither credit nor room."""
+
     def poll(self) -> BufferOrEvent | None:
         """The next thing, or None: nothing there now, blocked, failed or released."""
 
@@ -67,10 +71,6 @@ class ServableView(SubpartitionView, Protocol):
     @property
     def backlog(self) -> int:
         """Data buffers that wait; 0 while an event blocks the view, so that no credit is promised for nothing."""
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether `poll` would give an event, which needs no credit."""
 
 
 @runtime_checkable

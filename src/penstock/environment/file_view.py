@@ -83,6 +83,11 @@ class LocalFileView(FileView):
         """Whether there is something to poll or a failure to pass on."""
         return not self.is_released and (self._due is not None or self.failure is not None)
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the files' names are to be told."""
+        return not self.is_released and self._due is not None
+
     def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
         """The files are finished: tell their names."""
         self._due = pack({**stored.to_message(), "end": (end.rows, end.bytes, end.checksum)})

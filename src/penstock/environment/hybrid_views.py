@@ -74,6 +74,11 @@ class LocalHybridView:
             return not self._cursor.is_released
         return not self._is_blocked and self._cursor.look() is not Next.NOTHING
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next thing is an event; extents cost room, as the task reads them like slices."""
+        return not self._is_blocked and self._cursor.look() is Next.EVENT
+
     def poll(self) -> BufferOrEvent | None:
         """The next slice, the next extents, or the next event."""
         found = Next.NOTHING if self._is_blocked else self._cursor.look()

@@ -4,7 +4,7 @@
 A channel is local (a view of a subpartition of this environment, never through TCP), remote, unknown (its producer
 has not been deployed yet), or ended. Channels with something to read stand in one queue, each at most once, and
 give one thing a turn. About `WINDOW` slices of a gate are out at the task, an equal share per channel, so that no
-channel's data fills the window before the others have any; events cost nothing.
+channel's data fills the window before the others have any. Events cost nothing, and pass a full window.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class GatePort:
             channel = self._ready[0]
             source = channel.source
             failure = None if source is None else source.failure
-            if source is None or (failure is None and channel.out >= self._share):
-                self._leave_queue()  # in the second case until the task recycles one of its slices
+            if source is None or (failure is None and channel.out >= self._share and not source.next_is_event):
+                self._leave_queue()  # in the second case until the task recycles one of its slices, or an event comes
                 continue
             item = source.poll() if failure is None else None
             if item is not None:

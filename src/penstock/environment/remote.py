@@ -227,6 +227,11 @@ class RemoteSource:
         """Why nothing more will come, once everything before was polled."""
         return None if self._queue else self._error
 
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next thing is an event."""
+        return bool(self._queue) and not self._queue[0].is_buffer
+
     def poll(self) -> BufferOrEvent | None:
         """The next buffer or event."""
         return self._queue.popleft() if self._queue else None
@@ -275,9 +280,14 @@ class RemoteSource:
         self._gate.available(self._channel)
 
     def on_event(self, data_type: int, payload: bytes) -> None:
-        """An event, in order with the data."""
+        """An event, in order with the data, or ahead of it."""
         if not self._released:
-            self._queue.append(BufferOrEvent(data_type, payload, self._channel.subpartition))
+            item = BufferOrEvent(data_type, payload, self._channel.subpartition)
+            if data_type == DataType.PRIORITY_EVENT:
+                behind = sum(each.data_type == DataType.PRIORITY_EVENT for each in self._queue)
+                self._queue.insert(behind, item)
+            else:
+                self._queue.append(item)
             self._gate.available(self._channel)
 
     def on_error(self, error: BaseException) -> None:

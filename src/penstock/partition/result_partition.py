@@ -3,7 +3,8 @@
 
 Rules:
 
-- `on_consumable` is called once: at the first buffer, or at the end where there is none.
+- `on_consumable` is called once: at the first buffer or event, or at the end where there is none. So a producer
+  without rows does not hold a barrier up.
 - It is released when all readers have left *and* the producer has closed; before that only by `release`, `fail`,
   `expire` or `lose`. A producer that closes without having finished has failed.
 - A slice given to `add` carries one reference, to `broadcast` one per subpartition. Whatever is not queued, or is
@@ -115,12 +116,16 @@ class PipelinedPartition(Endings):
         """Queue an event for one reader; False when nobody will read it."""
         target = self._target(subpartition)
         self._write()
-        return target.add_event(payload, data_type)
+        taken = target.add_event(payload, data_type)
+        self._announce()
+        return taken
 
     def broadcast_event(self, payload: bytes, data_type: int) -> int:
         """Queue an event for all readers; how many will read it."""
         self._write()
-        return sum(target.add_event(payload, data_type) for target in self._subpartitions)
+        taken = sum(target.add_event(payload, data_type) for target in self._subpartitions)
+        self._announce()
+        return taken
 
     def _target(self, subpartition: int) -> PipelinedSubpartition:
         check_range(self.partition_id, subpartition, 1, len(self._subpartitions))

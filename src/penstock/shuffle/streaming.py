@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.shuffle.descriptors import InputGateDescriptor, ResultPartitionDescriptor
 from penstock.shuffle.events import Event
-from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.service import OwnerContext, Received
 
 
@@ -152,8 +152,9 @@ class StreamInputGate(Protocol):
         """Cancel what is still open and give back all buffers; idempotent."""
 
 
+@runtime_checkable
 class StreamEnvironment(Protocol):
-    """What a service's `ShuffleEnvironment` has besides, where the service can stream."""
+    """What a service's `ShuffleEnvironment` has besides, where the service can stream; ask by `isinstance`."""
 
     def create_stream_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -164,6 +165,9 @@ class StreamEnvironment(Protocol):
         self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
     ) -> list[StreamInputGate]:
         """Gates in the order of the descriptors; they take no resources before their `setup`."""
+
+    def create_task_line(self, attempt: AttemptId) -> TaskLine:
+        """The line of the task that has this environment and works on this attempt; one at a time."""
 
 
 class TaskLine(Protocol):

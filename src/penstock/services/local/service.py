@@ -11,6 +11,9 @@ from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.services.local.result import BlockingPartitionWriter
+from penstock.services.local.stream_gate import SegmentStreamGate
+from penstock.services.local.stream_writer import SegmentStreamWriter
+from penstock.services.local.task_line import AttachmentLine
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import (
     AttemptId,
@@ -20,6 +23,7 @@ from penstock.shuffle import (
     OwnerContext,
     PartitionDescriptor,
     PartitionId,
+    PartitionKind,
     ProducerDescriptor,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
@@ -28,6 +32,8 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
+from penstock.shuffle.errors import SettingError
+from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 
 NAME = "local"
 
@@ -114,6 +120,30 @@ class LocalShuffleEnvironment:
         return [
             SegmentInputGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
         ]
+
+    def create_stream_writers(
+        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
+    ) -> list[StreamPartitionWriter]:
+        """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
+        for kind in (descriptor.partition.kind for descriptor in descriptors):
+            if kind is not PartitionKind.PIPELINED_BOUNDED:
+                raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
+        return [
+            SegmentStreamWriter(self._attachment, owner, descriptor, verify=self._verify)
+            for descriptor in descriptors
+        ]
+
+    def create_stream_gates(
+        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
+    ) -> list[StreamInputGate]:
+        """Gates of a streaming query, in the order of the descriptors."""
+        return [
+            SegmentStreamGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
+        ]
+
+    def create_task_line(self, attempt: AttemptId) -> AttachmentLine:
+        """The line of the task that works on this attempt."""
+        return AttachmentLine(self._attachment, attempt)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""

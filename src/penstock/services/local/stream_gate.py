@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an input of a streaming task out of shared segments, and never waits: what has come is there to be polled.
+
+Only the task's line receives (`task_line`). Slices are copied out when they are polled, so their segments go back at
+once. Priority events overtake what has come and was not polled. The sums of each epoch are compared at its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.buffer.data_types import DataType
+from penstock.link.calls import CloseGate, OpenGate
+from penstock.link.frames import FrameType, channel_frame, segments_frame
+from penstock.record.codec import BatchCodec
+from penstock.record.completeness import CompletenessCounter
+from penstock.record.framing import MessageAssembler
+from penstock.services.local.attachment import Attachment
+from penstock.shuffle.descriptors import InputGateDescriptor
+from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
+from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event
+from penstock.shuffle.service import OwnerContext, Received
+
+_RECYCLE_AT = 4
+"""Segments per recycling message; less than the environment's window, or the pair would stop."""
+
+
+class _Channel:
+    """What has come of one channel."""
+
+    __slots__ = ("assembler", "codec", "counter", "messages", "verify", "where")
+
+    def __init__(self, codec: BatchCodec, where: str, *, verify: bool) -> None:
+        self.codec = codec
+        self.where = where
+        self.verify = verify
+        self.messages = 0
+        self._begin()
+
+    def end_epoch(self, event: EpochEnd | EndOfPartition) -> None:
+        """Compare the epoch's sums, and begin the next one; raises IncompleteDataError."""
+        self.assembler.finish()
+        if self.verify:
+            self.counter.verify(EndOfPartition(event.rows, event.bytes, event.checksum), self.where)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.counter = CompletenessCounter()
+        self.assembler = MessageAssembler(self.codec, self.counter, verify=self.verify)
+
+
+class SegmentStreamGate:
+    """A `StreamInputGate` over an attachment."""
+
+    def __init__(
+        self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool
+    ) -> None:
+        self._attachment = attachment
+        self._owner = owner
+        self._descriptor = descriptor
+        codec = BatchCodec(descriptor.schema)
+        sources = [channel.source for channel in descriptor.channels]
+        self._channels = [
+            _Channel(codec, f"partition {each.partition} (host environment {each.environment})", verify=verify)
+            for each in sources
+        ]
+        self._incoming: deque[tuple[int, tuple[int, int, int] | bytes | BaseException]] = deque()
+        self._ready: deque[Received] = deque()
+        self._priority: deque[Received] = deque()
+        self._recycled: list[int] = []
+        self._open = len(self._channels)
+        self._port = 0
+        self._lifecycle = GateLifecycle(f"stream gate {descriptor.gate} of {owner.name}")
+
+    @property
+    def descriptor(self) -> InputGateDescriptor:
+        """What this gate was made from."""
+        return self._descriptor
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether every channel has ended and all of it was given."""
+        return not (self._open or self._ready or self._priority)
+
+    @property
+    def positions(self) -> list[int]:
+        """How many messages of each channel were given so far."""
+        return [channel.messages for channel in self._channels]
+
+    def setup(self) -> None:
+        """Make the gate known and request the partitions that are known already."""
+        self._port = self._attachment.open_port(self)
+        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
+        self._lifecycle.move(GateEvent.SET_UP)
+
+    def poll(self) -> Received | None:
+        """What has come: a batch, or an event; None where there is nothing."""
+        if self._priority:
+            return self._priority.popleft()
+        while not self._ready:
+            if not self._incoming:
+                self._recycle()
+                return None
+            self._take(*self._incoming.popleft())
+        received = self._ready.popleft()
+        if received.batch is not None:
+            self._channels[received.channel].messages += 1
+        return received
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a channel that a blocking event stopped at its sender go on."""
+        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel))
+
+    def close(self) -> None:
+        """Cancel what is still open and give back all buffers; idempotent."""
+        was_open = self._lifecycle.state is GateState.OPEN
+        self._lifecycle.move(GateEvent.CLOSE)
+        if was_open:
+            self._attachment.close_port(self._port)
+            self._attachment.hand_in(CloseGate(self._port))
+        for queue in (self._incoming, self._ready, self._priority):
+            queue.clear()
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """Note data of a channel."""
+        self._incoming.append((channel, (segment, offset, length)))
+
+    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
+        """Note an event of a channel; one with priority is the next to be polled."""
+        if data_type == DataType.PRIORITY_EVENT:
+            self._priority.append(Received(channel, event=decode_event(payload)))
+        elif data_type in (DataType.EVENT, DataType.ALIGNED_BARRIER):
+            self._incoming.append((channel, payload))
+        else:
+            raise PenstockError(f"gate {self._descriptor.gate}: data of type {data_type} in a streaming query")
+
+    def on_error(self, channel: int, error: BaseException) -> None:
+        """Note that a channel can't be read."""
+        self._incoming.append((channel, error))
+
+    def on_grant(self, segments: tuple[int, ...]) -> None:
+        """Refuse: a gate is granted nothing."""
+        raise PenstockError(f"gate {self._descriptor.gate}: segments granted to a gate")
+
+    def on_store(self, folder: str) -> None:
+        """Refuse: a gate stores nothing."""
+        raise PenstockError(f"gate {self._descriptor.gate}: a folder for a gate")
+
+    def _take(self, channel: int, item: tuple[int, int, int] | bytes | BaseException) -> None:
+        if isinstance(item, tuple):
+            segment, offset, length = item
+            self._owner.metrics.add("bytes_in", length)
+            batches = self._channels[channel].assembler.feed(self._attachment.memory.view(segment, offset, length))
+            self._recycled.append(segment)
+            if len(self._recycled) >= _RECYCLE_AT:
+                self._recycle()
+            self._ready.extend([Received(channel, batch) for batch in batches])
+        elif isinstance(item, bytes):
+            self._ready.append(Received(channel, event=self._checked(channel, decode_event(item))))
+        else:
+            raise item
+
+    def _checked(self, channel: int, event: Event) -> Event:
+        if isinstance(event, EpochEnd | EndOfPartition):
+            self._channels[channel].end_epoch(event)
+        if isinstance(event, EndOfPartition):
+            self._open -= 1
+        return event
+
+    def _recycle(self) -> None:
+        if self._recycled:
+            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._recycled))
+            self._recycled.clear()

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a streaming query's result partition into shared segments, and never waits.
+
+Each subpartition has a segment open, and what goes to all has one for itself. A slice holds whole messages, so a
+reader can stop between any two slices. What does not fit what is left of a segment goes into a fresh one; what is
+left is lost, and counted as `bytes_unused`. A row larger than a segment is the exception (`rows_spanning`): it is
+taken as a whole, and what finds no room of it waits here and is given out by the next offers and flushes.
+
+Where there is no room, all that was taken is made visible first: only what readers see comes back as room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.buffer.builder import BufferBuilder
+from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
+from penstock.link.frames import ALL, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
+from penstock.record.framing import Message
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
+from penstock.shuffle.descriptors import ResultPartitionDescriptor
+from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
+from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
+from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, encode_event
+from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.service import OwnerContext
+from penstock.shuffle.streaming import EventKind
+
+DATA_TYPES: Final = {
+    EventKind.IN_ORDER: DataType.EVENT,
+    EventKind.BLOCKING: DataType.ALIGNED_BARRIER,
+    EventKind.PRIORITY: DataType.PRIORITY_EVENT,
+}
+"""How each kind of event travels."""
+_SHIP_AT = 4
+"""Full segments per announcement."""
+_ERROR_LIMIT = 64 << 10
+
+
+class SegmentStreamWriter:
+    """A `StreamPartitionWriter` over an attachment."""
+
+    def __init__(
+        self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor, *, verify: bool
+    ) -> None:
+        self._attachment = attachment
+        self._owner = owner
+        self._descriptor = descriptor
+        count = descriptor.partition.subpartitions
+        self._segment_size = attachment.memory.segment_size
+        self._cutter = MessageCutter(descriptor.schema, self._segment_size, verify=verify)
+        self._sums = EpochSums(count)
+        self._builders: dict[int, BufferBuilder] = {}
+        self._changed: dict[int, BufferBuilder] = {}
+        self._segments: deque[int] = deque()
+        self._noted: list[SliceRecord] = []
+        self._rest: tuple[int, memoryview] | None = None
+        self._port = 0
+        self._lifecycle = WriterLifecycle(f"stream writer of partition {descriptor.shuffle.partition}")
+
+    @property
+    def partition(self) -> PartitionId:
+        """The identity of what is written."""
+        return self._descriptor.shuffle.partition
+
+    @property
+    def subpartitions(self) -> int:
+        """The number of subpartitions."""
+        return self._descriptor.partition.subpartitions
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a part of a row larger than a segment still waits in here."""
+        return self._rest is not None
+
+    @property
+    def positions(self) -> list[int]:
+        """How many messages were put into each subpartition so far."""
+        return self._sums.positions
+
+    def setup(self) -> None:
+        """Register the partition; raises InsufficientBuffersError where its least memory is not to be had."""
+        self._port = self._attachment.open_port(self)
+        partition = self._descriptor.partition
+        opening = OpenWriter(
+            self._port,
+            self._owner.attempt,
+            self.partition,
+            partition.subpartitions,
+            partition.broadcast,
+            partition.kind,
+        )
+        self._attachment.ask(opening)
+        self._lifecycle.move(WriterEvent.SET_UP)
+
+    def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
+        """Take rows from the batch's front, as many as there is room for; their number."""
+        return self._take(batch, subpartition)
+
+    def broadcast(self, batch: pa.RecordBatch) -> int:
+        """The same for all subpartitions, stored once."""
+        return self._take(batch, ALL)
+
+    def end_epoch(self, payload: bytes, kind: EventKind) -> None:
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
+        if kind is EventKind.PRIORITY:
+            raise ProtocolError(f"{self.partition}: the end of an epoch can't overtake the data that it sums up")
+        self._send_behind([EpochEnd(payload, end.rows, end.bytes, end.checksum) for end in self._end_sums()], kind)
+
+    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
+        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+        if kind is EventKind.PRIORITY:
+            self._check_writing()
+            self._send_events([(ALL, event)], kind)
+        else:
+            self._check_whole()
+            self._commit()
+            self._send_events([(ALL, event)], kind)
+
+    def flush(self) -> None:
+        """Make what was taken visible to readers, and give out what there is room for of a row that spans."""
+        if self._lifecycle.state is WriterState.WRITING and (self._rest is None or self._give_rest(*self._rest)):
+            self._commit()
+
+    def finish(self) -> None:
+        """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
+        ends = self._end_sums()
+        for target in list(self._builders):
+            self._finish(target)
+        self._send_behind(ends, EventKind.IN_ORDER)
+        self._lifecycle.move(WriterEvent.FINISH)
+        self._attachment.ask(FinishWriter(self._port))
+
+    def fail(self, cause: BaseException) -> None:
+        """Give the partition up: readers get ProducerFailedError with this cause."""
+        if self._lifecycle.state is WriterState.WRITING:
+            self._lifecycle.move(WriterEvent.FAIL)
+            text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
+            self._attachment.hand_in(FailWriter(self._port, text))
+
+    def close(self) -> None:
+        """Give back what the writer holds; idempotent. What was not finished is failed."""
+        if self._lifecycle.state is WriterState.WRITING:
+            self.fail(TaskCancelledError("the writer was closed before it was finished"))
+        if self._lifecycle.state is not WriterState.CLOSED:
+            self._lifecycle.move(WriterEvent.CLOSE)
+            self._attachment.close_port(self._port)
+            self._segments.clear()
+            self._builders.clear()
+            self._changed.clear()
+            self._rest = None
+
+    def on_grant(self, segments: tuple[int, ...]) -> None:
+        """Take segments to write into."""
+        self._segments.extend(segments)
+
+    def on_store(self, folder: str) -> None:
+        """Refuse: nothing of a streaming query is stored."""
+        raise PenstockError(f"{self.partition}: a folder for a writer that stores nothing")
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """Refuse: a writer gets no data."""
+        raise PenstockError(f"{self.partition}: data arrived at a writer")
+
+    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
+        """Refuse: the tasks of a streaming query send no events backwards."""
+        raise PenstockError(f"{self.partition}: an event arrived at a streaming writer")
+
+    def on_error(self, channel: int, error: BaseException) -> None:
+        """Refuse: only a writer that stores can fail to keep what it wrote."""
+        raise PenstockError(f"{self.partition}: {error}")
+
+    def _take(self, batch: pa.RecordBatch, target: int) -> int:
+        self._check_writing()
+        if self._rest is not None and not self._give_rest(*self._rest):
+            return 0
+        if (target == ALL) != (ALL in self._builders):
+            for other in list(self._builders):  # what goes to all keeps its place among what goes to one
+                self._finish(other)
+        rows, taken = batch.num_rows, 0
+        while taken < rows:
+            count = self._put(target, batch.slice(taken) if taken else batch)
+            taken += count
+            if not count or self._rest is not None:
+                self._commit()
+                break
+        if taken:
+            self._owner.metrics.add("rows_out", taken)
+        if len(self._noted) >= _SHIP_AT:
+            self._ship()
+        return taken
+
+    def _put(self, target: int, batch: pa.RecordBatch) -> int:
+        """Append one message; the rows in it, 0 where there is no room."""
+        builder = self._builders.get(target)
+        room = 0 if builder is None else builder.remaining
+        if room < self._cutter.limit // 2 and self._cutter.size(batch) > room:
+            if (builder := self._open(target)) is None:
+                return 0
+            room = builder.remaining
+        rows, message = self._cutter.cut(batch, room)
+        total = framed(message)
+        if total > room and room < self._segment_size:  # a large row: it needs a segment for itself
+            if (builder := self._open(target)) is None:
+                return 0
+            room = builder.remaining
+        if target == ALL:
+            self._sums.broadcast(rows, message)
+        else:
+            self._sums.add(target, rows, message)
+        if total > room:
+            self._owner.metrics.add("rows_spanning")
+            self._give_rest(target, memoryview(b"".join(message.parts)))
+        elif builder is not None:
+            self._append(target, builder, message)
+        return rows
+
+    def _append(self, target: int, builder: BufferBuilder, message: Message) -> None:
+        for part in message.parts:
+            builder.append(memoryview(part))
+        self._changed[target] = builder
+        if builder.is_full:
+            self._finish(target)
+
+    def _give_rest(self, target: int, rest: memoryview) -> bool:
+        """Give out what there is room for of a row larger than a segment; whether that was all."""
+        while len(rest):
+            builder = self._builders.get(target)
+            if builder is None or builder.is_full:
+                builder = self._open(target)
+            if builder is None:
+                self._rest = target, rest
+                self._commit()
+                return False
+            rest = rest[builder.append(rest) :]
+            self._changed[target] = builder
+        self._rest = None
+        return True
+
+    def _open(self, target: int) -> BufferBuilder | None:
+        """A fresh segment for a target, if there is one. What it had is given up: it comes back when it is read."""
+        self._finish(target)
+        if not self._segments:
+            return None
+        segment = self._segments.pop()  # the last one granted: its memory is still in the cache
+        builder = BufferBuilder(segment, self._attachment.memory.view(segment))
+        self._builders[target] = builder
+        return builder
+
+    def _finish(self, target: int) -> None:
+        builder = self._builders.pop(target, None)
+        self._changed.pop(target, None)
+        if builder is not None:
+            if builder.remaining:
+                self._owner.metrics.add("bytes_unused", builder.remaining)
+            piece = builder.finish()
+            if piece is not None:
+                self._note(target, piece)
+
+    def _commit(self) -> None:
+        for target, builder in self._changed.items():
+            piece = builder.commit()
+            if piece is not None:
+                self._note(target, piece)
+        self._changed.clear()
+        self._ship()
+
+    def _note(self, target: int, piece: BufferSlice) -> None:
+        length = piece.length | FINISHED if piece.finished else piece.length
+        self._noted.append((self._port, target, piece.segment, piece.offset, length))
+        self._owner.metrics.add("bytes_out", piece.length)
+
+    def _ship(self) -> None:
+        if self._noted:
+            self._owner.metrics.add("buffers_out", len(self._noted))
+            self._attachment.send(slices_frame(FrameType.SLICES, self._noted))
+            self._noted.clear()
+
+    def _end_sums(self) -> list[EndOfPartition]:
+        self._check_whole()
+        return self._sums.end()
+
+    def _send_behind(self, events: Sequence[Event], kind: EventKind) -> None:
+        """Each subpartition's event, behind all that was taken."""
+        self._commit()
+        self._send_events(enumerate(events), kind)
+
+    def _send_events(self, events: Iterable[tuple[int, Event]], kind: EventKind) -> None:
+        data_type = DATA_TYPES[kind]
+        frames = [
+            event_frame(FrameType.WRITER_EVENT, self._port, data_type, target, encode_event(event))
+            for target, event in events
+        ]
+        self._attachment.send(b"".join(frames))
+
+    def _check_writing(self) -> None:
+        if self._lifecycle.state is not WriterState.WRITING:
+            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
+
+    def _check_whole(self) -> None:
+        self._check_writing()
+        if self._rest is not None:
+            raise ProtocolError(f"{self.partition}: an event in the middle of a row that is not given out yet")
