@@ -10,10 +10,11 @@ from memory_harness import REQUEST_TIMEOUT, MemoryHarness
 
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance_streams import StreamConformance
 from penstock.testing.memory_registry import live_applications
 
 
-class TestMemoryService(ShuffleServiceConformance):
+class TestMemoryService(StreamConformance, ShuffleServiceConformance):
     """Every kind the memory service has."""
 
     kinds = (

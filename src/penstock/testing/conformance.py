@@ -36,6 +36,7 @@ pytest.register_assert_rewrite(
     "penstock.testing.conformance_answers",
     "penstock.testing.conformance_ranges",
     "penstock.testing.conformance_hybrid",
+    "penstock.testing.conformance_streams",
 )
 
 from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below

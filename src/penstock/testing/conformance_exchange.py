@@ -46,6 +46,13 @@ _ATTEMPTS = itertools.count(100)
 """Numbers of attempts; none comes twice in a process, so that tests may share a service."""
 
 
+class Member(Protocol):
+    """A writer or a gate."""
+
+    def close(self) -> None:
+        """Give back what it holds; idempotent."""
+
+
 class ServiceUnderTest(Protocol):
     """What a plug-in's test provides: a started service of one application, and two ways to hurt it.
 
@@ -162,16 +169,22 @@ class Exchange:
         self._call = call
         self._hosts: dict[str, ShuffleEnvironment] = {}
         self._attached: list[ShuffleEnvironment] = []
-        self._members: list[ResultPartitionWriter | InputGate] = []
+        self.members: list[Member] = []
+        """What `close` closes, twice."""
         self._descriptors: list[ShuffleDescriptor] = []
 
     def attempt(self, vertex: int, subtask: int = 0) -> AttemptId:
         """A fresh attempt."""
         return AttemptId(JOB, vertex, subtask, next(_ATTEMPTS))
 
+    def owner(self, vertex: int, subtask: int = 0) -> OwnerContext:
+        """The owner of a fresh attempt's writers and gates."""
+        attempt = self.attempt(vertex, subtask)
+        return OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
+
     def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
         """Ask the master for a partition's descriptor."""
-        partition = self._partition(written)
+        partition = self.partition(written)
         self.host(written.host)
         who = self._service.producer(attempt, written.host)
         descriptor: ShuffleDescriptor = self._call(
@@ -192,9 +205,9 @@ class Exchange:
         descriptor = self.register(written, attempt) if registered is None else registered[1]
         owner = OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
         environment = self.attach(written.host)
-        result = ResultPartitionDescriptor(self._partition(written), descriptor, written.schema)
+        result = ResultPartitionDescriptor(self.partition(written), descriptor, written.schema)
         (writer,) = environment.create_result_partition_writers(owner, [result])
-        self._members.append(writer)
+        self.members.append(writer)
         return Producer(writer, owner, descriptor, environment)
 
     def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
@@ -205,12 +218,11 @@ class Exchange:
 
     def plan_to_consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
         """A gate that is not set up yet."""
-        attempt = self.attempt(1)
-        owner = OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
+        owner = self.owner(1)
         environment = self.attach(host)
         channels = tuple(ChannelDescriptor(*source) for source in sources)
         (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
-        self._members.append(gate)
+        self.members.append(gate)
         return Consumer(gate, owner, environment)
 
     @contextmanager
@@ -249,7 +261,7 @@ class Exchange:
 
     def close(self) -> None:
         """Close all writers and gates (twice), release everything, and see that every host holds nothing."""
-        for member in [*self._members, *self._members]:
+        for member in [*self.members, *self.members]:
             member.close()
         for descriptor in self._descriptors:
             self._call(self._service.master.release_partition_externally(descriptor))
@@ -260,5 +272,6 @@ class Exchange:
             environment.close()
 
     @staticmethod
-    def _partition(written: Written) -> PartitionDescriptor:
+    def partition(written: Written) -> PartitionDescriptor:
+        """What is to be written."""
         return PartitionDescriptor(written.dataset, written.index, written.kind, written.subpartitions)

@@ -19,6 +19,7 @@ from penstock.shuffle import (
     EndOfPartition,
     InputGateDescriptor,
     OwnerContext,
+    PartitionId,
     Received,
     ShuffleDescriptor,
 )
@@ -102,6 +103,23 @@ class Channel:
     def is_unproduced(self, registry: MemoryRegistry) -> bool:
         """Whether a real partition was asked for that nobody writes."""
         return not self.source.is_unknown and not self.source.empty and registry.find(self.source.partition) is None
+
+    def leave(self, registry: MemoryRegistry) -> None:
+        """Nobody reads this any more: what is left of it and all that follows is dropped, and its producer told."""
+        if self.partition is not None:
+            for subpartition in range(self.subpartition, self.subpartition + self.count):
+                self.partition.end_reading(subpartition)
+            registry.condition.notify_all()
+        elif not self.source.is_unknown and not self.source.empty:
+            self._leave_unattached(registry)
+
+    def _leave_unattached(self, registry: MemoryRegistry) -> None:
+        partition = registry.partitions.get(self.source.partition)
+        for subpartition in range(self.subpartition, self.subpartition + self.count):
+            if partition is None:
+                registry.unwanted.add((self.source.partition, subpartition))
+            elif partition.is_unread(subpartition):
+                partition.end_reading(subpartition)
 
     def _attach(self, registry: MemoryRegistry) -> bool:
         if self.source.is_unknown:
@@ -189,11 +207,8 @@ class MemoryInputGate:
         with self._registry.changing():
             if self._lifecycle.state is GateState.OPEN:
                 for channel in self._open:
-                    self._drop(channel)
-                gates = self._registry.gates[self._owner.attempt]
-                gates.remove(self)
-                if not gates:
-                    del self._registry.gates[self._owner.attempt]
+                    channel.leave(self._registry)
+                self._registry.forget_gate(self._owner.attempt, self)
             self._lifecycle.move(GateEvent.CLOSE)
             self._open.clear()
 
@@ -209,6 +224,10 @@ class MemoryInputGate:
     def lose(self, cause: str) -> None:
         """The environment beside this gate is gone."""
         self._lost = cause
+
+    def reads(self, partition: PartitionId) -> bool:
+        """Whether an open channel reads this partition."""
+        return any(channel.source.partition == partition for channel in self._open)
 
     def __str__(self) -> str:
         return f"gate {self._descriptor.gate} of {self._owner.name}"
@@ -244,7 +263,7 @@ class MemoryInputGate:
             self._count(channel, stored)
         elif isinstance(stored.event, EndOfPartition):
             self._open.remove(channel)
-            self._drop(channel)
+            channel.leave(self._registry)
             arrived = channel.figures.end_of_partition()
             if arrived != stored.event:
                 raise IncompleteDataError(
@@ -258,22 +277,6 @@ class MemoryInputGate:
         channel.figures.add(received.rows, received.bytes, received.checksum)
         if not (channel.partition is not None and channel.partition.retained):
             self._registry.condition.notify_all()
-
-    def _drop(self, channel: Channel) -> None:
-        if channel.partition is not None:
-            for subpartition in range(channel.subpartition, channel.subpartition + channel.count):
-                channel.partition.end_reading(subpartition)
-            self._registry.condition.notify_all()
-        elif not channel.source.is_unknown and not channel.source.empty:
-            self._drop_unattached(channel)
-
-    def _drop_unattached(self, channel: Channel) -> None:
-        partition = self._registry.partitions.get(channel.source.partition)
-        for subpartition in range(channel.subpartition, channel.subpartition + channel.count):
-            if partition is None:
-                self._registry.unwanted.add((channel.source.partition, subpartition))
-            elif partition.is_unread(subpartition):
-                partition.end_reading(subpartition)
 
     def _wait(self, deadline: float | None, timeout: float | None) -> None:
         left = remaining(deadline)

@@ -21,6 +21,7 @@ from penstock.partition.answers import end_error
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle import EndOfData, EndOfPartition, Event, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionError, PartitionReleasedError, ProtocolError
+from penstock.shuffle.streaming import EventKind
 from penstock.shuffle.sums import Sums
 
 HOLDING_STATES = (PartitionState.WRITING, PartitionState.FINISHED)
@@ -42,9 +43,12 @@ def decode(data: pa.Buffer) -> pa.RecordBatch:
 class Stored:
     """One thing in a subpartition: an encoded batch or an event, and how many subpartitions still hold it."""
 
-    __slots__ = ("checksum", "data", "event", "holders", "rows")
+    __slots__ = ("checksum", "data", "event", "holders", "kind", "rows")
 
-    def __init__(self, data: pa.Buffer | None, rows: int, event: Event | None) -> None:
+    def __init__(
+        self, data: pa.Buffer | None, rows: int, event: Event | None, kind: EventKind = EventKind.IN_ORDER
+    ) -> None:
+        self.kind = kind
         self.data = data
         self.rows = rows
         self.event = event
@@ -57,9 +61,9 @@ class Stored:
         return cls(encode(batch), batch.num_rows, None)
 
     @classmethod
-    def of_event(cls, event: Event) -> Stored:
+    def of_event(cls, event: Event, kind: EventKind = EventKind.IN_ORDER) -> Stored:
         """An event, which costs no budget."""
-        return cls(None, 0, event)
+        return cls(None, 0, event, kind)
 
     @property
     def bytes(self) -> int:
@@ -70,13 +74,20 @@ class Stored:
 class Subpartition:
     """What one consumer reads: entries in order of writing, and the writer's figures."""
 
-    __slots__ = ("consumed", "entries", "figures", "reader")
+    __slots__ = ("consumed", "entries", "figures", "is_blocked", "reader")
 
     def __init__(self) -> None:
         self.entries: deque[Stored] = deque()
         self.figures = Sums()
         self.reader: object | None = None
-        self.consumed = False
+        self.consumed = self.is_blocked = False
+
+    def put(self, stored: Stored) -> None:
+        """Put an entry behind the others; one with priority ahead of all but those."""
+        if stored.kind is EventKind.PRIORITY:
+            self.entries.insert(sum(each.kind is EventKind.PRIORITY for each in self.entries), stored)
+        else:
+            self.entries.append(stored)
 
 
 class MemoryPartition:
@@ -131,22 +142,29 @@ class MemoryPartition:
         return not self.kind.back_pressured or self.in_flight < self.budget
 
     def append(self, stored: Stored, targets: range) -> None:
-        """Put one entry behind all others of these subpartitions; those nobody reads any more drop it."""
+        """Put one entry into these subpartitions, by its kind; those nobody reads any more drop it."""
         for index in targets:
             subpartition = self.subpartitions[index]
             if stored.event is None:
                 subpartition.figures.add(stored.rows, stored.bytes, stored.checksum)
             if not subpartition.consumed:
-                subpartition.entries.append(stored)
+                subpartition.put(stored)
                 stored.holders += 1
         if stored.event is None and stored.holders:
             self.in_flight += 1
 
-    def finish(self) -> None:
-        """Write the two closing events and end the writing; raises the error of a partition that has ended."""
+    def end_epoch(self) -> tuple[EndOfPartition, ...]:
+        """What was written to each subpartition in this epoch; the next one begins."""
+        ends = self.ends()
+        for subpartition in self.subpartitions:
+            subpartition.figures = Sums()
+        return ends
+
+    def finish(self, *, end_of_data: bool = True) -> None:
+        """Write the closing events and end the writing; raises the error of a partition that has ended."""
         self.check_readable()
-        everything = range(len(self.subpartitions))
-        self.append(Stored.of_event(EndOfData()), everything)
+        if end_of_data:
+            self.append(Stored.of_event(EndOfData()), range(len(self.subpartitions)))
         for index, end in enumerate(self.ends()):
             self.append(Stored.of_event(end), range(index, index + 1))
         self._lifecycle.move(PartitionEvent.FINISH)
@@ -186,14 +204,20 @@ class MemoryPartition:
 
     def take(self, index: int, position: int) -> Stored | None:
         """The entry at a reader's position, or None where it is not written yet."""
-        entries = self.subpartitions[index].entries
+        subpartition = self.subpartitions[index]
+        entries = subpartition.entries
         if self.retained:
             return entries[position] if position < len(entries) else None
-        if not entries:
+        if not entries or subpartition.is_blocked:
             return None
         stored = entries.popleft()
+        subpartition.is_blocked = stored.kind is EventKind.BLOCKING
         self._let_go(stored)
         return stored
+
+    def resume(self, index: int) -> None:
+        """Go on behind an event that has blocked; without effect where none has."""
+        self.subpartitions[index].is_blocked = False
 
     def end_reading(self, index: int) -> None:
         """The reader of a subpartition is gone: what is left for it and all that follows is dropped."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -35,6 +36,9 @@ class Gate(Protocol):
     def lose(self, cause: str) -> None:
         """The gate's own environment is gone."""
 
+    def reads(self, partition: PartitionId) -> bool:
+        """Whether an open channel reads this partition."""
+
 
 class MemoryRegistry:
     """All partitions, gates and jobs of one application."""
@@ -48,6 +52,10 @@ class MemoryRegistry:
         self.gates: dict[AttemptId, list[Gate]] = {}
         self.cancelled: set[AttemptId] = set()
         self.unwanted: set[tuple[PartitionId, int]] = set()
+        self.stream_writers: dict[PartitionId, AttemptId] = {}
+        self.lost: set[str] = set()
+        self._news: Counter[AttemptId] = Counter()
+        self._news_of_all = 0
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -69,6 +77,34 @@ class MemoryRegistry:
                 if (partition.id, index) in self.unwanted:
                     self.unwanted.discard((partition.id, index))
                     partition.end_reading(index)
+            self._news_of_all += 1
+
+    def news_of(self, attempt: AttemptId) -> tuple[int, int]:
+        """Two numbers; one of them is another when something has come for a streaming task. Under the condition."""
+        return self._news[attempt], self._news_of_all
+
+    def tell(self, attempt: AttemptId) -> None:
+        """Something has come for this streaming task. Within `changing`."""
+        self._news[attempt] += 1
+
+    def tell_readers(self, partition: PartitionId) -> None:
+        """There is something to be read. Within `changing`."""
+        for attempt, gates in self.gates.items():
+            if any(gate.reads(partition) for gate in gates):
+                self.tell(attempt)
+
+    def tell_writer(self, partition: PartitionId) -> None:
+        """There may be room. Within `changing`."""
+        attempt = self.stream_writers.get(partition)
+        if attempt is not None:
+            self.tell(attempt)
+
+    def forget_gate(self, attempt: AttemptId, gate: Gate) -> None:
+        """A gate has closed. Within `changing`."""
+        gates = self.gates[attempt]
+        gates.remove(gate)
+        if not gates:
+            del self.gates[attempt]
 
     def find(self, partition: PartitionId) -> MemoryPartition | None:
         """The partition, or None where it is not produced yet; StaleError where only a newer attempt is known."""
@@ -90,6 +126,7 @@ class MemoryRegistry:
                 found = self.partitions.get(partition)
                 if found is not None and environment in (None, found.environment):
                     found.end(PartitionEvent.RELEASE)
+            self._news_of_all += 1
 
     def occupying(self, environment: str) -> list[PartitionId]:
         """The partitions that hold memory for this environment, in order."""
@@ -103,12 +140,14 @@ class MemoryRegistry:
             gates = self.gates.get(consumer, [])
             for gate in gates:
                 gate.replace_unknown(descriptor)
+            self.tell(consumer)
             return bool(gates)
 
     def cancel(self, attempt: AttemptId) -> None:
         """Tell an attempt to stop: its waiting writes and reads raise TaskCancelledError."""
         with self.changing():
             self.cancelled.add(attempt)
+            self.tell(attempt)
 
     def lose_environment(self, environment: str, cause: str) -> None:
         """An environment is gone with all it held; its jobs are told once."""
@@ -120,6 +159,8 @@ class MemoryRegistry:
                 for gate in gates:
                     if gate.environment == environment:
                         gate.lose(cause)
+            self.lost.add(environment)
+            self._news_of_all += 1
             reports = [(self.jobs[job], ids & {p.id for p in lost}) for job, ids in self._registered_jobs()]
         for context, gone in reports:
             if gone:
@@ -138,6 +179,11 @@ class MemoryRegistry:
                 found.end(PartitionEvent.RELEASE)
                 del self.partitions[partition]
             self.cancelled = {attempt for attempt in self.cancelled if attempt.job != job}
+            for attempt in [attempt for attempt in self._news if attempt.job == job]:
+                del self._news[attempt]
+            for partition in known:
+                self.stream_writers.pop(partition, None)
+            self._news_of_all += 1
 
     def _registered_jobs(self) -> list[tuple[str, set[PartitionId]]]:
         return [(job, ids) for job, ids in self.registered.items() if job in self.jobs]

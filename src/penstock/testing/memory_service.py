@@ -6,9 +6,11 @@ suite over it) except spilling and processes: data lives in this process, tasks 
 is only a name. A full back-pressured partition blocks its writer until a reader takes a batch, the task is
 cancelled (`MemoryShuffleEnvironment.cancel`) or the partition ends.
 
-Beyond the interface: `MemoryShuffleEnvironment.cancel` and `.lose`. `extras["partition_request_timeout"]` sets
-the seconds after which an unproduced partition is PartitionNotProducedError (otherwise
-`spark.penstock.job.slotsTimeout`). When not to use it: for data that does not fit memory, for more than one
+Beyond the interface: `MemoryShuffleEnvironment.cancel`, `.lose` and `.create_task_line`.
+`extras["partition_request_timeout"]` sets the seconds after which an unproduced partition is
+PartitionNotProducedError (otherwise `spark.penstock.job.slotsTimeout`), `extras["message_rows"]` the most rows of a
+streaming message: a streaming partition has room for `exclusiveBuffersPerChannel` messages for each subpartition and
+`floatingBuffersPerGate` more. When not to use it: for data that does not fit memory, for more than one
 process, for any measurement.
 """
 
@@ -29,6 +31,7 @@ from penstock.shuffle import (
     OwnerContext,
     PartitionDescriptor,
     PartitionId,
+    PartitionKind,
     ProducerDescriptor,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
@@ -37,13 +40,19 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, TaskCancelledError
+from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, SettingError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
+from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 from penstock.testing.memory_gate import GateContext, MemoryInputGate
+from penstock.testing.memory_line import MemoryTaskLine
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry, attach, check_kind, detach
+from penstock.testing.memory_stream_gate import MemoryStreamGate
+from penstock.testing.memory_stream_writer import MemoryStreamWriter
 
 NAME = "memory"
+MESSAGE_ROWS = 1024
+"""Rows of a streaming message, where nothing else is said."""
 
 
 class MemoryResultPartitionWriter:
@@ -178,6 +187,9 @@ class MemoryResultPartitionWriter:
             raise TaskCancelledError(f"{self}: the partition is {self._partition.state.value}, nobody can read it")
 
 
+Member = MemoryResultPartitionWriter | MemoryInputGate | MemoryStreamWriter | MemoryStreamGate
+
+
 class MemoryShuffleEnvironment:
     """One task's view of the registry, under its environment's name."""
 
@@ -189,7 +201,11 @@ class MemoryShuffleEnvironment:
         if not isinstance(timeout, int | float):
             raise PenstockError(f"partition_request_timeout is {timeout!r}, not a number of seconds")
         self._gate_context = GateContext(self._registry, self.name, float(timeout))
-        self._members: list[MemoryResultPartitionWriter | MemoryInputGate] = []
+        rows = context.extras.get("message_rows", MESSAGE_ROWS)
+        if not isinstance(rows, int) or rows < 1:
+            raise PenstockError(f"message_rows is {rows!r}, not a number of rows")
+        self._message_rows = rows
+        self._members: list[Member] = []
         self._closed = False
 
     def create_result_partition_writers(
@@ -207,6 +223,34 @@ class MemoryShuffleEnvironment:
         gates = [MemoryInputGate(self._gate_context, owner, descriptor) for descriptor in descriptors]
         self._members.extend(gates)
         return list(gates)
+
+    def create_stream_writers(
+        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
+    ) -> list[StreamPartitionWriter]:
+        """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
+        self._check()
+        writers = []
+        for descriptor in descriptors:
+            kind = descriptor.partition.kind
+            if kind is not PartitionKind.PIPELINED_BOUNDED:
+                raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
+            target = self._partition(descriptor)
+            writers.append(MemoryStreamWriter(self._registry, owner, descriptor, target, self._message_rows))
+        self._members.extend(writers)
+        return list(writers)
+
+    def create_stream_gates(
+        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
+    ) -> list[StreamInputGate]:
+        """Gates of a streaming query, in the order of the descriptors."""
+        self._check()
+        gates = [MemoryStreamGate(self._gate_context, owner, descriptor) for descriptor in descriptors]
+        self._members.extend(gates)
+        return list(gates)
+
+    def create_task_line(self, attempt: AttemptId) -> MemoryTaskLine:
+        """The line of a streaming task; the test is the JobMaster at its other end."""
+        return MemoryTaskLine(self._registry, self.name, attempt)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release what this environment holds of these partitions."""
@@ -239,11 +283,13 @@ class MemoryShuffleEnvironment:
         detach(self._registry)
 
     def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> MemoryResultPartitionWriter:
+        return MemoryResultPartitionWriter(self._registry, owner, descriptor, self._partition(descriptor))
+
+    def _partition(self, descriptor: ResultPartitionDescriptor) -> MemoryPartition:
         count = descriptor.partition.subpartitions
         budget = self._network.exclusive_buffers_per_channel * count + self._network.floating_buffers_per_gate
         partition = descriptor.shuffle.partition
-        target = MemoryPartition(partition, descriptor.partition.kind, self.name, count, max(1, budget))
-        return MemoryResultPartitionWriter(self._registry, owner, descriptor, target)
+        return MemoryPartition(partition, descriptor.partition.kind, self.name, count, max(1, budget))
 
     def _check(self) -> None:
         if self._closed:

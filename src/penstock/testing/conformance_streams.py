@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S101 - this is test code that ships with the product
+"""Conformance of services that can stream: rows and events of each kind, epochs, room, waiting in one place.
+
+Rows are written on host `a` and read on the same host, and on another. Nobody reads in a thread of his own: whatever
+blocks is seen, as neither writers nor gates ever wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pytest
+
+from penstock.shuffle import (
+    AttemptId,
+    ChannelDescriptor,
+    EndOfData,
+    EndOfPartition,
+    EpochEnd,
+    Event,
+    InputGateDescriptor,
+    PartitionDescriptor,
+    PartitionKind,
+    Received,
+    ResultPartitionDescriptor,
+    ShuffleDescriptor,
+    ShuffleEnvironment,
+    TaskEvent,
+)
+from penstock.shuffle.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
+from penstock.shuffle.service import OwnerContext
+from penstock.shuffle.streaming import EventKind, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
+from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Member, Source, Written, numbers
+from penstock.testing.waiting import DEADLINE
+
+TEXTS = pa.schema([("text", pa.string())])
+PIPELINED = PartitionKind.PIPELINED_BOUNDED
+Thing = list[int] | Event
+"""What a test compares: the numbers of a batch, or an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProducer:
+    """A writer, the line of its task, and where its data is to be found."""
+
+    writer: StreamPartitionWriter
+    line: TaskLine
+    owner: OwnerContext
+    descriptor: ShuffleDescriptor
+
+    def wait_for_ever(self) -> None:
+        """Wait again and again; ends with what the line raises."""
+        while True:
+            self.line.wait(DEADLINE)
+
+    def give(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
+        """Offer until all of it is taken, and flush; waits for room."""
+        while (taken := self.writer.offer(batch, subpartition)) < batch.num_rows or self.writer.has_pending:
+            batch = batch.slice(taken)
+            self.line.wait(DEADLINE)
+        self.writer.flush()
+
+    def fill(self, subpartition: int = 0, rows: int = 10_000) -> int:
+        """Offer numbers from 0 on until there is no room; how many were taken."""
+        taken = 0
+        for first in itertools.count(step=rows):
+            count = self.writer.offer(numbers(*range(first, first + rows)), subpartition)
+            taken += count
+            if count < rows:
+                return taken
+        raise AssertionError
+
+    def barrier(self, payload: bytes, kind: EventKind = EventKind.BLOCKING) -> None:
+        """End an epoch."""
+        self.writer.end_epoch(payload, kind)
+
+    def end(self) -> None:
+        """The end of the data, and of the partition."""
+        self.writer.emit(EndOfData())
+        self.writer.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """A gate, and the line of its task."""
+
+    gate: StreamInputGate
+    line: TaskLine
+    owner: OwnerContext
+    update: Callable[[ShuffleDescriptor], bool]
+
+    def wait_for_ever(self) -> None:
+        """Wait again and again; ends with what the line raises."""
+        while True:
+            self.line.wait(DEADLINE)
+
+    def next(self) -> Received | None:
+        """The next thing, waited for; None when all channels have ended."""
+        while (received := self.gate.poll()) is None:
+            if self.gate.is_ended:
+                return None
+            self.line.wait(DEADLINE)
+        return received
+
+    def until(self, last: Callable[[Received], bool]) -> list[Received]:
+        """All things up to the first for which this holds."""
+        found = []
+        while (received := self.next()) is not None:
+            found.append(received)
+            if last(received):
+                return found
+        raise AssertionError(f"the gate ended behind {found}")
+
+    def events(self, count: int) -> list[Received]:
+        """All things up to so many events."""
+        seen = itertools.count(1)
+        return self.until(lambda received: received.event is not None and next(seen) == count)
+
+    def rest(self) -> list[Received]:
+        """All things up to the end."""
+        return list(iter(self.next, None))
+
+
+def values(received: Iterable[Received], channel: int = 0) -> list[int]:
+    """The numbers of one channel, in order."""
+    batches = [each.batch for each in received if each.batch is not None and each.channel == channel]
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def payloads(received: Iterable[Received]) -> list[tuple[int, bytes]]:
+    """The events that carry something, with their channels."""
+    return [(each.channel, each.event.payload) for each in received if isinstance(each.event, EpochEnd | TaskEvent)]
+
+
+def streaming(environment: ShuffleEnvironment) -> StreamEnvironment:
+    """The environment as one that can stream; the service under test says that it can."""
+    assert isinstance(environment, StreamEnvironment), f"{environment} can't stream"
+    return environment
+
+
+class Workbench(Protocol):
+    """What `Streams` uses of an `Exchange`."""
+
+    members: list[Member]
+
+    def owner(self, vertex: int, subtask: int = 0) -> OwnerContext:
+        """The owner of a fresh attempt's writers and gates."""
+
+    def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
+        """A partition's descriptor."""
+
+    def attach(self, host: str) -> ShuffleEnvironment:
+        """A task's own attachment to a host."""
+
+    @staticmethod
+    def partition(written: Written) -> PartitionDescriptor:
+        """What is to be written."""
+
+
+class Streams:
+    """Makes the producers and consumers of one test, on an `Exchange`, which ends them."""
+
+    def __init__(self, exchange: Workbench, host: str) -> None:
+        self._exchange = exchange
+        self._host = host
+
+    def produce(self, written: Written | None = None) -> StreamProducer:
+        """A writer that is set up, with room."""
+        producer = self.prepare(written or Written(PIPELINED))
+        producer.writer.setup()
+        return producer
+
+    def prepare(
+        self, written: Written, registered: tuple[OwnerContext, ShuffleDescriptor] | None = None
+    ) -> StreamProducer:
+        """A writer that is not set up yet."""
+        owner, descriptor = registered or self.register(written)
+        environment = streaming(self._exchange.attach(written.host))
+        result = ResultPartitionDescriptor(self._exchange.partition(written), descriptor, written.schema)
+        (writer,) = environment.create_stream_writers(owner, [result])
+        self._exchange.members.append(writer)
+        return StreamProducer(writer, environment.create_task_line(owner.attempt), owner, descriptor)
+
+    def register(self, written: Written) -> tuple[OwnerContext, ShuffleDescriptor]:
+        """A partition whose writer comes later."""
+        owner = self._exchange.owner(0, written.index)
+        return owner, self._exchange.register(written, owner.attempt)
+
+    def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS) -> StreamConsumer:
+        """A gate that is set up."""
+        owner = self._exchange.owner(1)
+        attached = self._exchange.attach(self._host)
+        environment = streaming(attached)
+        channels = tuple(ChannelDescriptor(*source) for source in sources)
+        (gate,) = environment.create_stream_gates(owner, [InputGateDescriptor(0, schema, channels)])
+        self._exchange.members.append(gate)
+        gate.setup()
+
+        def update(descriptor: ShuffleDescriptor) -> bool:
+            return attached.update_partition_info(owner.attempt, descriptor)
+
+        return StreamConsumer(gate, environment.create_task_line(owner.attempt), owner, update)
+
+    def pair(self, subpartitions: int = 1) -> tuple[StreamProducer, StreamConsumer]:
+        """A producer, and a consumer of all its subpartitions."""
+        producer = self.produce(Written(PIPELINED, subpartitions=subpartitions))
+        return producer, self.consume([(producer.descriptor, index) for index in range(subpartitions)])
+
+
+class StreamConformance:
+    """What a streaming service promises. Mixed into `ShuffleServiceConformance` by a service that can stream."""
+
+    clog_limit: int
+
+    @pytest.fixture(params=["a", "b"], ids=["same host", "other host"])
+    def streams(self, exchange: Exchange, request: pytest.FixtureRequest) -> Streams:
+        """The workbench, whose readers are on the writers' host or on another."""
+        return Streams(exchange, request.param)
+
+    def test_rows_and_events_come_in_order(self, streams: Streams) -> None:
+        """Two epochs, the end of the data and the end; the sums are those of each epoch."""
+        producer, consumer = streams.pair()
+        producer.give(numbers(1, 2))
+        producer.barrier(b"one", EventKind.IN_ORDER)
+        producer.writer.emit(TaskEvent(b"between"))
+        producer.give(numbers(3))
+        producer.barrier(b"two", EventKind.IN_ORDER)
+        producer.end()
+        things = consumer.rest()
+        events = [each.event for each in things if each.event is not None]
+        assert values(things) == [1, 2, 3]
+        assert payloads(things) == [(0, b"one"), (0, b"between"), (0, b"two")]
+        assert [each.rows for each in events if isinstance(each, EpochEnd | EndOfPartition)] == [2, 1, 0]
+        assert [type(each) for each in events[-2:]] == [EndOfData, EndOfPartition]
+        assert consumer.gate.is_ended
+        assert consumer.gate.poll() is None
+
+    def test_rows_are_not_seen_before_a_flush(self, streams: Streams) -> None:
+        """What is offered waits for the flush; then it comes while the writer goes on."""
+        producer, consumer = streams.pair()
+        assert producer.writer.offer(numbers(1), 0) == 1
+        consumer.line.wait(0)
+        assert consumer.gate.poll() is None
+        producer.writer.flush()
+        assert values([consumer.next() or Received(0)]) == [1]
+        producer.give(numbers(2))
+        assert values([consumer.next() or Received(0)]) == [2]
+        producer.end()
+        assert values(consumer.rest()) == []
+
+    def test_without_a_reader_offers_end_and_begin_again_when_it_reads(self, streams: Streams) -> None:
+        """An offer without room takes nothing and does not wait; the line wakes when there is room."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)  # for the first room
+        taken = producer.fill()
+        assert 0 < taken * 8 < self.clog_limit
+        read = 0
+        while producer.writer.offer(numbers(*range(taken, taken + 10)), 0) == 0:
+            received = consumer.next()
+            read += len(values([] if received is None else [received]))
+            producer.line.wait(0)
+        producer.end()
+        things = consumer.rest()
+        assert values(things)[-1] == taken + 9
+        assert read + len(values(things)) == taken + 10
+
+    def test_a_waiting_producer_is_woken_by_room(self, streams: Streams) -> None:
+        """It waits without a look of its own, and is woken by what a reader gives back."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)
+        taken = producer.fill()
+        last: list[Received] = []
+        while producer.writer.offer(numbers(taken), 0) == 0:
+            while (received := consumer.gate.poll()) is not None:
+                last.append(received)
+            consumer.line.wait(0)
+            producer.line.wait(0.01)
+        producer.end()
+        assert values([*last, *consumer.rest()]) == list(range(taken + 1))
+
+    @pytest.mark.parametrize("event_kind", [EventKind.IN_ORDER, EventKind.BLOCKING])
+    def test_a_barrier_before_the_first_row_comes(self, streams: Streams, event_kind: EventKind) -> None:
+        """Of a producer that has written nothing, for a gate that was there before it, and for one that was not."""
+        owner, descriptor = streams.register(Written(PIPELINED))
+        early = streams.consume([(descriptor, 0)])
+        producer = streams.prepare(Written(PIPELINED), (owner, descriptor))
+        producer.writer.setup()
+        producer.barrier(b"first", event_kind)
+        assert payloads(early.events(1)) == [(0, b"first")]
+        other = streams.produce(Written(PIPELINED, index=1))
+        other.barrier(b"second", event_kind)
+        late = streams.consume([(other.descriptor, 0)])
+        assert payloads(late.events(1)) == [(0, b"second")]
+
+    def test_an_event_needs_no_room(self, streams: Streams) -> None:
+        """The writer is full: a barrier is taken, and comes behind all rows."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)
+        taken = producer.fill()
+        producer.barrier(b"behind", EventKind.IN_ORDER)
+        producer.end()
+        things = consumer.rest()
+        assert values(things) == list(range(taken))
+        assert [type(each.event) for each in things[-3:]] == [EpochEnd, EndOfData, EndOfPartition]
+
+    def test_a_priority_event_overtakes_everything_that_is_queued(self, streams: Streams) -> None:
+        """Window and credit are used up, nobody has read a row: it comes before all but what was on its way."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)
+        rows = 0
+        while producer.writer.offer(numbers(rows), 0):
+            producer.writer.flush()
+            rows += 1
+            if rows == 400:
+                break
+        producer.writer.emit(TaskEvent(b"first"), EventKind.PRIORITY)
+        producer.writer.emit(TaskEvent(b"second"), EventKind.PRIORITY)
+        before = consumer.events(2)
+        assert payloads(before) == [(0, b"first"), (0, b"second")]
+        assert len(values(before)) <= 48
+        producer.end()
+        assert values([*before, *consumer.rest()]) == list(range(rows))
+
+    def test_a_blocking_event_stops_its_channel_until_it_is_resumed(self, streams: Streams) -> None:
+        """The other channel of the same producer goes on; what is behind the barrier comes after `resume`."""
+        producer, consumer = streams.pair(subpartitions=2)
+        producer.give(numbers(1), 0)
+        producer.barrier(b"stop")
+        consumer.events(2)
+        producer.give(numbers(2), 0)
+        producer.give(numbers(3), 1)
+        consumer.gate.resume_consumption(1)
+        other = consumer.until(lambda received: received.batch is not None)
+        assert [each.channel for each in other] == [1]
+        producer.writer.emit(TaskEvent(b"marker"))
+        marked = consumer.events(1)
+        assert payloads(marked) == [(1, b"marker")]
+        consumer.gate.resume_consumption(0)
+        things = consumer.events(1)
+        assert values(things) == [2]
+        assert payloads(things) == [(0, b"marker")]
+        producer.end()
+        consumer.rest()
+
+    def test_a_barrier_behind_a_barrier_waits_for_the_resume(self, streams: Streams) -> None:
+        """Each one blocks for itself, with and without rows between."""
+        producer, consumer = streams.pair()
+        for name in (b"one", b"two"):
+            producer.barrier(name)
+        producer.give(numbers(7))
+        producer.barrier(b"three")
+        producer.end()
+        for name in (b"one", b"two", b"three"):
+            things = consumer.events(1)
+            assert payloads(things) == [(0, name)]
+            assert values(things) == ([7] if name == b"three" else [])
+            consumer.gate.resume_consumption(0)
+        assert [type(each.event) for each in consumer.rest()] == [EndOfData, EndOfPartition]
+
+    def test_barriers_through_a_union(self, streams: Streams) -> None:
+        """Two producers, one without rows, and a channel without a producer's rows: each says its barrier once."""
+        full, idle = streams.produce(), streams.produce(Written(PIPELINED, index=1))
+        consumer = streams.consume([(full.descriptor, 0), (idle.descriptor, 0)])
+        full.line.wait(DEADLINE)
+        taken = full.fill()
+        for producer in (full, idle):
+            producer.barrier(b"union")
+        things = consumer.events(2)
+        assert sorted(payloads(things)) == [(0, b"union"), (1, b"union")]
+        assert values(things, 0) == list(range(taken))
+        for channel, producer in enumerate((full, idle)):
+            producer.end()
+            consumer.gate.resume_consumption(channel)
+        assert len(consumer.rest()) == 4
+
+    def test_both_ends_know_how_far_they_are(self, streams: Streams) -> None:
+        """At a barrier the reader has had as many messages as the writer had sent."""
+        producer, consumer = streams.pair(subpartitions=2)
+        for epoch in range(3):
+            for _ in range(epoch):
+                producer.give(numbers(1, 2, 3), 1)
+            producer.barrier(b"%d" % epoch, EventKind.IN_ORDER)
+            consumer.events(2)
+            assert list(consumer.gate.positions) == list(producer.writer.positions)
+        assert list(consumer.gate.positions) == [0, 3]
+        producer.end()
+        consumer.rest()
+
+    def test_what_goes_to_all_keeps_its_place(self, streams: Streams) -> None:
+        """Broadcast rows and one subpartition's own come in the order in which they were offered."""
+        producer, consumer = streams.pair(subpartitions=2)
+        for value in range(4):
+            producer.line.wait(0.01)
+            producer.give(numbers(2 * value), 0)
+            while producer.writer.broadcast(numbers(2 * value + 1)) == 0:
+                producer.line.wait(DEADLINE)
+        producer.end()
+        things = consumer.rest()
+        assert values(things, 0) == list(range(8))
+        assert values(things, 1) == [1, 3, 5, 7]
+        assert [each.event.rows for each in things if isinstance(each.event, EndOfPartition)] in ([8, 4], [4, 8])
+
+    def test_rows_of_any_size_come_whole(self, streams: Streams) -> None:
+        """Rows as large as several segments, among small ones; an event waits until such a row is given out."""
+        producer = streams.produce(Written(PIPELINED, TEXTS))
+        consumer = streams.consume([(producer.descriptor, 0)], TEXTS)
+        texts = ["a", "b" * 3_000_000, "c", "d" * 200_000, "e" * 500_000, "f"]
+        rest, found = pa.record_batch([pa.array(texts)], schema=TEXTS), []
+        while rest.num_rows or producer.writer.has_pending:
+            rest = rest.slice(producer.writer.offer(rest, 0))
+            if producer.writer.has_pending:
+                with pytest.raises(ProtocolError):
+                    producer.barrier(b"too early")
+            producer.writer.flush()
+            while (received := consumer.gate.poll()) is not None:
+                found.append(received)
+            consumer.line.wait(0)
+            producer.line.wait(0.01)
+        producer.barrier(b"whole", EventKind.IN_ORDER)
+        producer.end()
+        found += consumer.rest()
+        received_texts = [
+            text for each in found if each.batch is not None for text in each.batch.column(0).to_pylist()
+        ]
+        assert received_texts == texts
+
+    def test_an_end_can_be_a_stop(self, streams: Streams) -> None:
+        """The reader learns whether the data has ended or the query was stopped."""
+        producer, consumer = streams.pair()
+        producer.writer.emit(EndOfData(stopped=True))
+        producer.writer.finish()
+        assert consumer.rest()[0].event == EndOfData(stopped=True)
+
+    def test_a_failed_producer_is_told_to_a_waiting_reader(self, streams: Streams) -> None:
+        """The wait ends, and the poll says why."""
+        producer, consumer = streams.pair()
+        producer.give(numbers(1))
+        assert values([consumer.next() or Received(0)]) == [1]
+        producer.writer.fail(ValueError("no more"))
+        with pytest.raises(PartitionError, match="no more"):
+            consumer.next()
+
+    def test_a_reader_that_leaves_holds_nobody_up(self, streams: Streams) -> None:
+        """Its rows are dropped; the writer, which was full, has room for the other reader."""
+        producer = streams.produce(Written(PIPELINED, subpartitions=2))
+        gone, there = (streams.consume([(producer.descriptor, index)]) for index in range(2))
+        producer.line.wait(DEADLINE)
+        producer.fill(subpartition=0)
+        gone.gate.close()
+        producer.give(numbers(1, 2), 1)
+        producer.give(numbers(*range(100_000)), 0)
+        producer.end()
+        assert values(there.rest()) == [1, 2]
+
+    def test_an_unknown_producer_is_replaced_by_the_real_one(self, streams: Streams) -> None:
+        """The line wakes when the producer is there."""
+        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, self._service_name(streams), PIPELINED)
+        consumer = streams.consume([(placeholder, 0)])
+        producer = streams.produce()
+        producer.give(numbers(5))
+        assert consumer.update(producer.descriptor)
+        assert values([consumer.next() or Received(0)]) == [5]
+        producer.end()
+        consumer.rest()
+
+    def test_a_cancelled_task_hears_it_where_it_waits(self, streams: Streams, exchange: Exchange) -> None:
+        """Consumer and producer."""
+        producer, consumer = streams.pair()
+        for member in (consumer, producer):
+            exchange.cancel(member.owner)
+            with pytest.raises(TaskCancelledError):
+                member.wait_for_ever()
+
+    def test_other_kinds_of_partitions_are_refused(self, streams: Streams) -> None:
+        """By name, before anything is set up."""
+        with pytest.raises(SettingError, match="blocking_hash"):
+            streams.prepare(Written(PartitionKind.BLOCKING_HASH))
+
+    @staticmethod
+    def _service_name(streams: Streams) -> str:
+        return streams.register(Written(PIPELINED, index=9))[1].service

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer of a streaming query in the `memory` shuffle service: bounded room, and nothing is seen before a flush.
+
+Room is counted in messages of at most `message_rows` rows, for all subpartitions together. What was taken is stored
+at once and shown to readers by `flush`, by an event, or where there is no more room.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
+from penstock.shuffle import AttemptId, EpochEnd, Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    PenstockError,
+    ProtocolError,
+    SchemaError,
+    TaskCancelledError,
+)
+from penstock.shuffle.streaming import EventKind
+from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
+
+
+class Registrar(Protocol):
+    """What a writer uses of the application's registry; `MemoryRegistry` has it."""
+
+    cancelled: set[AttemptId]
+    stream_writers: dict[PartitionId, AttemptId]
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Hold the lock, and wake all waiters behind the change."""
+
+    def add(self, partition: MemoryPartition) -> None:
+        """Make a partition known."""
+
+    def tell_readers(self, partition: PartitionId) -> None:
+        """There is something to be read."""
+
+
+class MemoryStreamWriter:
+    """A `StreamPartitionWriter` into the registry. `has_pending` is never true: a row always fits a message."""
+
+    def __init__(
+        self,
+        registry: Registrar,
+        owner: OwnerContext,
+        descriptor: ResultPartitionDescriptor,
+        target: MemoryPartition,
+        message_rows: int,
+    ) -> None:
+        self._registry = registry
+        self._owner = owner
+        self._schema = descriptor.schema
+        self._partition = target
+        self._message_rows = message_rows
+        self._hidden: list[tuple[Stored, range]] = []
+        self._positions = [0] * len(target.subpartitions)
+        self._lifecycle = WriterLifecycle(f"stream writer of {target.id} of {owner.name}")
+
+    @property
+    def partition(self) -> PartitionId:
+        """The identity of what is written."""
+        return self._partition.id
+
+    @property
+    def subpartitions(self) -> int:
+        """The number of subpartitions."""
+        return len(self._partition.subpartitions)
+
+    @property
+    def has_pending(self) -> bool:
+        """False: no row spans."""
+        return False
+
+    @property
+    def positions(self) -> list[int]:
+        """How many messages were put into each subpartition so far."""
+        return list(self._positions)
+
+    def setup(self) -> None:
+        """Make the partition known to readers."""
+        self._lifecycle.move(WriterEvent.SET_UP)
+        self._registry.stream_writers[self.partition] = self._owner.attempt
+        self._registry.add(self._partition)
+
+    def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
+        """Take rows from the batch's front, as many as there is room for; their number."""
+        return self._take(batch, range(subpartition, subpartition + 1))
+
+    def broadcast(self, batch: pa.RecordBatch) -> int:
+        """The same for all subpartitions, stored once."""
+        return self._take(batch, range(self.subpartitions))
+
+    def end_epoch(self, payload: bytes, kind: EventKind) -> None:
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
+        if kind is EventKind.PRIORITY:
+            raise ProtocolError(f"{self.partition}: the end of an epoch can't overtake the data that it sums up")
+        with self._registry.changing():
+            self._check()
+            self._show()
+            for index, end in enumerate(self._partition.end_epoch()):
+                event = EpochEnd(payload, end.rows, end.bytes, end.checksum)
+                self._partition.append(Stored.of_event(event, kind), range(index, index + 1))
+            self._registry.tell_readers(self.partition)
+
+    def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
+        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+        with self._registry.changing():
+            self._check()
+            if kind is not EventKind.PRIORITY:
+                self._show()
+            self._partition.append(Stored.of_event(event, kind), range(self.subpartitions))
+            self._registry.tell_readers(self.partition)
+
+    def flush(self) -> None:
+        """Make what was taken visible to readers."""
+        with self._registry.changing():
+            if self._lifecycle.state is WriterState.WRITING:
+                self._show()
+
+    def finish(self) -> None:
+        """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
+        with self._registry.changing():
+            self._check()
+            self._show()
+            self._partition.finish(end_of_data=False)
+            self._lifecycle.move(WriterEvent.FINISH)
+            self._registry.tell_readers(self.partition)
+
+    def fail(self, cause: BaseException) -> None:
+        """Give the partition up: readers get ProducerFailedError with this cause."""
+        with self._registry.changing():
+            writing = self._lifecycle.state is WriterState.WRITING
+            if writing and self._partition.state is PartitionState.WRITING:
+                self._partition.end(PartitionEvent.FAIL, cause)
+            self._lifecycle.move(WriterEvent.FAIL)
+            self._registry.tell_readers(self.partition)
+
+    def close(self) -> None:
+        """End the writing; a partition that was not finished has failed."""
+        self.fail(PenstockError(f"the writer of {self.partition} was closed before it was finished"))
+        self._lifecycle.move(WriterEvent.CLOSE)
+
+    def _take(self, batch: pa.RecordBatch, targets: range) -> int:
+        if not batch.schema.equals(self._schema):
+            raise SchemaError(f"the writer of {self.partition} takes {self._schema}, not {batch.schema}")
+        with self._registry.changing():
+            self._check()
+            taken = 0
+            while taken < batch.num_rows:
+                if self._partition.in_flight + len(self._hidden) >= self._partition.budget:
+                    self._show()  # what nobody reads any more is room at once
+                    if not self._partition.has_room():
+                        break
+                part = batch.slice(taken, self._message_rows)
+                self._hidden.append((Stored.of_batch(part), targets))
+                taken += part.num_rows
+                for index in targets:
+                    self._positions[index] += 1
+            if taken:
+                self._owner.metrics.add("rows_out", taken)
+            return taken
+
+    def _show(self) -> None:
+        hidden, self._hidden = self._hidden, []
+        for stored, targets in hidden:
+            self._partition.append(stored, targets)
+        if hidden:
+            self._registry.tell_readers(self.partition)
+
+    def _check(self) -> None:
+        if self._owner.attempt in self._registry.cancelled:
+            raise TaskCancelledError(f"the writer of {self.partition}: the task was told to stop")
+        if self._lifecycle.state is not WriterState.WRITING:
+            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
+        if self._partition.state is PartitionState.LOST:
+            raise EnvironmentLostError(f"{self.partition}: environment {self._partition.environment} is gone")
+        if self._partition.state not in HOLDING_STATES:
+            raise TaskCancelledError(f"{self.partition} is {self._partition.state.value}, nobody can read it")
