@@ -29,6 +29,10 @@ settings.load_profile("house")
 
 MasterCore.is_checked = True
 
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Every Java of a run, executors included, starts many times and lives for short: the optimizing compiler costs half
+of its processor time there and never earns it back. A setting from outside wins."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_by_the_run() -> Iterator[None]:
