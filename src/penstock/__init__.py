@@ -14,28 +14,34 @@ if TYPE_CHECKING:
         GroupedDataFrame,
         KeyedStream,
         Stream,
+        StreamingQuery,
         datasets,
         fromDataFrame,
         groupBy,
         readCsv,
         readJson,
         readParquet,
+        readStream,
         readText,
         repartition,
+        streams,
     )
 
 __all__ = [
     "GroupedDataFrame",
     "KeyedStream",
     "Stream",
+    "StreamingQuery",
     "datasets",
     "fromDataFrame",
     "groupBy",
     "readCsv",
     "readJson",
     "readParquet",
+    "readStream",
     "readText",
     "repartition",
+    "streams",
 ]
 
 

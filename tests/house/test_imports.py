@@ -27,8 +27,8 @@ ROOMS: dict[str, set[str]] = {
     "task": {"record", "shuffle", "graph"},
     "stream": {"checkpoint", "graph", "record", "shuffle", "task"},
     "services": {"shuffle", "buffer", "record", "link", "partition"},
-    "spark": {"job", "task", "graph", "services", "link", "shuffle", "observe"},
-    "api": {"graph", "shuffle", "job", "spark", "task"},
+    "spark": {"job", "task", "stream", "checkpoint", "graph", "services", "link", "shuffle", "observe"},
+    "api": {"graph", "shuffle", "job", "spark", "stream", "task"},
     "observe": set(),
     "testing": {"partition", "shuffle", "graph", "job", "task", "api"},
 }

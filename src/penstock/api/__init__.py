@@ -14,17 +14,22 @@ from penstock.api.functions import (
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.persisted import datasets
 from penstock.api.stream import Stream
+from penstock.api.streaming.query import StreamingQuery, streams
+from penstock.api.streaming.reader import readStream
 
 __all__ = [
     "GroupedDataFrame",
     "KeyedStream",
     "Stream",
+    "StreamingQuery",
     "datasets",
     "fromDataFrame",
     "groupBy",
     "readCsv",
     "readJson",
     "readParquet",
+    "readStream",
     "readText",
     "repartition",
+    "streams",
 ]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.api.lineage import OperatorStep, Step
 from penstock.api.persisted import PersistedReading
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
+from penstock.api.streaming.refusals import refuse_stream
 from penstock.graph import explain_graph
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
@@ -32,6 +33,7 @@ def require_session(session: Any, verb: str) -> Any:
 
 def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> Any:
     """See `Stream.toDF`; `verb` is whose errors they are."""
+    refuse_stream(branches, verb)
     require_session(session, verb)
     from penstock.spark.runtime import SparkRuntime
 
@@ -52,6 +54,7 @@ def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> Any:
 
 def run_now(branches: tuple[Step, ...], session: Any) -> Any:
     """See `Stream.run`."""
+    refuse_stream(branches, "run")
     require_session(session, "run")
     from penstock.spark.runtime import SparkRuntime
 
@@ -73,6 +76,7 @@ def explained(branches: tuple[Step, ...], session: Any) -> str:
 
 def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[Any, ...]]:
     """Run now, and all rows of the result: for results of a few rows."""
+    refuse_stream(branches, verb)
     require_session(session, verb)
     from penstock.spark.checks import refuse_what_cannot_travel
     from penstock.spark.runtime import SparkRuntime

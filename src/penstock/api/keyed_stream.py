@@ -17,6 +17,8 @@ from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.api.stream import Stream
+from penstock.api.streaming.refusals import is_streaming
+from penstock.stream.aggregate import KeyedAggregate
 from penstock.task.aggregate_operators import aggregate_pair
 from penstock.task.aggregates import Aggregation
 from penstock.task.exchanges import PartitionerSpec
@@ -75,8 +77,14 @@ class KeyedStream(Stream):
         return KeyedStream(upstream, self._keys, self._spec, self._choice).reduced(wanted.aggregations)
 
     def reduced(self, wanted: Sequence[Aggregation]) -> Stream:
-        """Each group as one row: its key and these aggregates of it, of which there may be none."""
+        """Each group as one row: its key and these aggregates of it, of which there may be none.
+
+        Of a stream without an end: each group anew whenever rows of it have come.
+        """
         upstream = self._upstream
+        if is_streaming(self.branches):
+            kept = KeyedAggregate(upstream.schema, self._keys, tuple(wanted), self.is_ansi())
+            return self.applied(kept, kept.result_schema)
         partial, final, plan = aggregate_pair(upstream.schema, self._keys, wanted, ansi=self.is_ansi())
         before = upstream.applied(partial, plan.state_schema)
         return before.exchanged(self._spec, self._choice).applied(final, plan.result_schema)

@@ -20,7 +20,7 @@ class SourceStep:
     """Where rows come from: a source that tasks read themselves, or a Spark DataFrame.
 
     `limit` is the parallelism beyond which further subtasks would have nothing to read; `partitions` the parallelism
-    that was asked for.
+    that was asked for. A `streaming` source is read by a streaming query only, and may have no end.
     """
 
     name: str
@@ -29,6 +29,7 @@ class SourceStep:
     dataframe: object = None
     limit: int | None = None
     partitions: int | None = None
+    streaming: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -48,6 +48,7 @@ from penstock.graph import (
     slots_needed,
     without_deadlocks,
 )
+from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind, Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
 from penstock.task.exchanges import PartitionerSpec, exchange
@@ -107,6 +108,21 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
         if vertex.source is not None and vertex.source.dataframe is not None
     }
     return Plan(graph, dataframes)
+
+
+def plan_query(results: Sequence[Step], settings: Settings, slots: int, options: StreamingOptions) -> JobGraph:
+    """The job of a streaming query, whose tasks run all at once over pipelined exchanges.
+
+    An exchange has another kind only where the stream asked for it, which is the caller's to refuse.
+    """
+    builder = _Builder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)))
+    builder.build(tuple(results))
+    names = [_shown(vertex) for vertex in builder.vertices]
+    shares = _shares(builder.vertices, tuple(vertex.id for vertex in builder.vertices), slots)
+    vertices = tuple(
+        _job_vertex(vertex, name, shares[vertex.leader]) for vertex, name in zip(builder.vertices, names, strict=True)
+    )
+    return JobGraph(options.name, vertices, tuple(builder.edges), streaming=options)
 
 
 class _Builder:

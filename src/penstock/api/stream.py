@@ -32,6 +32,8 @@ from penstock.api.schemas import (
     schema_argument,
 )
 from penstock.api.sorting import sort_keys, sorted_stream
+from penstock.api.streaming.refusals import is_streaming, refuse_stream
+from penstock.api.streaming.writer import StreamWriter
 from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
 from penstock.shuffle import Settings
@@ -220,10 +222,12 @@ class Stream:
 
     def distinct(self) -> Stream:
         """Each row once; an exchange by all columns."""
+        refuse_stream(self.branches, "distinct")
         return self.keyBy(*self.columns).reduced(())
 
     def dropDuplicates(self, subset: Sequence[str] | None = None) -> Stream:
         """One row for each combination of these columns' values, by default of all; any of those there are."""
+        refuse_stream(self.branches, "dropDuplicates")
         if subset is None or set(subset) == set(self.columns):
             return self.distinct()
         keys = column_arguments([subset] if isinstance(subset, str) else tuple(subset), self.schema, "dropDuplicates")
@@ -249,6 +253,16 @@ class Stream:
             raise TypeError(f"unionByName takes a stream, not {type(other).__name__}: see penstock.fromDataFrame")
         mine, theirs = by_name(self.schema, other.schema, allowMissingColumns)
         return self.projected(mine).union(other.projected(theirs))
+
+    @property
+    def isStreaming(self) -> bool:
+        """Whether this is a stream of `readStream`, which may have no end."""
+        return is_streaming(self.branches)
+
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Where the rows of a stream of `readStream` go, as PySpark's `df.writeStream`."""
+        return StreamWriter(self.branches, self.session)
 
     def toDF(self) -> Any:
         """An ordinary Spark DataFrame; the job runs when an action reads it."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JobMaster, one per application.
 
-`core` decides and is pure; `launcher` is the seam to whoever runs the tasks; `results` serves what jobs leave behind;
-`shell` joins all of that on one thread. Imports go in this order.
+`core` decides and is pure; `query_storage` keeps the checkpoints of streaming queries; `launcher` is the seam to
+whoever runs the tasks; `results` serves what jobs leave behind; `shell` joins all of that on one thread. Imports go
+in this order.
 """

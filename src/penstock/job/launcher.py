@@ -9,6 +9,7 @@ from typing import Protocol
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob, SparkJobId
+from penstock.job.query_storage import QueryStorage
 from penstock.shuffle import Settings
 
 Returned = Callable[[SparkJobId, str | None, bool], None]
@@ -29,6 +30,8 @@ class Submission:
     payload: object = None
     again: Callable[[JobGraph], Rerun] | None = field(default=None, repr=False, compare=False)
     """Plans the same job once more, by the graph of its first run; None where that can't be done."""
+    checkpoints: QueryStorage | None = field(default=None, repr=False, compare=False)
+    """Of a streaming query: where its checkpoints are kept, claimed already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,29 @@ class RestartSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamingSettings:
+    """Streaming queries; each is an option of `writeStream` too. Times in seconds.
+
+    `checkpoint_location` is a folder of any file system that all hosts reach, one for each query; without one a query
+    has a temporary folder, and no later query goes on from it. A checkpoint is taken every `checkpoint_interval` (0:
+    only when somebody asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
+    of the last one; `max_concurrent_checkpoints` may be under way. `tolerable_failed_checkpoints` may fail in a row
+    before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. Rows
+    wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full.
+    """
+
+    checkpoint_location: str = ""
+    checkpoint_interval: float = 10.0
+    checkpoint_timeout: float = 600.0
+    min_pause: float = 0.0
+    max_concurrent_checkpoints: int = 1
+    tolerable_failed_checkpoints: int = 10
+    retained_checkpoints: int = 1
+    consistency: str = "exactly_once"
+    buffer_timeout: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class SecuritySettings:
     """Risks that the user accepts knowingly.
 
@@ -158,6 +181,7 @@ class Settings:
     job: JobSettings = field(default_factory=JobSettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
+    streaming: StreamingSettings = field(default_factory=StreamingSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
 
@@ -198,6 +222,7 @@ _CONCERNS = {
     "job": JobSettings,
     "task": TaskSettings,
     "restart": RestartSettings,
+    "streaming": StreamingSettings,
     "security": SecuritySettings,
     "observe": ObserveSettings,
 }
@@ -211,6 +236,10 @@ _TIMES = {
     "delay",
     "max_delay",
     "reset_after",
+    "checkpoint_interval",
+    "checkpoint_timeout",
+    "min_pause",
+    "buffer_timeout",
 }
 
 
@@ -286,7 +315,7 @@ def _validate(settings: Settings) -> None:
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]
-    for holds, key, rule in [*checks, *_restart_checks(settings.restart)]:
+    for holds, key, rule in [*checks, *_restart_checks(settings.restart), *_streaming_checks(settings.streaming)]:
         if not holds:
             raise SettingError(f"{PREFIX}{key} {rule}")
     mode_to_kind(settings.shuffle.mode)
@@ -308,4 +337,16 @@ def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:
             "must not be below spark.penstock.restart.delay",
         ),
         (restart.reset_after > 0, "restart.resetAfter", "must be positive"),
+    ]
+
+
+def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str]]:
+    kinds = ("exactly_once", "at_least_once")
+    return [
+        (streaming.checkpoint_interval >= 0, "streaming.checkpointInterval", "must not be negative"),
+        (streaming.checkpoint_timeout > 0, "streaming.checkpointTimeout", "must be positive"),
+        (streaming.min_pause >= 0, "streaming.minPause", "must not be negative"),
+        (streaming.max_concurrent_checkpoints > 0, "streaming.maxConcurrentCheckpoints", "must be positive"),
+        (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
+        (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),
     ]

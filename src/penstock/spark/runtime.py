@@ -24,11 +24,12 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
+from penstock.job.query_storage import QueryStorage
 from penstock.job.results.results import MadeResult
-from penstock.job.shell.master import JobHandle
+from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, SettingError
-from penstock.shuffle.settings import PREFIX
+from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
 from penstock.spark.datasets import Held, PersistedResults
@@ -51,6 +52,11 @@ Plan = tuple[JobGraph, dict[int, DataFrame]]
 Build = Callable[[UserThread], Plan | MadeResult]
 """Plans a job, or gives what was made before, on behalf of whoever asked for the DataFrame."""
 OnProgress = Callable[[JobProgress], None]
+
+STREAMING_RESTARTS = RestartSettings(
+    "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
+)
+"""How a streaming query restarts where nobody has said so."""
 
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
@@ -106,6 +112,30 @@ class SparkRuntime:
         settings = settings or self.settings()
         result = self.finished((graph, dict(dataframes)), settings, on_progress=on_progress).result
         return replace(result, stages={vertex.id: vertex.name for vertex in graph.vertices})
+
+    def streaming_settings(self, options: Mapping[str, str]) -> Settings:
+        """The settings of a streaming query: the session's, and over them these.
+
+        Where nobody has said how it restarts, it does so for ever, after waits that grow; what its users' code
+        raises is tried again three times between two checkpoints.
+        """
+        conf = {**session_conf(self._spark), **options}
+        settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
+        self.settings()  # refuses what Penstock can't run under
+        if any(key.startswith(f"{PREFIX}restart.") for key in conf):
+            return settings
+        return replace(settings, restart=STREAMING_RESTARTS)
+
+    def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster]:
+        """Start a streaming query and return at once; its location is claimed first, which may raise."""
+        options = graph.streaming
+        if options is None:
+            raise SettingError(f"job {graph.name} is no streaming query")
+        checkpoints = QueryStorage(options)
+        checkpoints.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+        submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
+        master = self._application.master(settings)
+        return master.submit(replace(submission, again=None, checkpoints=checkpoints)), master
 
     def finished(
         self,

@@ -229,10 +229,14 @@ def _run_subtask(
 ) -> SubtaskReport:
     settings = Settings.from_conf(plan.launch.settings)
     environments = TaskEnvironments(plan.launch, attachment, settings)
-    vertex = plan.graph.vertex(deployment.attempt.vertex)
+    subtask = SubtaskPlan(plan.graph, plan.graph.vertex(deployment.attempt.vertex), deployment)
     try:
+        if plan.graph.streaming is not None:
+            from penstock.spark.stream_task import run_streaming
+
+            return run_streaming(subtask, plan.graph.streaming, attachment, environments.of, settings)
         return run_subtask(
-            SubtaskPlan(plan.graph, vertex, deployment),
+            subtask,
             environments.of,
             AttachedControl(attachment, deployment.attempt),
             rows,

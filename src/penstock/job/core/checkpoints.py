@@ -12,7 +12,7 @@ A batch job has this part too, and it does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.checkpoint import barriers
@@ -26,6 +26,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.progress import Roll
+from penstock.job.core.result import CheckpointCounts
 from penstock.job.core.states import JobState, Phase
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
@@ -41,16 +42,6 @@ class QueryTask(NamedTuple):
 
     def __str__(self) -> str:
         return self.title
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCounts:
-    """How many checkpoints there were, the last complete one, and why the last one failed, if one has."""
-
-    completed: int = 0
-    failed: int = 0
-    last: int | None = None
-    failure: str = ""
 
 
 class Checkpoints:
@@ -115,6 +106,8 @@ class Checkpoints:
         """The attempt is over: another one follows, or none."""
         if self._coordinator is not None:
             self._wake, self._held_back = None, None
+            if not interrupted.for_good:
+                self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=interrupted.cause)
             ended = self._coordinator.closed if interrupted.for_good else self._coordinator.interrupted
             yield from self._follow(ended(interrupted.cause, self._now()))
 
@@ -207,6 +200,7 @@ class Checkpoints:
                     yield from self._abandon(number, cause)
                 case then.Discard(number):
                     self._storing.pop(number, None)
+                    self._triggered.pop(number, None)
                     yield do.DiscardCheckpoint(self._topology.job, number)
                 case then.DiscardHandle(_, handle):
                     yield do.DiscardPart(self._topology.job, handle)  # type: ignore[arg-type]  # as it was acknowledged
@@ -224,15 +218,15 @@ class Checkpoints:
         parallelism = {vertex.uid: vertex.parallelism for vertex in self._topology.graph.vertices}
         saved = SavedParts(number, parts, gone, parallelism)  # type: ignore[arg-type]  # handles are bytes
         self._storing[number] = saved
-        return do.StoreCheckpoint(self._topology.job, saved, self._now() - self._triggered.pop(number, self._now()))
+        return do.StoreCheckpoint(self._topology.job, saved)
 
     def _complete(self, number: int) -> Iterator[so.Decision]:
         self._saved = self._storing.pop(number)
-        self.counts = replace(self.counts, completed=self.counts.completed + 1, last=number)
+        seconds = self._now() - self._triggered.pop(number, self._now())
+        self.counts = replace(self.counts, completed=self.counts.completed + 1, last=number, seconds=seconds)
         yield so.Record("checkpoint_completed", str(number))
         yield so.Forgive()
         yield from (do.CompleteCheckpoint(*where, number) for where in self._places())
-        yield do.CheckpointCompleted(self._topology.job, number)
 
     def _abandon(self, number: int, cause: str) -> Iterator[so.Decision]:
         self._triggered.pop(number, None)

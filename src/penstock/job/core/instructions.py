@@ -188,11 +188,10 @@ class StopSource:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Write the metadata of a checkpoint that took so many seconds; answered by CheckpointStored, or its failure."""
+    """Write the metadata of a checkpoint; the answer is CheckpointStored or CheckpointStoreFailed."""
 
     job: str
     saved: SavedParts
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +220,6 @@ class AnswerCheckpoint:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
-    """A checkpoint is complete, and sinks have been told: what was written up to it can be seen."""
-
-    job: str
-    checkpoint: int
-
-
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs
@@ -253,7 +244,6 @@ Instruction = (
     | DiscardCheckpoint
     | DiscardPart
     | AnswerCheckpoint
-    | CheckpointCompleted
 )
 
 

@@ -236,4 +236,5 @@ class JobCore:
         """A snapshot; `live` gives what heartbeats said of an attempt."""
         graph = self.topology.graph
         vertices = tuple(self.subtasks.progress(vertex.id, live) for vertex in graph.vertices)
-        return JobProgress(self.job, graph.name, self.lifecycle.state, self.accounts.seconds, vertices)
+        state, seconds = self.lifecycle.state, self.accounts.seconds
+        return JobProgress(self.job, graph.name, state, seconds, vertices, self.checkpoints.counts)

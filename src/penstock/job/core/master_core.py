@@ -144,6 +144,8 @@ class MasterCore:
                 self._out.append(do.AnswerRegistration(call, task, _unknown(task)))
             case events.ProducersAwaited(call, attempt):
                 self._out.append(do.AnswerProducers(call, attempt, _unknown(attempt)))
+            case events.CheckpointAsked(call, job):
+                self._out.append(do.AnswerCheckpoint(job, call, None, "the query is over"))
             case events.PartitionRegistered(_, _, descriptor):
                 self._out.append(do.ReleasePartitions(descriptor.environment, (descriptor,)))
             case _:

@@ -106,11 +106,28 @@ class VertexProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointCounts:
+    """How many checkpoints a query took, the last complete one, and why the last one failed, if one has.
+
+    `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    last: int | None = None
+    seconds: float = 0.0
+    failure: str = ""
+    restarts: int = 0
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgress:
-    """A snapshot of a job for a display."""
+    """A snapshot of a job for a display; `checkpoints` are those of a streaming query."""
 
     job: str
     name: str
     state: JobState
     seconds: float
     vertices: tuple[VertexProgress, ...]
+    checkpoints: CheckpointCounts = CheckpointCounts()

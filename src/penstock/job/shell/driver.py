@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline
@@ -22,6 +23,7 @@ from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.environments import Environments
+from penstock.job.shell.queries import Queries
 from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
 from penstock.link import commands
@@ -54,6 +56,7 @@ class JobDriver:
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
         self._loop = asyncio.get_running_loop()
+        self.queries = Queries(self.handle, self.environments, self.calls)
         self._jobs: dict[str, _RunningJob] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -73,6 +76,7 @@ class JobDriver:
             do.FailJob: self._fail_job,
             do.CompleteJob: self._complete_job,
             do.ResultLost: self._result_lost,
+            **self.queries.actions,
         }
 
     def handle(self, event: events.Event) -> None:
@@ -98,8 +102,12 @@ class JobDriver:
         self._jobs[job] = _RunningJob(submission, finished)
         settings = submission.settings
         timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
-        slots = submission.slots_total
-        self.handle(events.JobSubmitted(job, submission.graph, slots, timeout, target, settings.restart))
+        slots, beginning = submission.slots_total, QueryBeginning()
+        if submission.checkpoints is not None:
+            beginning = submission.checkpoints.beginning
+            self.queries.open(job, submission.checkpoints)
+        submitted = (job, submission.graph, slots, timeout, target, settings.restart, beginning)
+        self.handle(events.JobSubmitted(*submitted))
         return finished
 
     def progress(self, job: str) -> JobProgress | None:
@@ -130,6 +138,7 @@ class JobDriver:
             if not job.finished.done():
                 job.finished.set_exception(PenstockError(f"job {name} was given up: the JobMaster is closing"))
         self.calls.close()
+        self.queries.close()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -238,6 +247,7 @@ class JobDriver:
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.environments.forget_job(job)
+        self.queries.end(job)
         running = self._jobs.pop(job)
         for timer in running.timers.values():
             timer.cancel()

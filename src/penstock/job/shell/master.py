@@ -159,6 +159,25 @@ class JobMaster:
 
         self._call(run())
 
+    def stop_query(self, job: str) -> None:
+        """Ask a streaming query to end well: its sources stop, a last checkpoint, its sinks commit."""
+
+        async def run() -> None:
+            self._driver.handle(events.StopAsked(job))
+
+        self._call(run())
+
+    def checkpoint(self, job: str, seconds: float) -> int:
+        """A checkpoint of a streaming query, now: its number.
+
+        Raises CheckpointError where there is none, TimeoutError where there is none in time; it may still come then.
+        """
+        asked = asyncio.run_coroutine_threadsafe(self._driver.queries.checkpoint(job), self._loop)
+        try:
+            return asked.result(seconds)
+        finally:
+            asked.cancel()
+
     def job_progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
 

@@ -58,6 +58,9 @@ class JobMasterService:
             ask.PartitionConsumable: self._partition_consumable,
             ask.TaskFinished: self._task_finished,
             ask.TaskLost: self._task_lost,
+            ask.AcknowledgeCheckpoint: self._acknowledge,
+            ask.DeclineCheckpoint: self._decline,
+            ask.DataEnded: self._data_ended,
             ask.OpenResult: self._open_result,
             ask.ReadResult: self._read_result,
         }
@@ -167,6 +170,18 @@ class JobMasterService:
             raise ProtocolError(f"{attempt} ended as {state!r}, which is no end")
         how = (ended.metrics, ended.error, ended.error_type, ended.sizes, ended.fingerprints, ended.lost)
         self._driver.handle(events.TaskFinished(attempt, state, *how))
+        return Done()
+
+    async def _acknowledge(self, _: Session, said: ask.AcknowledgeCheckpoint) -> Done:
+        self._driver.handle(events.CheckpointAcknowledged(said.attempt, said.checkpoint, said.handle))
+        return Done()
+
+    async def _decline(self, _: Session, said: ask.DeclineCheckpoint) -> Done:
+        self._driver.handle(events.CheckpointDeclined(said.attempt, said.checkpoint, said.cause))
+        return Done()
+
+    async def _data_ended(self, _: Session, said: ask.DataEnded) -> Done:
+        self._driver.handle(events.DataEnded(said.attempt))
         return Done()
 
     async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of readers and writers, as PySpark takes them: names in any case, values as text, numbers or booleans.
+
+Each format says which it knows; another name is refused with the nearest that there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from typing import TypeVar
+
+from penstock.shuffle.errors import SettingError
+from penstock.shuffle.settings import KEYS, PREFIX, StreamingSettings, parse_bool
+
+T = TypeVar("T")
+
+_QUERY_PREFIX = f"{PREFIX}streaming."
+QUERY_OPTIONS = tuple(key.removeprefix(_QUERY_PREFIX) for key in KEYS if key.startswith(_QUERY_PREFIX))
+"""The options of a query, which are settings too."""
+assert len(QUERY_OPTIONS) == len(fields(StreamingSettings))  # noqa: S101 - each has a key
+
+
+class Options:
+    """The options that somebody gave to one reader or writer."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._given: dict[str, tuple[str, str]] = {}
+
+    def set(self, name: object, value: object) -> None:
+        """One more; a later one counts."""
+        if not isinstance(name, str):
+            raise TypeError(f"{self._owner}: an option has a name, not {name!r}")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self._given[name.lower()] = (name, text)
+
+    def refuse_others(self, what: str, known: Collection[str]) -> None:
+        """Raise SettingError for one that nobody reads."""
+        names = {name.lower(): name for name in known}
+        for key, (name, _) in self._given.items():
+            if key not in names:
+                close = difflib.get_close_matches(key, names, n=1)
+                hint = f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(sorted(known))}"
+                raise SettingError(f"{self._owner}: {what} has no option {name!r}: {hint}")
+
+    def text(self, name: str) -> str | None:
+        """What was given, if anything."""
+        found = self._given.get(name.lower())
+        return None if found is None else found[1]
+
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        """What was given, parsed; raises SettingError where it can't be."""
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise SettingError(f"{self._owner}: option {name}={text!r} is not valid: {error}") from None
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A boolean."""
+        return self.value(name, parse_bool, default)
+
+    def as_settings(self) -> Mapping[str, str]:
+        """The options of a query, as settings."""
+        given = {name.lower(): name for name in QUERY_OPTIONS}
+        found = {given[key]: text for key, (_, text) in self._given.items() if key in given}
+        return {f"{_QUERY_PREFIX}{name}": text for name, text in found.items()}

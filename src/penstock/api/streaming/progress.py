@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a query's `lastProgress` says: PySpark's fields, and beside them those of stages and checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.graph import JobGraph
+from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
+
+_WAITING_SHARE = 0.05
+"""A stage that others wait for is not itself back-pressured beyond this share of its time."""
+
+
+class ProgressReports:
+    """Makes each report out of two snapshots of the job: rates are those of the time between them."""
+
+    def __init__(self, graph: JobGraph, names: Mapping[str, str]) -> None:
+        self._graph = graph
+        self._names = dict(names)
+        self._sources = [vertex.id for vertex in graph.vertices if not graph.inputs_of(vertex.id)]
+        self._sinks = [vertex.id for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
+        self._last: dict[int, Mapping[str, float]] = {}
+        self._at = time.monotonic()
+
+    def report(self, progress: JobProgress) -> dict[str, Any]:
+        """The report of the time since the last one."""
+        now = time.monotonic()
+        seconds, self._at = max(now - self._at, 1e-6), now
+        stages = [self._stage(vertex, seconds) for vertex in progress.vertices]
+        read = sum(stage["rowsOut"] for stage in stages if stage["id"] in self._sources)
+        written = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sinks)
+        self._last = {vertex.vertex: vertex.metrics for vertex in progress.vertices}
+        rates = {"numInputRows": read, "inputRowsPerSecond": read / seconds, "processedRowsPerSecond": read / seconds}
+        checkpoints = progress.checkpoints
+        return {
+            **self._names,
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "batchId": -1 if checkpoints.last is None else checkpoints.last,
+            "batchDuration": round(seconds * 1000),
+            **rates,
+            "durationMs": {
+                "triggerExecution": round(seconds * 1000),
+                "checkpoint": round(checkpoints.seconds * 1000),
+            },
+            "stateOperators": [],
+            "sources": [
+                {"description": stage["name"], "numInputRows": stage["rowsOut"]}
+                for stage in stages
+                if stage["id"] in self._sources
+            ],
+            "sink": {"description": self._sink_name(), "numOutputRows": written},
+            "stages": stages,
+            "heldBackBy": _held_back_by(stages),
+            "checkpoints": _checkpoints(checkpoints),
+            "restarts": checkpoints.restarts,
+        }
+
+    def _stage(self, vertex: VertexProgress, seconds: float) -> dict[str, Any]:
+        before = self._last.get(vertex.vertex, {})
+
+        def since(name: str) -> float:
+            now = vertex.metrics.get(name, 0.0)
+            return max(0.0, now - before.get(name, 0.0)) if now >= before.get(name, 0.0) else now
+
+        time_ = max(since("seconds"), 1e-6)
+        idle, pressed = min(1.0, since("idle_seconds") / time_), min(1.0, since("back_pressured_seconds") / time_)
+        return {
+            "id": vertex.vertex,
+            "name": vertex.name,
+            "tasks": vertex.parallelism,
+            "running": vertex.running,
+            "rowsIn": round(since("rows_in")),
+            "rowsOut": round(since("rows_out")),
+            "busy": round(max(0.0, 1.0 - idle - pressed), 3),
+            "idle": round(idle, 3),
+            "backPressured": round(pressed, 3),
+        }
+
+    def _sink_name(self) -> str:
+        return self._graph.vertex(self._sinks[0]).name.rpartition(" + ")[2] if self._sinks else ""
+
+
+def _checkpoints(counts: CheckpointCounts) -> dict[str, Any]:
+    return {
+        "completed": counts.completed,
+        "failed": counts.failed,
+        "last": counts.last,
+        "lastSeconds": round(counts.seconds, 3),
+        "lastFailure": counts.failure or None,
+    }
+
+
+def _held_back_by(stages: list[dict[str, Any]]) -> str | None:
+    """The stage that the others wait for: the busiest behind one that is back-pressured; None where none is."""
+    if all(stage["backPressured"] <= _WAITING_SHARE for stage in stages):
+        return None
+    free = [stage for stage in stages if stage["backPressured"] <= _WAITING_SHARE] or stages
+    return str(max(free, key=lambda stage: stage["busy"])["name"])

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handle of a streaming query, and the queries of a SparkContext."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.streaming.progress import ProgressReports
+from penstock.graph import JobGraph
+from penstock.job.core.states import JobState
+from penstock.job.shell.master import JobHandle, JobMaster
+from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
+
+_LOG = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 1.0
+"""How often a query reports."""
+STOP_SECONDS = 120.0
+"""How long `stop` waits for the query to end well, before it is cancelled."""
+_KEPT_REPORTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class QueryHooks:
+    """What the driver does for a query's sink: when a checkpoint is complete, and when the query has ended."""
+
+    completed: Callable[[], None] = lambda: None
+    ended: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedQuery:
+    """A query that was submitted."""
+
+    id: str
+    run_id: str
+    name: str | None
+    graph: JobGraph
+    slots: int
+    handle: JobHandle
+    master: JobMaster
+    hooks: QueryHooks
+
+
+class StreamingQuery:
+    """A query that runs, or has ended. Any thread may use it."""
+
+    def __init__(self, started: StartedQuery) -> None:
+        self._started = started
+        self._reports: deque[dict[str, Any]] = deque(maxlen=_KEPT_REPORTS)
+        self._ended = threading.Event()
+        self._stopping = False
+        self._error: PenstockError | None = None
+        names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
+        self._progress = ProgressReports(started.graph, names)
+        self._seen = 0
+        self._state = JobState.WAITING_FOR_SLOTS
+        title = f"penstock-query-{started.name or started.id[:8]}"
+        threading.Thread(target=self._watch, name=title, daemon=True).start()
+
+    @property
+    def id(self) -> str:
+        """The same for all runs with one checkpointLocation."""
+        return self._started.id
+
+    @property
+    def runId(self) -> str:
+        """Of this run."""
+        return self._started.run_id
+
+    @property
+    def name(self) -> str | None:
+        """What `queryName` said."""
+        return self._started.name
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+        return not self._ended.is_set()
+
+    @property
+    def slots(self) -> int:
+        """How many of the application's task slots it holds."""
+        return sum(vertex.slots for vertex in self._started.graph.vertices) if self.isActive else 0
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it does now, in PySpark's words and ours."""
+        held, total = self.slots, self._started.slots
+        if not self.isActive:
+            message = "Stopped" if self._error is None else f"Terminated with exception: {self._error}"
+        elif self._state is JobState.WAITING_FOR_SLOTS:
+            message = f"Waiting for {held} of {total} task slots"
+        else:
+            message = f"Processing new data; it holds {held} of {total} task slots and leaves {total - held}"
+        running = self.isActive and self._state is not JobState.WAITING_FOR_SLOTS
+        return {
+            "message": message,
+            "isDataAvailable": running,
+            "isTriggerActive": running,
+            "slots": held,
+            "slotsLeft": total - held,
+        }
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The last report, one a second; None before the first."""
+        return self._reports[-1] if self._reports else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        """The last hundred reports, oldest first."""
+        return list(self._reports)
+
+    def exception(self) -> PenstockError | None:
+        """What ended it; None while it runs, and where it ended well."""
+        return self._error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait until it has ended; raises what ended it.
+
+        With a `timeout` in seconds: whether it has ended by then.
+        """
+        ended = self._wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended if timeout is not None else None
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """End it well: sources stop, all that was read is processed, a last checkpoint, sinks commit.
+
+        A query that has not ended after `timeout` seconds is cancelled: what its last checkpoint does not hold was
+        not committed, and a query with the same checkpointLocation goes on from there. No error is raised for it.
+        """
+        self._stopping = True
+        try:
+            self._started.master.stop_query(self._started.handle.job)
+            if not self._wait(timeout):
+                self._started.handle.cancel(f"it did not end within {timeout:g} s after stop()")
+                self._wait(timeout)
+        except ControlError:
+            _LOG.debug("the query's JobMaster is closed")
+
+    def checkpoint(self, timeout: float = STOP_SECONDS) -> int:
+        """Take a checkpoint now, and give its number once it is complete; sinks then commit what is before it.
+
+        Raises CheckpointError where it failed, TimeoutError after `timeout` seconds.
+        """
+        return self._started.master.checkpoint(self._started.handle.job, timeout)
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        return f"StreamingQuery({self.name or self.id}: {self.status['message']})"
+
+    def _wait(self, timeout: float | None) -> bool:
+        # Short waits: one without a limit in the main thread would keep Ctrl-C from getting through.
+        left = float("inf") if timeout is None else timeout
+        while not self._ended.is_set() and left > 0:
+            self._ended.wait(min(left, PROGRESS_SECONDS))
+            left -= PROGRESS_SECONDS
+        return self._ended.is_set()
+
+    def _watch(self) -> None:
+        try:
+            while not self._is_over():
+                self._look()
+        except PenstockError as error:
+            self._error = None if self._stopping and isinstance(error, JobCancelledError) else error
+        except Exception as error:  # noqa: BLE001 - a fault here must not leave a query that never ends
+            self._error = PenstockError(f"the query was lost sight of: {type(error).__name__}: {error}")
+        finally:
+            self._call(self._started.hooks.completed)
+            self._call(self._started.hooks.ended)
+            self._ended.set()
+
+    def _is_over(self) -> bool:
+        try:
+            self._started.handle.wait(PROGRESS_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    def _look(self) -> None:
+        progress = self._started.handle.progress()
+        if progress is None:
+            return
+        self._state = progress.state
+        if progress.state is not JobState.WAITING_FOR_SLOTS:
+            self._reports.append(self._progress.report(progress))
+        if progress.checkpoints.completed != self._seen:
+            self._seen = progress.checkpoints.completed
+            self._call(self._started.hooks.completed)
+
+    @staticmethod
+    def _call(hook: Callable[[], None]) -> None:
+        try:
+            hook()
+        except Exception as error:  # noqa: BLE001 - what a display can't show does not end the query
+            _LOG.warning("the driver's side of a sink failed: %s", error)
+
+
+class StreamingQueries:
+    """The queries of one SparkContext: `penstock.streams(spark)`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: list[StreamingQuery] = []
+
+    @property
+    def active(self) -> list[StreamingQuery]:
+        """Those that run."""
+        with self._lock:
+            self._queries = [query for query in self._queries if query.isActive]
+            return list(self._queries)
+
+    def get(self, id: str) -> StreamingQuery | None:  # noqa: A002 - PySpark's name
+        """The one with this id that runs."""
+        return next((query for query in self.active if query.id == id), None)
+
+    def refuse_twice(self, id_: str, name: str | None) -> None:
+        """Raise SettingError where a query with this id or this name runs."""
+        for query in self.active:
+            if query.id == id_:
+                raise SettingError(
+                    f"query {query.name or id_} runs already with this checkpointLocation: stop it first"
+                )
+            if name is not None and query.name == name:
+                raise SettingError(f"a query of the name {name!r} runs already: stop it first, or use another name")
+
+    def add(self, query: StreamingQuery) -> None:
+        """One that was started."""
+        with self._lock:
+            self._queries.append(query)
+
+
+_known: weakref.WeakKeyDictionary[Any, StreamingQueries] = weakref.WeakKeyDictionary()
+
+
+def streams(spark: Any) -> StreamingQueries:
+    """The streaming queries of a session's SparkContext, as PySpark's `spark.streams`."""
+    return _known.setdefault(spark.sparkContext, StreamingQueries())

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock.readStream`: streams that may have no end."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.api.lineage import SourceStep
+from penstock.api.schemas import partitions_argument, schema_argument
+from penstock.api.stream import Stream
+from penstock.api.streaming.formats import FORMATS, SourceRequest
+from penstock.api.streaming.options import Options
+from penstock.shuffle.errors import PlanError
+from penstock.stream.sources import StreamSource
+
+
+def readStream(spark: Any) -> StreamReader:
+    """Read a stream without an end, as PySpark's `spark.readStream`; rows flow once it is written and started."""
+    return StreamReader(spark)
+
+
+class StreamReader:
+    """A source in the making: its format, schema and options. `load` gives the stream."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._format: str | StreamSource = "parquet"
+        self._schema: pa.Schema | None = None
+        self._options = Options("readStream")
+
+    def format(self, source: str | StreamSource) -> Self:
+        """`rate`, `parquet`, `text`, `csv`, `json`, or a source of your own (`penstock.stream.sources`)."""
+        if not isinstance(source, str) and not hasattr(source, "open"):
+            raise TypeError(f"readStream.format takes a name or a source with open(), not {type(source).__name__}")
+        self._format = source
+        return self
+
+    def schema(self, schema: Any) -> Self:
+        """The rows' schema: DDL, a StructType or a `pyarrow.Schema`. Files need one, but for text."""
+        self._schema = schema_argument(schema, "readStream.schema")
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """An option of the format."""
+        self._options.set(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Several of them."""
+        for key, value in options.items():
+            self._options.set(key, value)
+        return self
+
+    def load(self, path: str | None = None) -> Stream:
+        """The stream; `path` is the folder in which files arrive. Raises PlanError or SettingError."""
+        source = self._source(path)
+        if not isinstance(self._format, str):
+            self._options.refuse_others(source.name, ())
+        asked = partitions_argument(self._options.value("numPartitions", int, None), "readStream")
+        limit = source.splits()
+        step = SourceStep(source.name, source.schema, source, limit=limit, partitions=asked, streaming=True)  # type: ignore[arg-type]
+        return Stream((step,), self._spark)
+
+    def parquet(self, path: str) -> Stream:
+        """Parquet files that arrive in a folder."""
+        return self.format("parquet").load(path)
+
+    def text(self, path: str) -> Stream:
+        """Lines of text files that arrive in a folder, in column `value`."""
+        return self.format("text").load(path)
+
+    def csv(self, path: str) -> Stream:
+        """CSV files that arrive in a folder."""
+        return self.format("csv").load(path)
+
+    def json(self, path: str) -> Stream:
+        """Files of JSON lines that arrive in a folder."""
+        return self.format("json").load(path)
+
+    def _source(self, path: str | None) -> StreamSource:
+        if not isinstance(self._format, str):
+            return self._format
+        make = FORMATS.get(self._format.lower())
+        if make is None:
+            raise PlanError(
+                f"readStream.format({self._format!r}): one of {', '.join(sorted(FORMATS))}, or a source of your own"
+            )
+        return make(SourceRequest(path, self._schema, self._options))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streaming query can't do, and what a batch job can't do with a stream without an end: refused by name."""
+
+from __future__ import annotations
+
+from penstock.api.lineage import CombineStep, ExchangeStep, ResourcesStep, SourceStep, Step, in_order
+from penstock.graph import JobGraph
+from penstock.shuffle import PartitionKind
+from penstock.shuffle.errors import PlanError
+from penstock.stream.steps import check
+
+
+def is_streaming(branches: tuple[Step, ...]) -> bool:
+    """Whether these steps read a source of `readStream`."""
+    return any(isinstance(step, SourceStep) and step.streaming for step in in_order(branches))
+
+
+def refuse_stream(branches: tuple[Step, ...], verb: str) -> None:
+    """Raise PlanError where an action would have to read a stream to an end that it may not have."""
+    if is_streaming(branches):
+        raise PlanError(
+            f"{verb} needs all rows, and what readStream gives may have no end: write it with "
+            "stream.writeStream.format(...).start(...), or read the files with readParquet, readText and the like"
+        )
+
+
+def refuse_batch(branches: tuple[Step, ...]) -> None:
+    """Raise PlanError, which names it, for what a streaming query can't have."""
+    for step in in_order(branches):
+        if isinstance(step, SourceStep) and not step.streaming:
+            raise PlanError(
+                f"{step.name} is read once, to its end: a streaming query reads sources of penstock.readStream only"
+            )
+        if isinstance(step, CombineStep):
+            raise PlanError(f"{step.combine.name} reads a whole input first: it needs bounded streams on all sides")
+        if isinstance(step, ExchangeStep) and step.summary is not None:
+            raise PlanError(f"{step.name} is planned from a sample of all rows: sortBy needs a bounded stream")
+        if isinstance(step, ResourcesStep):
+            raise PlanError(
+                "withResources is for batch jobs: all tasks of a streaming query run in slots of one kind"
+            )
+
+
+def refuse_in(graph: JobGraph) -> None:
+    """Raise PlanError for an operator that needs its whole input, or an exchange that would store its rows."""
+    for vertex in graph.vertices:
+        for operator in vertex.operators:
+            check(operator)
+    for edge in graph.edges:
+        if edge.kind is not PartitionKind.PIPELINED_BOUNDED:
+            raise PlanError(
+                f"{graph.title_of(edge)} asks to be {edge.kind.label}: all exchanges of a streaming query are "
+                "pipelined, leave the mode out"
+            )

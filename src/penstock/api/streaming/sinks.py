@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sinks that `writeStream` knows by name, with what the driver does for them.
+
+`memory` and `console` write files into a temporary folder as `parquet` does, and so have its guarantee. The driver
+reads them: into a temporary view of the query's name, or to print. They are for looking at a query: on a cluster they
+need a temporary folder that all hosts share.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from penstock.api.streaming.options import QUERY_OPTIONS, Options
+from penstock.api.streaming.query import QueryHooks
+from penstock.shuffle.errors import PlanError, SettingError
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.noop import NoopSink
+from penstock.stream.sinks import StreamSink
+
+_CONSOLE_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRequest:
+    """What somebody asked `writeStream` for. `query` is an id that stays the same over all runs of the query.
+
+    `is_kept`: a later run may go on from this one.
+    """
+
+    spark: Any
+    schema: pa.Schema
+    options: Options
+    name: str | None
+    path: str | None
+    query: str
+    is_kept: bool
+
+    def refuse_others(self, what: str, *known: str) -> None:
+        """Raise SettingError for an option that is neither the query's nor the sink's, and for a path of no use."""
+        self.options.refuse_others(what, (*known, *QUERY_OPTIONS))
+        if self.path is not None and "path" not in known:
+            raise PlanError(f"writeStream: {what} writes to no path")
+
+    @property
+    def uid(self) -> str:
+        """What tells this query's files from those of others in one folder."""
+        return self.query.replace("-", "")[:12]
+
+
+Made = tuple[StreamSink, QueryHooks]
+
+
+def parquet(request: SinkRequest) -> Made:
+    """Files in a folder, which readers see when their checkpoint is complete."""
+    request.refuse_others("parquet", "path", "compression")
+    path = request.path or request.options.text("path")
+    if not path:
+        raise PlanError("writeStream.format('parquet') needs a path: start(path)")
+    compression = request.options.text("compression") or "snappy"
+    try:
+        filesystem, folder = fs.FileSystem.from_uri(path) if "://" in path else _local(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PlanError(f"writeStream: {path} can't be written to: {error}") from error
+    return FolderSink(filesystem, folder, request.schema, request.uid, compression=compression), QueryHooks()
+
+
+def noop(request: SinkRequest) -> Made:
+    """Nothing is kept."""
+    request.refuse_others("noop")
+    return NoopSink(), QueryHooks()
+
+
+def memory(request: SinkRequest) -> Made:
+    """A temporary view of the query's name, with the rows of complete checkpoints."""
+    request.refuse_others("memory")
+    if request.name is None:
+        raise SettingError("writeStream.format('memory') needs queryName(...): the table gets that name")
+    folder, name, spark = _folder(request), request.name, request.spark
+    from penstock.spark.types import struct_type
+
+    types = struct_type(request.schema)
+
+    def show() -> None:
+        spark.read.schema(types).parquet(folder).createOrReplaceTempView(name)
+
+    show()
+    sink = FolderSink(fs.LocalFileSystem(), folder, request.schema, request.uid)
+    return sink, QueryHooks(show, lambda: None)
+
+
+def console(request: SinkRequest) -> Made:
+    """Prints what each checkpoint adds, on the driver."""
+    request.refuse_others("console", "numRows", "truncate")
+    rows = request.options.value("numRows", int, _CONSOLE_ROWS)
+    folder = _folder(request)
+    shown: set[str] = set()
+
+    def show() -> None:
+        fresh = sorted(path for path in Path(folder).glob("part-*") if path.name not in shown)
+        if fresh:
+            shown.update(path.name for path in fresh)
+            table = pa.concat_tables([pq.read_table(path) for path in fresh])
+            _print(table, rows)
+
+    sink = FolderSink(fs.LocalFileSystem(), folder, request.schema, request.uid)
+    return sink, QueryHooks(show)
+
+
+def _print(table: pa.Table, rows: int) -> None:
+    lines = ["\t".join(table.column_names)]
+    lines += ["\t".join(map(str, row.values())) for row in table.slice(0, rows).to_pylist()]
+    if table.num_rows > rows:
+        lines.append(f"... {table.num_rows - rows} more rows")
+    sys.stdout.write("\n".join(["-" * 40, *lines, ""]))
+    sys.stdout.flush()
+
+
+def _folder(request: SinkRequest) -> str:
+    """A folder of the query's own, the same in all of its runs; it goes with the driver, unless one may follow."""
+    folder = Path(tempfile.gettempdir()) / f"penstock-query-{request.query}"
+    folder.mkdir(exist_ok=True)
+    if not request.is_kept:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
+def _local(path: str) -> tuple[fs.FileSystem, str]:
+    return fs.LocalFileSystem(), str(Path(path).absolute())
+
+
+SINKS: dict[str, Callable[[SinkRequest], Made]] = {
+    "parquet": parquet,
+    "noop": noop,
+    "memory": memory,
+    "console": console,
+}

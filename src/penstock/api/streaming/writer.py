@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stream.writeStream`: where a stream's rows go, and the start of its query."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.api.actions import require_session
+from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
+from penstock.api.plan import plan_query
+from penstock.api.streaming.options import Options
+from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
+from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in
+from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
+from penstock.api.streaming.uids import with_uids
+from penstock.graph import JobGraph
+from penstock.graph.streaming import StreamingOptions
+from penstock.shuffle import Settings
+from penstock.shuffle.errors import PlanError
+from penstock.shuffle.settings import StreamingSettings
+from penstock.stream.sinks import SinkOperator, StreamSink
+from penstock.task.exchanges import exchange
+
+if TYPE_CHECKING:
+    from penstock.spark.runtime import SparkRuntime
+
+
+class StreamWriter:
+    """A sink in the making: its format, the query's name and options. `start` starts the query."""
+
+    def __init__(self, branches: tuple[Step, ...], session: Any) -> None:
+        self._branches = branches
+        self._session = session
+        self._format: str | StreamSink = "parquet"
+        self._name: str | None = None
+        self._options = Options("writeStream")
+
+    def format(self, sink: str | StreamSink) -> Self:
+        """`parquet`, `memory`, `console`, `noop`, or a sink of your own (`penstock.stream.sinks`)."""
+        if not isinstance(sink, str) and not hasattr(sink, "open"):
+            raise TypeError(f"writeStream.format takes a name or a sink with open(), not {type(sink).__name__}")
+        self._format = sink
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        """The query's name, of which only one may run; with `memory` it is the table's."""
+        self._name = queryName
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:
+        """`append` or `update`, which are the same here: a row is written as often as it is given."""
+        if outputMode not in ("append", "update"):
+            raise PlanError(f"outputMode({outputMode!r}): rows are written as they come, which is append or update")
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        """An option of the query or of the sink."""
+        self._options.set(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Several of them."""
+        for key, value in options.items():
+            self._options.set(key, value)
+        return self
+
+    def start(self, path: str | None = None) -> StreamingQuery:
+        """Start the query and return at once.
+
+        Raises PlanError or SettingError for what can't run, SlotsError where there are too few task slots, and
+        CheckpointError or OSError where checkpointLocation can't be used.
+        """
+        if not is_streaming(self._branches):
+            raise PlanError(
+                "writeStream is for streams of penstock.readStream: this one has writeParquet() and toDF()"
+            )
+        refuse_batch(self._branches)
+        session = require_session(self._session, "writeStream")
+        from penstock.spark.runtime import SparkRuntime
+
+        runtime = SparkRuntime.of(session)
+        settings = runtime.streaming_settings(self._options.as_settings())
+        location = settings.streaming.checkpoint_location
+        is_kept = bool(location)
+        # An id that a later run finds again without reading anything.
+        id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
+        streams(session).refuse_twice(id_, self._name)
+        sink, hooks = self._sink(
+            SinkRequest(session, self._branches[0].schema, self._options, self._name, path, id_, is_kept)
+        )
+        if not is_kept:
+            location = tempfile.mkdtemp(prefix="penstock-checkpoints-")
+            hooks = _removing(location, hooks)
+        options = query_options(id_, self._name or id_, location, settings.streaming)
+        try:
+            query = self._start(runtime, settings, options, sink, hooks)
+        except BaseException:
+            if not is_kept:
+                shutil.rmtree(location, ignore_errors=True)
+            raise
+        streams(session).add(query)
+        return query
+
+    def _start(
+        self,
+        runtime: SparkRuntime,
+        settings: Settings,
+        options: StreamingOptions,
+        sink: StreamSink,
+        hooks: QueryHooks,
+    ) -> StreamingQuery:
+        total = runtime.total_slots()
+        graph = query_graph(self._branches, sink, settings, total, options)
+        runtime.refuse(graph, total)
+        handle, master = runtime.start(graph, settings)
+        run = str(uuid.uuid4())
+        return StreamingQuery(StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks))
+
+    def _sink(self, request: SinkRequest) -> Made:
+        if not isinstance(self._format, str):
+            request.refuse_others(self._format.name)
+            return self._format, QueryHooks()
+        make: Callable[[SinkRequest], Made] | None = SINKS.get(self._format.lower())
+        if make is None:
+            raise PlanError(
+                f"writeStream.format({self._format!r}): one of {', '.join(sorted(SINKS))}, or your own sink"
+            )
+        return make(request)
+
+
+def query_options(id_: str, name: str, location: str, streaming: StreamingSettings) -> StreamingOptions:
+    """What the settings say of a query."""
+    return StreamingOptions(
+        id_,
+        name,
+        location,
+        interval=streaming.checkpoint_interval or None,
+        timeout=streaming.checkpoint_timeout,
+        min_pause=streaming.min_pause,
+        max_concurrent=streaming.max_concurrent_checkpoints,
+        tolerable_failures=streaming.tolerable_failed_checkpoints,
+        retained=streaming.retained_checkpoints,
+        consistency=streaming.consistency,
+        buffer_timeout=streaming.buffer_timeout,
+    )
+
+
+def query_graph(
+    branches: tuple[Step, ...], sink: StreamSink, settings: Settings, slots: int, options: StreamingOptions
+) -> JobGraph:
+    """The job of a query, checked; raises PlanError for what can't run as one.
+
+    Where nobody says how many tasks there are, one slot is left to whoever looks at what the query writes.
+    """
+    refuse_batch(branches)
+    last = branches[0]
+    if len(branches) > 1:  # one stage writes, so that its subtasks' numbers are the writers' own
+        last = ExchangeStep(branches, exchange("rebalance"), ExchangeChoice())
+    written = OperatorStep(last, SinkOperator(sink), last.schema)
+    graph = plan_query((written,), settings, slots, options)
+    if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
+        graph = plan_query((written,), settings, slots - 1, options)
+    refuse_in(graph)
+    return with_uids(graph)
+
+
+def _removing(location: str, hooks: QueryHooks) -> QueryHooks:
+    """A query that nobody can go on with leaves no checkpoints."""
+
+    def ended() -> None:
+        hooks.ended()
+        shutil.rmtree(location, ignore_errors=True)
+
+    return replace(hooks, ended=ended)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a streaming query keeps its checkpoints, as its driver uses that: claims it, commits to it, clears it up.
+
+All calls block on the file system. `claim` comes first, on the thread that starts the query, so that whatever is
+wrong with the location is raised there; the others are those of one thread of the JobMaster.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+
+from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
+from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.storage import CheckpointStorage, Found
+from penstock.graph.streaming import KEY_GROUP_HASH, QueryBeginning, SavedParts, StreamingOptions
+from penstock.shuffle.errors import PlanError
+
+_LOG = logging.getLogger(__name__)
+
+
+class QueryStorage:
+    """The checkpoints of one query."""
+
+    def __init__(self, options: StreamingOptions) -> None:
+        self.beginning = QueryBeginning()
+        """What the query goes on from, once the location is claimed."""
+        self._options = options
+        self._storage = CheckpointStorage(options.location)
+        self._stamps: dict[int, Stamp] = {}
+        """Of the complete checkpoints that are kept."""
+
+    def claim(self, vertices: dict[str, int]) -> None:
+        """Take the location over; `vertices` are those of the plan, with their parallelism, by uid.
+
+        Raises PlanError where the checkpoint there is of another plan, CheckpointError or OSError where the location
+        can't be used. A checkpoint that is damaged is named in a warning, and the one before it is taken.
+        """
+        found = self._storage.claim()
+        for unusable in found.unusable:
+            text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            _LOG.warning(text)
+        saved = None if found.metadata is None else _saved(found.metadata)
+        if saved is not None and found.metadata is not None:
+            self._refuse_other_plan(saved, found.metadata, vertices)
+        if found.stamp is not None:
+            self._stamps[found.stamp.number] = found.stamp
+        self._clear(found)
+        self.beginning = QueryBeginning(self._storage.stamp(0).epoch, saved)
+
+    def store(self, saved: SavedParts) -> None:
+        """Make a checkpoint complete; raises FencedError where another driver has taken over, or OSError."""
+        parts = {name: unpack_part(handle) for name, handle in saved.parts.items()}
+        metadata = CheckpointMetadata(
+            saved.checkpoint,
+            time.time(),
+            parts,
+            tuple(sorted(saved.finished)),
+            dict(saved.parallelism),
+            self._options.max_parallelism,
+            KEY_GROUP_HASH,
+        )
+        self._stamps[saved.checkpoint] = self._storage.commit(metadata)
+
+    def discard(self, checkpoint: int) -> None:
+        """Remove a checkpoint."""
+        stamp = self._stamps.pop(checkpoint, self._storage.stamp(checkpoint))
+        self._storage.discard(stamp)
+
+    def discard_part(self, handle: bytes) -> None:
+        """Remove what came too late for its checkpoint, and with it what is left of that."""
+        stamp = Stamp.of(unpack_part(handle).path.partition("/")[0])
+        if stamp is not None and stamp not in self._stamps.values():
+            self._storage.discard(stamp)
+
+    def _clear(self, found: Found) -> None:
+        try:
+            self._storage.sweep([found.stamp] if found.stamp is not None else [])
+        except OSError as error:
+            _LOG.warning("old checkpoints at %s could not be removed: %s", self._options.location, error)
+
+    def _refuse_other_plan(self, saved: SavedParts, metadata: CheckpointMetadata, vertices: dict[str, int]) -> None:
+        where = f"the checkpoint at {self._options.location}"
+        unknown = sorted(saved.parallelism.keys() - vertices.keys())
+        if unknown:
+            raise PlanError(
+                f"{where} is of another plan: it holds the state of {len(unknown)} stages ({', '.join(unknown[:3])}) "
+                "that this query does not have. Start the query as it was, or give it another checkpointLocation"
+            )
+        if metadata.max_parallelism != self._options.max_parallelism or metadata.hash != KEY_GROUP_HASH:
+            raise PlanError(
+                f"{where} has {metadata.max_parallelism} key groups by {metadata.hash}, this query "
+                f"{self._options.max_parallelism} by {KEY_GROUP_HASH}: its state can't be divided anew"
+            )
+        changed = [uid for uid, count in saved.parallelism.items() if vertices[uid] != count]
+        if changed:
+            raise PlanError(
+                f"{where} has {saved.parallelism[changed[0]]} tasks of stage {changed[0]}, this query "
+                f"{vertices[changed[0]]}: give it as many, by numPartitions of its exchange or source"
+            )
+
+
+def _saved(metadata: CheckpointMetadata) -> SavedParts:
+    parts = {name: pack_part(handle) for name, handle in metadata.parts.items()}
+    return SavedParts(metadata.number, parts, frozenset(metadata.finished), dict(metadata.parallelism))

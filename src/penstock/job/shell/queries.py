@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out what the core decides for streaming queries: commands for tasks, and what is stored.
+
+All but the storing runs on the JobMaster's event loop. Each query has a thread that stores its checkpoints one after
+the other, so a location that is slow or away holds up nobody but its own query's checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.graph.streaming import SavedParts
+from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.query_storage import QueryStorage
+from penstock.job.shell.calls import Calls
+from penstock.job.shell.environments import Environments
+from penstock.link import commands
+
+_LOG = logging.getLogger(__name__)
+
+Handle = Callable[[events.Event], None]
+
+
+class Queries:
+    """The queries of one JobMaster."""
+
+    def __init__(self, handle: Handle, environments: Environments, calls: Calls) -> None:
+        self._handle = handle
+        self._environments = environments
+        self._calls = calls
+        self._loop = asyncio.get_running_loop()
+        self._stores: dict[str, _Store] = {}
+        self.actions: dict[type, Callable[[Any], None]] = {
+            do.TriggerCheckpoint: self._trigger,
+            do.CompleteCheckpoint: self._complete,
+            do.AbortCheckpoint: self._abort,
+            do.StopSource: self._stop_source,
+            do.StoreCheckpoint: self._store,
+            do.DiscardCheckpoint: self._discard,
+            do.DiscardPart: self._discard_part,
+            do.AnswerCheckpoint: self._answer,
+        }
+        """What it carries out."""
+
+    def open(self, job: str, storage: QueryStorage) -> None:
+        """A query is going to be submitted."""
+        self._stores[job] = _Store(job, storage, self._later)
+
+    def end(self, job: str) -> None:
+        """A job is over; what is still to be stored or removed of it will be."""
+        store = self._stores.pop(job, None)
+        if store is not None:
+            store.close()
+
+    def close(self) -> None:
+        """Give everything up."""
+        for job in list(self._stores):
+            self.end(job)
+
+    async def checkpoint(self, job: str) -> int:
+        """A checkpoint, now: its number; raises CheckpointError where there is none."""
+        call = self._calls.open()
+        self._handle(events.CheckpointAsked(call, job))
+        answer = await self._calls.wait(call)
+        if not isinstance(answer, int):
+            raise CheckpointError(f"there is no checkpoint: {answer!r}")
+        return answer
+
+    def _later(self, event: events.Event) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._handle, event)
+        except RuntimeError:  # the loop is closed, so the query has been given up
+            _LOG.debug("%s came after the JobMaster closed", event)
+
+    def _trigger(self, told: do.TriggerCheckpoint) -> None:
+        self._environments.tell(told.environment, commands.TriggerCheckpoint(told.attempt, told.barrier))
+
+    def _complete(self, told: do.CompleteCheckpoint) -> None:
+        self._environments.tell(told.environment, commands.CheckpointCompleted(told.attempt, told.checkpoint))
+
+    def _abort(self, told: do.AbortCheckpoint) -> None:
+        self._environments.tell(told.environment, commands.CheckpointAborted(told.attempt, told.checkpoint))
+
+    def _stop_source(self, told: do.StopSource) -> None:
+        self._environments.tell(told.environment, commands.StopSource(told.attempt))
+
+    def _store(self, instruction: do.StoreCheckpoint) -> None:
+        self._stores[instruction.job].store(instruction.saved)
+
+    def _discard(self, instruction: do.DiscardCheckpoint) -> None:
+        if instruction.job in self._stores:
+            self._stores[instruction.job].discard(instruction.checkpoint)
+
+    def _discard_part(self, instruction: do.DiscardPart) -> None:
+        if instruction.job in self._stores:
+            self._stores[instruction.job].discard_part(instruction.handle)
+
+    def _answer(self, instruction: do.AnswerCheckpoint) -> None:
+        number = instruction.checkpoint
+        self._calls.answer(instruction.call, CheckpointError(instruction.cause) if number is None else number)
+
+
+class _Store:
+    """The thread of one query."""
+
+    def __init__(self, job: str, storage: QueryStorage, later: Handle) -> None:
+        self._job = job
+        self._storage = storage
+        self._later = later
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-{job}-checkpoints", daemon=True)
+        self._thread.start()
+
+    def store(self, saved: SavedParts) -> None:
+        """Store a checkpoint, and say how it went."""
+        self._work.put(lambda: self._later(self._stored(saved)))
+
+    def discard(self, checkpoint: int) -> None:
+        """Remove a checkpoint."""
+        self._work.put(lambda: self._storage.discard(checkpoint))
+
+    def discard_part(self, handle: bytes) -> None:
+        """Remove what came too late."""
+        self._work.put(lambda: self._storage.discard_part(handle))
+
+    def close(self) -> None:
+        """Do what is still to be done, and end."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - what is not removed now is when the location is claimed next
+                _LOG.warning("old checkpoints of %s could not be removed: %s", self._job, error)
+
+    def _stored(self, saved: SavedParts) -> events.Event:
+        number = saved.checkpoint
+        try:
+            self._storage.store(saved)
+        except FencedError as error:
+            return events.CheckpointStoreFailed(self._job, number, str(error), is_final=True)
+        except Exception as error:  # noqa: BLE001 - whatever the file system raises fails this checkpoint
+            return events.CheckpointStoreFailed(self._job, number, f"{type(error).__name__}: {error}")
+        return events.CheckpointStored(self._job, number)

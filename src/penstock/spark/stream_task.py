@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a subtask of a streaming query in a Spark task, over the task's attachment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.checkpoint.metadata import unpack_part
+from penstock.graph.deployment import TaskDeployment
+from penstock.graph.streaming import StreamDeployment, StreamingOptions
+from penstock.services.local.task_line import AttachmentLine
+from penstock.shuffle import Settings
+from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
+from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
+
+if TYPE_CHECKING:
+    from penstock.services.local.attachment import Attachment
+
+
+def run_streaming(
+    plan: SubtaskPlan, streaming: StreamingOptions, attachment: Attachment, of: EnvironmentOf, settings: Settings
+) -> SubtaskReport:
+    """Run it to its end; raises as `run_stream_subtask`."""
+    task = task_plan(streaming, plan.vertex.uid, plan.deployment)
+    return run_stream_subtask(plan, of, AttachmentLine(attachment, plan.deployment.attempt), settings, task)
+
+
+def task_plan(streaming: StreamingOptions, uid: str, deployment: TaskDeployment) -> StreamTaskPlan:
+    """What a task of a query is told beside its channels."""
+    told = deployment.streaming or StreamDeployment(0)
+    return StreamTaskPlan(
+        location=streaming.location,
+        epoch=told.epoch,
+        consistency=streaming.consistency,
+        buffer_timeout=streaming.buffer_timeout,
+        max_parallelism=streaming.max_parallelism,
+        restored=tuple((name, unpack_part(handle)) for name, handle in told.restored),
+        uid=uid,
+        is_finished=told.is_finished,
+    )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams without an end: how their queries are planned, what is refused and by which name. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import penstock
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.api.streaming.options import Options
+from penstock.api.streaming.writer import query_graph, query_options
+from penstock.graph import JobGraph
+from penstock.graph.regions import regions, slots_needed
+from penstock.shuffle import PartitionKind, Settings
+from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.settings import StreamingSettings
+from penstock.stream.noop import NoopSink
+
+OPTIONS = query_options("id", "counts", "/nowhere", StreamingSettings())
+
+
+def rate(partitions: int = 2, **options: object) -> Stream:
+    """Rows that are made up."""
+    return penstock.readStream(None).format("rate").options(numPartitions=partitions, **options).load()
+
+
+def planned(stream: Stream, slots: int = 8) -> JobGraph:
+    """The job of a query that drops these rows."""
+    return query_graph(stream.branches, NoopSink(), Settings(), slots, OPTIONS)
+
+
+def test_query_is_one_region_of_pipelined_exchanges() -> None:
+    """All stages run at once, whatever the settings say of batch jobs, and one slot is left to others."""
+    settings = replace(Settings(), shuffle=replace(Settings().shuffle, mode="blocking"))
+    stream = rate()
+    graph = query_graph(stream.keyBy("value").count().branches, NoopSink(), settings, 8, OPTIONS)
+    assert [edge.kind for edge in graph.edges] == [PartitionKind.PIPELINED_BOUNDED]
+    (region,) = regions(graph)
+    assert region.at_once
+    assert slots_needed(graph, region) < 8
+    assert graph.streaming == OPTIONS
+
+
+def test_parallelism_that_was_asked_for_is_kept() -> None:
+    """Both stages as wide as somebody said, also where that takes the last slot."""
+    graph = planned(rate(2).keyBy("value", numPartitions=2).count(), 4)
+    assert [vertex.parallelism for vertex in graph.vertices] == [2, 2]
+
+
+def test_uids_stay_where_operators_are_added() -> None:
+    """A filter or another rate changes no stage's name in checkpoints; another key does, and two stages differ."""
+    plain = planned(rate().keyBy("value").count())
+    changed = planned(rate(rowsPerSecond=7).filter(pc.field("value") > 3).keyBy("value").count())
+    other = planned(rate().keyBy("timestamp").count())
+    uids = [[vertex.uid for vertex in graph.vertices] for graph in (plain, changed, other)]
+    assert uids[0] == uids[1]
+    assert uids[0][0] == uids[2][0] != uids[0][1]
+    assert uids[0][1] != uids[2][1]
+    both = planned(rate().union(rate()).keyBy("value").count())
+    assert len({vertex.uid for vertex in both.vertices}) == len(both.vertices)
+
+
+def test_streams_of_several_branches_are_written_by_one_stage() -> None:
+    """The numbers of its subtasks name files, so there must be one stage of them."""
+    graph = planned(rate().union(rate()))
+    assert [vertex.name.endswith("noop") for vertex in graph.vertices] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("collect", Stream.collect),
+        ("toDF", Stream.toDF),
+        ("run", Stream.run),
+        ("count", Stream.count),
+        ("take", lambda stream: stream.take(3)),
+        ("distinct", Stream.distinct),
+        ("dropDuplicates", Stream.dropDuplicates),
+    ],
+)
+def test_actions_that_need_all_rows_are_refused_by_name(name: str, act: Callable[[Stream], object]) -> None:
+    """Of a stream without an end they would wait for ever."""
+    with pytest.raises(PlanError, match=f"{name} needs all rows"):
+        act(rate())
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("sortBy", lambda stream: stream.sortBy("value")),
+        ("applyInArrow", lambda stream: stream.keyBy("value").applyInArrow(lambda t: t, stream.schema)),
+        ("join", lambda stream: stream.keyBy("value").join(rate().drop("timestamp").keyBy("value"))),
+        ("limit", lambda stream: stream.limit(3)),
+        ("hybrid", lambda stream: stream.rebalance(mode="hybrid")),
+        ("blocking", lambda stream: stream.rebalance(mode="blocking")),
+    ],
+)
+def test_verbs_that_need_their_whole_input_are_refused_by_name(words: str, verb: Callable[[Stream], Stream]) -> None:
+    """When the query is started, and before anything runs."""
+    with pytest.raises(PlanError, match=rf"(?i){words}"):
+        planned(verb(rate()))
+
+
+def test_bounded_sources_are_refused_in_a_query() -> None:
+    """By their name, also where only one of two is bounded; and a bounded stream has no writeStream to start."""
+    schema = rate().schema
+    bounded = Stream((SourceStep("people.parquet", schema, source=None),))
+    with pytest.raises(PlanError, match=r"people\.parquet"):
+        planned(rate().union(bounded))
+    with pytest.raises(PlanError, match="writeParquet"):
+        bounded.writeStream.format("noop").start()
+    assert rate().isStreaming
+    assert not bounded.isStreaming
+
+
+def test_options_are_checked_by_format() -> None:
+    """A wrong name says which one is near, a wrong value what it should be."""
+    with pytest.raises(SettingError, match="did you mean rowsPerSecond"):
+        rate(rowPerSecond=3)
+    with pytest.raises(SettingError, match="rowsPerSecond='many'"):
+        rate(rowsPerSecond="many")
+    with pytest.raises(PlanError, match="one of rate"):
+        penstock.readStream(None).format("kinesis").load()
+    options = Options("writeStream")
+    options.set("CHECKPOINTINTERVAL", "1s")
+    assert options.as_settings() == {"spark.penstock.streaming.checkpointInterval": "1s"}
+    with pytest.raises(SettingError, match="checkpointInterval"):
+        Settings.from_conf({"spark.penstock.streaming.checkpointInterval": "-1s"})
+
+
+def test_rows_of_an_aggregation_are_those_of_the_batch_verb() -> None:
+    """The same names and types, so that a pipeline can change from one to the other."""
+    bounded = Stream((SourceStep("rows", pa.schema([("k", pa.string()), ("v", pa.int64())])),))
+    unbounded = Stream((SourceStep("rows", bounded.schema, streaming=True),))
+    wanted = {"n": ("*", "count"), "total": ("v", "sum"), "mean": ("v", "avg"), "most": ("v", "max")}
+    assert unbounded.keyBy("k").agg(**wanted).schema == bounded.keyBy("k").agg(**wanted).schema
