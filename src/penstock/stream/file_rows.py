@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of one file, from a position on: lines that a format parses, and Parquet.
+
+A position is a pair: where a part of the file begins (a byte of the uncompressed text, a row group) and how many rows
+behind it were given. Reading from a position gives the rows that a reader which had never stopped would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.shuffle.errors import SchemaError
+from penstock.task.conform import Conformer
+
+READ_BYTES = 1 << 20
+BATCH_ROWS = 1 << 16
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
+
+Position = tuple[int, int]
+START: Position = (0, 0)
+
+
+class LineFormat(Protocol):
+    """How lines become rows; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+
+    @property
+    def skips_first(self) -> bool:
+        """Whether the first line of a file is no row."""
+
+    def rows(self, lines: bytes) -> pa.RecordBatch:
+        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
+
+
+class FileFormat(Protocol):
+    """How files become rows; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows behind a position, each batch with where its part of the file begins; raises SchemaError.
+
+        The first batch has the rows behind the position, later ones of the same part follow it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LineFiles:
+    """Files of lines, compressed by their ending (`.gz`, `.bz2`, `.zst`, ...)."""
+
+    format: LineFormat
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return self.format.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+        return self.format.schema
+
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole lines, about a megabyte at a time."""
+        offset, skip = position
+        with _opened(filesystem, path, offset) as stream:
+            for lines in _whole_lines(stream):
+                body = lines.partition(b"\n")[2] if offset == 0 and self.format.skips_first else lines
+                batch = self._parsed(body, path) if body else None
+                if batch is not None and batch.num_rows > skip:
+                    yield offset, batch.slice(skip)
+                skip = max(0, skip - (0 if batch is None else batch.num_rows))
+                offset += len(lines)
+
+    def _parsed(self, lines: bytes, path: str) -> pa.RecordBatch:
+        try:
+            return self.format.rows(lines)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"{self.name} {path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFiles:
+    """Files of Parquet with these columns; others are not read."""
+
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return "parquet"
+
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Row group by row group."""
+        import pyarrow.parquet as pq
+
+        first, skip = position
+        conformer = Conformer(self.schema, f"parquet {path}")
+        try:
+            with pq.ParquetFile(path, filesystem=filesystem) as file:
+                for group in range(first, file.num_row_groups):
+                    columns = self.schema.names
+                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                        if batch.num_rows > skip:
+                            yield group, conformer.conform(batch.slice(skip))
+                        skip = max(0, skip - batch.num_rows)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"parquet {path}: {error}") from error
+
+
+def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
+    """The file's text from an offset on."""
+    if path.endswith(_COMPRESSED):
+        stream = filesystem.open_input_stream(path, compression="detect", buffer_size=READ_BYTES)
+        while offset > 0 and (skipped := len(stream.read(min(offset, READ_BYTES)))):
+            offset -= skipped
+        return stream
+    file = filesystem.open_input_file(path)
+    file.seek(offset)
+    return file
+
+
+def _whole_lines(stream: Any) -> Iterator[bytes]:
+    """All of a stream, cut behind ends of lines; the last line may have none."""
+    rest = b""
+    while data := stream.read(READ_BYTES):
+        end = data.rfind(b"\n") + 1
+        if not end:
+            rest += data
+            continue
+        yield rest + data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest
