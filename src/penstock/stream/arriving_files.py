@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from penstock.shuffle.errors import SettingError
-from penstock.stream.file_rows import START, FileFormat, Position
+from penstock.stream.file_rows import START, FileFormat, Placed, Position
 from penstock.stream.sources import read_whole
 
 LISTING_SECONDS = 1.0
@@ -90,6 +90,11 @@ class _Progress:
         self.done.update(done)
         self.under_way.update({name: (part, rows) for name, (part, rows) in under_way.items()})
 
+    def keep(self, names: Sequence[str]) -> None:
+        """Forget all but these."""
+        self.done.intersection_update(names)
+        self.under_way = {name: self.under_way[name] for name in names if name in self.under_way}
+
     def packed(self) -> bytes:
         """As a snapshot holds it."""
         packed: bytes = msgpack.packb([sorted(self.done), self.under_way])
@@ -109,8 +114,8 @@ class FilesReader:
         self._waiting: list[str] = []
         self._look_at: float | None = None
         self._file = ""
-        self._rows: Iterator[tuple[int, pa.RecordBatch]] = iter(())
-        self._part: tuple[int, pa.RecordBatch] | None = None
+        self._rows: Iterator[Placed] = iter(())
+        self._part: Placed | None = None
         self._is_ended = False
 
     @property
@@ -128,11 +133,11 @@ class FilesReader:
         if self._part is None and not self._next_part():
             return None
         assert self._part is not None  # noqa: S101 - just found
-        begin, batch = self._part
+        (part, before), batch = self._part
         given = batch.slice(0, max_rows)
-        self._part = (begin, batch.slice(max_rows)) if batch.num_rows > max_rows else None
-        part, rows = self._progress.under_way[self._file]
-        self._progress.under_way[self._file] = (begin, given.num_rows + (rows if begin == part else 0))
+        position = (part, before + given.num_rows)
+        self._part = (position, batch.slice(max_rows)) if batch.num_rows > max_rows else None
+        self._progress.under_way[self._file] = position
         return given
 
     def snapshot(self) -> bytes:
@@ -175,11 +180,11 @@ class FilesReader:
             self._is_ended = True
             return False
         own = [name for _, name in self._source.listed() if self._is_own(name)]
-        self._progress.done.intersection_update(own)
+        self._progress.keep(own)
         self._waiting = [name for name in own if name not in self._progress.done]
         if not self._waiting and self._source.is_bounded:
             self._is_ended = True
         return bool(self._waiting)
 
     def _is_own(self, name: str) -> bool:
-        return bool(xxhash.xxh3_64_intdigest(name) % self._parallelism == self._subtask)
+        return bool(xxhash.xxh3_64_intdigest(name.encode()) % self._parallelism == self._subtask)

@@ -23,6 +23,8 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 Position = tuple[int, int]
 START: Position = (0, 0)
+Placed = tuple[Position, pa.RecordBatch]
+"""Rows, and the position that they follow."""
 
 
 class LineFormat(Protocol):
@@ -55,11 +57,8 @@ class FileFormat(Protocol):
     def schema(self) -> pa.Schema:
         """The rows' schema."""
 
-    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows behind a position, each batch with where its part of the file begins; raises SchemaError.
-
-        The first batch has the rows behind the position, later ones of the same part follow it.
-        """
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
+        """The rows behind a position, each batch with the position that it follows; raises SchemaError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +77,18 @@ class LineFiles:
         """The rows' schema."""
         return self.format.schema
 
-    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Whole lines, about a megabyte at a time."""
         offset, skip = position
         with _opened(filesystem, path, offset) as stream:
             for lines in _whole_lines(stream):
                 body = lines.partition(b"\n")[2] if offset == 0 and self.format.skips_first else lines
                 batch = self._parsed(body, path) if body else None
-                if batch is not None and batch.num_rows > skip:
-                    yield offset, batch.slice(skip)
-                skip = max(0, skip - (0 if batch is None else batch.num_rows))
+                rows = 0 if batch is None else batch.num_rows
+                if batch is not None and rows > skip:
+                    yield (offset, skip), batch.slice(skip)
+                # Lines may be read in other portions than before: what is to be skipped may be in several.
+                skip = max(0, skip - rows)
                 offset += len(lines)
 
     def _parsed(self, lines: bytes, path: str) -> pa.RecordBatch:
@@ -108,7 +109,7 @@ class ParquetFiles:
         """What `explain` shows."""
         return "parquet"
 
-    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Row group by row group."""
         import pyarrow.parquet as pq
 
@@ -117,13 +118,21 @@ class ParquetFiles:
         try:
             with pq.ParquetFile(path, filesystem=filesystem) as file:
                 for group in range(first, file.num_row_groups):
-                    columns = self.schema.names
-                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                        if batch.num_rows > skip:
-                            yield group, conformer.conform(batch.slice(skip))
-                        skip = max(0, skip - batch.num_rows)
+                    begin = 0
+                    for batch in self._batches(file, group):
+                        if begin + batch.num_rows > skip:
+                            unread = max(0, skip - begin)
+                            yield (group, begin + unread), conformer.conform(batch.slice(unread))
+                        begin += batch.num_rows
+                    skip = 0
         except pa.ArrowInvalid as error:
             raise SchemaError(f"parquet {path}: {error}") from error
+
+    def _batches(self, file: Any, group: int) -> Iterator[pa.RecordBatch]:
+        found: Iterator[pa.RecordBatch] = file.iter_batches(
+            BATCH_ROWS, row_groups=[group], columns=self.schema.names, use_threads=False
+        )
+        return found
 
 
 def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:

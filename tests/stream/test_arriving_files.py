@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of arriving files: each row once, in order, whatever the batches and however often it starts anew."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.api.line_formats import CsvLines, JsonLines, TextLines
+from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.stream import file_rows
+from penstock.stream.arriving_files import FilesReader, FilesSource
+from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
+
+SCHEMA = pa.schema([("n", pa.int64())])
+FORMATS: dict[str, FileFormat] = {
+    "txt": LineFiles(TextLines()),
+    "csv": LineFiles(CsvLines(SCHEMA, ",", header=True, null="")),
+    "json": LineFiles(JsonLines(SCHEMA)),
+    "json.gz": LineFiles(JsonLines(SCHEMA)),
+    "parquet": ParquetFiles(SCHEMA),
+}
+
+
+def write(path: Path, numbers: list[int]) -> None:
+    """A file of these numbers, in the format of its name; its second row group begins in its middle."""
+    lines = {"csv": ["n", *map(str, numbers)], "json": [json.dumps({"n": number}) for number in numbers]}
+    kind = path.name.partition(".")[2]
+    text = "".join(f"{line}\n" for line in lines.get(kind.partition(".")[0], map(str, numbers))).encode()
+    if kind == "parquet":
+        pq.write_table(pa.table({"n": numbers}, SCHEMA), path, row_group_size=max(1, len(numbers) // 2))
+    else:
+        path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+
+
+def source(folder: Path, kind: str = "txt", *, is_bounded: bool = True) -> FilesSource:
+    """The source as a task gets it; it looks whenever it is asked."""
+    made = FilesSource(pafs.LocalFileSystem(), str(folder), FORMATS[kind], is_bounded, listing_seconds=0.0)
+    copy: FilesSource = pickle.loads(pickle.dumps(made))  # noqa: S301 - made here
+    return copy
+
+
+def rows(reader: FilesReader, most: int, polls: int = 1 << 30) -> list[int]:
+    """The numbers that so many polls give, or all of a bounded source."""
+    found: list[int] = []
+    while polls and not reader.is_ended:
+        batch = reader.poll(most)
+        found += [] if batch is None else [int(value) for value in batch.column(0).to_pylist()]
+        polls -= 1
+    return found
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_each_row_is_read_once_whatever_is_restored(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    """With small portions, and readers that go on from a snapshot taken behind any poll."""
+    folder = tmp_path_factory.mktemp("files")
+    monkeypatch.setattr(file_rows, "READ_BYTES", data.draw(st.integers(1, 40)))
+    monkeypatch.setattr(file_rows, "BATCH_ROWS", 3)
+    sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
+    expected = []
+    for number, size in enumerate(sizes):
+        numbers = [number * 100 + at for at in range(size)]
+        write(folder / f"f{number}.{kind}", numbers)
+        expected += numbers
+    found: list[int] = []
+    states: list[bytes] = []
+    for _ in range(data.draw(st.integers(0, 4))):
+        reader = source(folder, kind).open(0, 1, states)
+        found += rows(reader, data.draw(st.integers(1, 5)), data.draw(st.integers(0, 4)))
+        states = [reader.snapshot()]
+        reader.close()
+        monkeypatch.setattr(file_rows, "READ_BYTES", data.draw(st.integers(1, 40)))
+    found += rows(source(folder, kind).open(0, 1, states), 4)
+    assert found == expected
+
+
+def test_files_are_read_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    """By their time of change, then by name; a file that comes later is seen when the folder is looked into again."""
+    reader = source(tmp_path, is_bounded=False).open(0, 1, [])
+    assert reader.poll(10) is None
+    write(tmp_path / "b.txt", [1])
+    assert rows(reader, 10, 1) == [1]
+    write(tmp_path / "a.txt", [2])
+    write(tmp_path / ".hidden.txt", [3])
+    write(tmp_path / "_started.txt", [4])
+    (tmp_path / "sub").mkdir()
+    assert rows(reader, 10, 3) == [2]
+    assert not reader.is_ended
+
+
+def test_subtasks_share_a_folder(tmp_path: Path) -> None:
+    """Each file has one of them, also where their number changes in the middle."""
+    for number in range(12):
+        write(tmp_path / f"f{number}.txt", [number * 10, number * 10 + 1])
+    readers = [source(tmp_path).open(subtask, 3, []) for subtask in range(3)]
+    found = [number for reader in readers for number in rows(reader, 1, 3)]
+    states = [reader.snapshot() for reader in readers]
+    for subtask in range(2):
+        found += rows(source(tmp_path).open(subtask, 2, states), 100)
+    assert sorted(found) == sorted(number * 10 + at for number in range(12) for at in (0, 1))
+
+
+def test_a_file_that_left_is_forgotten(tmp_path: Path) -> None:
+    """So a position does not grow with all that ever came."""
+    write(tmp_path / "old.txt", [1])
+    reader = source(tmp_path, is_bounded=False).open(0, 1, [])
+    assert rows(reader, 10, 2) == [1]
+    assert b"old.txt" in reader.snapshot()
+    (tmp_path / "old.txt").unlink()
+    reader.poll(10)
+    assert b"old.txt" not in reader.snapshot()
+
+
+def test_what_does_not_fit_names_its_file(tmp_path: Path) -> None:
+    """A line that is no number, columns that are not there, a folder that is not there."""
+    (tmp_path / "f.csv").write_text("n\nx\n")
+    with pytest.raises(SchemaError, match=r"csv .*f\.csv"):
+        source(tmp_path, "csv").open(0, 1, []).poll(1)
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "f.csv")
+    with pytest.raises(SchemaError, match=r"parquet .*f\.csv"):
+        source(tmp_path, "parquet").open(0, 1, []).poll(1)
+    with pytest.raises(SettingError, match="no such folder"):
+        source(tmp_path / "away").open(0, 1, []).poll(1)
+
+
+def test_a_batch_job_reads_what_is_there(tmp_path: Path) -> None:
+    """All of it, and ends."""
+    write(tmp_path / "f.parquet", [1, 2, 3])
+    batches = list(source(tmp_path, "parquet", is_bounded=False).read(0, 1))
+    assert [value for batch in batches for value in batch.column(0).to_pylist()] == [1, 2, 3]
