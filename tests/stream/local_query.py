@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query in this process: its tasks in threads, the memory service, a real coordinator and real storage.
+
+The driver's part is played by `LocalQuery`: it starts an attempt of all tasks, drives the checkpoint coordinator by
+what they say, and on any task's failure starts the next attempt from the newest checkpoint at the location.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.checkpoint import decisions as do
+from penstock.checkpoint.barriers import Alignment, encode
+from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, unpack_part
+from penstock.checkpoint.storage import CheckpointStorage
+from penstock.graph import (
+    ExecutionGraph,
+    InputDeployment,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    OutputDeployment,
+    TaskDeployment,
+)
+from penstock.record import PartitionerSpec
+from penstock.shuffle import (
+    AttemptId,
+    PartitionDescriptor,
+    PartitionKind,
+    ProducerDescriptor,
+    Settings,
+    ShuffleDescriptor,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.stream.runner import EXACTLY_ONCE, StreamTaskPlan, run_stream_subtask
+from penstock.task import SubtaskPlan
+from penstock.testing import MemoryShuffleService
+from penstock.testing.memory_line import MemoryTaskLine
+
+JOIN_SECONDS = 60.0
+_numbers = itertools.count()
+
+Task = tuple[int, int]
+"""Vertex and subtask."""
+
+
+class Said(NamedTuple):
+    """What a task said: `acknowledged`, `declined`, `data ended`, `finished` or `failed`."""
+
+    attempt: int
+    task: Task
+    word: str
+    checkpoint: int = 0
+    value: Any = None
+
+
+def linear_graph(
+    source: Any, stages: Iterable[tuple[int, tuple[Operator, ...], pa.Schema, PartitionerSpec | None]]
+) -> JobGraph:
+    """A line of vertices: parallelism, operators, the schema of what they give, and the exchange in front of each."""
+    vertices: list[JobVertex] = []
+    edges: list[JobEdge] = []
+    for number, (parallelism, operators, schema, spec) in enumerate(stages):
+        first = source if number == 0 else None
+        vertices.append(JobVertex(number, f"stage {number}", parallelism, schema, first, operators=operators))
+        if spec is not None:
+            before = vertices[number - 1].schema
+            edge = JobEdge(number, number - 1, number, spec, before, PartitionKind.PIPELINED_BOUNDED, "memory")
+            edges.append(edge)
+    return JobGraph("query", tuple(vertices), tuple(edges))
+
+
+class _Line:
+    """A task's line: what it says goes to the driver's queue."""
+
+    def __init__(self, inner: MemoryTaskLine, said: queue.SimpleQueue[Said], attempt: int, task: Task) -> None:
+        self._inner = inner
+        self._said = said
+        self._who = (attempt, task)
+        self.metrics: Mapping[str, float] = {}
+
+    def act(self, action: Action) -> None:
+        self._inner.act(action)
+
+    def wait(self, seconds: float | None) -> None:
+        self._inner.wait(seconds)
+
+    def take_actions(self) -> list[Action]:
+        return self._inner.take_actions()
+
+    def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        self._said.put(Said(*self._who, "acknowledged", checkpoint, handle))
+
+    def decline(self, checkpoint: int, cause: str) -> None:
+        self._said.put(Said(*self._who, "declined", checkpoint, cause))
+
+    def data_ended(self) -> None:
+        self._said.put(Said(*self._who, "data ended"))
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        self.metrics = metrics
+
+
+@dataclass
+class LocalQuery:
+    """One query. `location` empty: no checkpoints. `options` are the coordinator's."""
+
+    graph: JobGraph
+    location: str
+    options: CheckpointOptions = field(
+        default_factory=lambda: CheckpointOptions(interval=0.02, tolerable_failures=99)
+    )
+    consistency: str = EXACTLY_ONCE
+    message_rows: int = 64
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self.lines: dict[Task, _Line] = {}
+        self.attempt = -1
+        self.completed: list[int] = []
+        self.declined: list[str] = []
+        self.finished: set[Task] = set()
+        self.failures: list[BaseException] = []
+        self._job = f"query{next(_numbers)}"
+        self._execution = ExecutionGraph(self.graph)
+        self._tasks = [(vertex.id, subtask) for vertex, subtask in self._execution.subtasks()]
+        service = MemoryShuffleService()
+        self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, self.settings, _ignore))
+        context = ShuffleEnvironmentContext(
+            self._job, "local", b"", "", self.settings, {"message_rows": self.message_rows}
+        )
+        self._environment = service.create_shuffle_environment(context)
+        self._storage: CheckpointStorage | None = None
+        self._epoch = 0
+        if self.location:
+            self._storage = CheckpointStorage(self.location)
+            self._storage.claim()
+            self._epoch = self._storage.stamp(0).epoch
+        alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
+        self._coordinator = CheckpointCoordinator(replace(self.options, alignment=alignment), self._heads)
+        self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
+        self._threads: list[threading.Thread] = []
+        self._wake: float | None = None
+
+    def __enter__(self) -> LocalQuery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the first attempt, or the next one, from the newest checkpoint."""
+        self.attempt += 1
+        self.finished = set()
+        restored: dict[str, PartHandle] = {}
+        if self._storage is not None:
+            found = self._storage.newest()
+            if found.metadata is not None:
+                restored = dict(found.metadata.parts)
+                self.finished = {_task_of(name) for name in found.metadata.finished}
+        asyncio.run(self._register())
+        for vertex, subtask in self._execution.subtasks():
+            own = tuple((name, part) for name, part in restored.items() if name == f"v{vertex.id}.{subtask}")
+            streaming = StreamTaskPlan(
+                self.location,
+                self._epoch,
+                self.consistency,
+                buffer_timeout=0.001,
+                restored=own,
+                is_finished=(vertex.id, subtask) in self.finished,
+            )
+            self._start_task(vertex, subtask, streaming)
+        if self._storage is not None:
+            self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
+
+    def kill(self, task: Task) -> None:
+        """Have a task fail wherever it is."""
+        self._environment.cancel(AttemptId(self._job, *task, self.attempt))
+
+    def stop(self) -> None:
+        """Tell all sources to stop."""
+        for line in self.lines.values():
+            line.act(StopSource())
+
+    def run(self, until: float | None = None) -> bool:
+        """Be the driver until the query has ended, which gives True, or to this moment; replaces failed attempts."""
+        while len(self.finished) < len(self._tasks):
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return False
+            if self._wake is not None and now >= self._wake:
+                self._wake = None
+                self._carry_out(self._coordinator.time_passed(now))
+            moments = [moment for moment in (until, self._wake, now + 0.5) if moment is not None]
+            try:
+                said = self.said.get(timeout=max(0.0, min(moments) - now))
+            except queue.Empty:
+                continue
+            if said.attempt == self.attempt:
+                self._hear(said)
+        return True
+
+    def run_through(self, seconds: float = JOIN_SECONDS) -> None:
+        """Run to the end; raises AssertionError where that is not reached in time."""
+        assert self.run(time.monotonic() + seconds), f"the query has not ended: {self.finished} of {self._tasks} have"
+
+    def close(self) -> None:
+        """End all tasks, and what they shared."""
+        self._end_attempt()
+        self._environment.close()
+        asyncio.run(self._master.close())
+
+    def _hear(self, said: Said) -> None:
+        now = time.monotonic()
+        coordinator = self._coordinator
+        if said.word == "failed":
+            self.failures.append(said.value)
+            self._end_attempt()
+            self._carry_out(coordinator.interrupted("a task failed", now))
+            self.start()
+        elif said.word == "finished":
+            self.finished.add(said.task)
+            self._carry_out(coordinator.task_finished(said.task, now))
+        elif said.word == "data ended":
+            self._carry_out(coordinator.data_ended(said.task, now))
+        elif said.word == "acknowledged":
+            self._carry_out(coordinator.acknowledged(said.checkpoint, said.task, said.value, now))
+        elif said.word == "declined":
+            self.declined.append(said.value)
+            self._carry_out(coordinator.declined(said.checkpoint, said.task, said.value, now))
+
+    def _carry_out(self, decisions: list[do.Decision]) -> None:
+        if self._storage is None:
+            return
+        self._coordinator.check()
+        for decision in decisions:
+            if isinstance(decision, do.Trigger):
+                for head in decision.heads:
+                    self._act(TriggerCheckpoint(encode(decision.barrier)), [head])
+            elif isinstance(decision, do.Store):
+                self._store(self._storage, decision)
+            elif isinstance(decision, do.Complete):
+                self.completed.append(decision.checkpoint)
+                self._act(CheckpointCompleted(decision.checkpoint), self._tasks)
+            elif isinstance(decision, do.Abandon):
+                self._act(CheckpointAborted(decision.checkpoint), self._tasks)
+            elif isinstance(decision, do.Discard):
+                self._storage.discard(self._storage.stamp(decision.checkpoint))
+            elif isinstance(decision, do.WakeAt):
+                self._wake = decision.time
+
+    def _act(self, action: Action, tasks: Iterable[Any]) -> None:
+        for task in tasks:
+            if task not in self.finished:
+                self.lines[task].act(action)
+
+    def _store(self, storage: CheckpointStorage, decision: do.Store) -> None:
+        parts = {_name(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
+        finished = tuple(_name(task) for task in decision.finished)
+        storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished))
+        self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
+
+    def _heads(self, finished: Collection[Any]) -> list[Task]:
+        running = {task for task in self._tasks if task not in finished}
+        with_running = {
+            edge.consumer for edge in self.graph.edges for vertex, _ in running if vertex == edge.producer
+        }
+        return [task for task in self._tasks if task in running and task[0] not in with_running]
+
+    async def _register(self) -> None:
+        await self._master.start()
+        for vertex, subtask in self._execution.subtasks():
+            producer = ProducerDescriptor(AttemptId(self._job, vertex.id, subtask, self.attempt), "local", "")
+            for edge in self.graph.outputs_of(vertex.id):
+                count = self._execution.subpartitions_of(edge.id, subtask)
+                description = PartitionDescriptor(f"{self._job}-e{edge.id}", subtask, edge.kind, count)
+                self._partitions[vertex.id, edge.id, subtask] = await self._master.register_partition_with_producer(
+                    self._job, description, producer
+                )
+
+    def _start_task(self, vertex: JobVertex, subtask: int, streaming: StreamTaskPlan) -> None:
+        attempt = AttemptId(self._job, vertex.id, subtask, self.attempt)
+        inputs = [
+            InputDeployment(
+                edge.id,
+                tuple(
+                    (self._partitions[edge.producer, edge.id, partition], first, count)
+                    for partition, first, count in self._execution.channels_of(edge.id, subtask)
+                ),
+                await_confirmation=False,
+            )
+            for edge in self.graph.inputs_of(vertex.id)
+        ]
+        outputs = [
+            OutputDeployment(
+                edge.id,
+                self._partitions[vertex.id, edge.id, subtask],
+                self._execution.subpartitions_of(edge.id, subtask),
+            )
+            for edge in self.graph.outputs_of(vertex.id)
+        ]
+        plan = SubtaskPlan(self.graph, vertex, TaskDeployment(attempt, tuple(inputs), tuple(outputs)))
+        task = (vertex.id, subtask)
+        line = self.lines[task] = _Line(self._environment.create_task_line(attempt), self.said, self.attempt, task)
+        thread = threading.Thread(target=self._run_task, args=(plan, line, streaming), name=f"task-{task}")
+        self._threads.append(thread)
+        thread.start()
+
+    def _run_task(self, plan: SubtaskPlan, line: _Line, streaming: StreamTaskPlan) -> None:
+        attempt = plan.deployment.attempt
+        who = (attempt.attempt, (attempt.vertex, attempt.subtask))
+        try:
+            run_stream_subtask(plan, lambda _: self._environment, line, self.settings, streaming)
+        except BaseException as error:  # noqa: BLE001 - the driver starts the next attempt
+            self.said.put(Said(*who, "failed", value=error))
+        else:
+            self.said.put(Said(*who, "finished"))
+
+    def _end_attempt(self) -> None:
+        for task in self._tasks:
+            self.kill(task)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(JOIN_SECONDS)
+            assert not thread.is_alive(), f"{thread.name} does not end"
+
+
+def location(folder: Path) -> str:
+    """A checkpoint location below a folder."""
+    return str(folder / "checkpoints")
+
+
+def _name(task: Any) -> str:
+    return f"v{task[0]}.{task[1]}"
+
+
+def _task_of(name: str) -> Task:
+    vertex, _, subtask = name.removeprefix("v").partition(".")
+    return int(vertex), int(subtask)
+
+
+def _ignore(error: BaseException) -> None:
+    """The in-memory service has no fatal errors."""

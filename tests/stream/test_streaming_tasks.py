@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming tasks with each other: whole queries in this process, with and without kills."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+from local_query import LocalQuery, linear_graph, location
+
+from penstock.graph import JobGraph
+from penstock.record import PartitionerSpec
+from penstock.stream import loop
+from penstock.stream.aggregate import KeyedAggregate
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.noop import NoopSink
+from penstock.stream.rate import SCHEMA as RATE
+from penstock.stream.rate import RateSource
+from penstock.stream.runner import AT_LEAST_ONCE
+from penstock.stream.sinks import SinkOperator
+from penstock.task.aggregate_states import Aggregation
+from penstock.task.operators import MapInArrow
+
+KEYS = 50
+ROWS = 4000
+PER_SECOND = 8000
+"""So a run takes half a second, and kills find it at work."""
+KEYED = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+BY_KEY = PartitionerSpec("hash", ("key",))
+COUNTS = KeyedAggregate(KEYED, ("key",), (Aggregation("n", "*", "count"), Aggregation("last", "value", "max")))
+
+
+def keyed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Gives each row its key."""
+    for batch in batches:
+        values = batch.column("value")
+        keys = pc.subtract(values, pc.multiply(pc.divide(values, KEYS), KEYS))
+        yield pa.RecordBatch.from_arrays([keys, values], schema=KEYED)
+
+
+def files(folder: Path, schema: pa.Schema) -> SinkOperator:
+    """A sink of files below a folder."""
+    return SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), schema, "query"))
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """What a plain reader sees."""
+    found: list[dict[str, Any]] = ds.dataset(folder / "out", format="parquet").to_table().to_pylist()
+    return found
+
+
+def through(folder: Path, rows: int | None, per_second: float = 0) -> JobGraph:
+    """Two sources, an exchange by key, and two sinks of what comes."""
+    return linear_graph(
+        RateSource(per_second, 2, rows),
+        [
+            (2, (MapInArrow(keyed, KEYED),), KEYED, None),
+            (2, (files(folder, KEYED),), KEYED, BY_KEY),
+        ],
+    )
+
+
+def counted(folder: Path, rows: int | None, per_second: float = 0) -> JobGraph:
+    """Two sources, an exchange by key, two counters, an exchange, one sink."""
+    return linear_graph(
+        RateSource(per_second, 2, rows),
+        [
+            (2, (MapInArrow(keyed, KEYED),), KEYED, None),
+            (2, (COUNTS,), COUNTS.result_schema, BY_KEY),
+            (1, (files(folder, COUNTS.result_schema),), COUNTS.result_schema, PartitionerSpec("to_one")),
+        ],
+    )
+
+
+def killed_at_random(query: LocalQuery, seed: int, kills: int) -> None:
+    """Start a query, kill tasks of it at random moments, and run it to its end; some of the kills must have hit."""
+    chance = random.Random(seed)
+    query.start()
+    tasks = list(query.lines)
+    for _ in range(kills):
+        if query.run(time.monotonic() + chance.uniform(0.0, 0.15)):
+            break
+        query.kill(chance.choice(tasks))
+    query.run_through()
+    assert query.failures
+
+
+def test_a_bounded_query_ends_and_all_its_rows_are_published(tmp_path: Path) -> None:
+    """The sources end, the operators, the last checkpoint, the sinks; nothing else is in the folder."""
+    with LocalQuery(through(tmp_path, 2000), location(tmp_path)) as query:
+        query.start()
+        query.run_through()
+    assert sorted(row["value"] for row in rows_in(tmp_path)) == list(range(2000))
+    assert not query.failures
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_query_without_checkpoints_ends_too(tmp_path: Path) -> None:
+    """Then its sinks publish what they have at its end."""
+    with LocalQuery(through(tmp_path, 500), "") as query:
+        query.start()
+        query.run_through()
+    assert sorted(row["value"] for row in rows_in(tmp_path)) == list(range(500))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_row_is_lost_and_none_is_doubled_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    """Tasks killed at random moments, checkpoints as fast as they go: each row is published once."""
+    with LocalQuery(through(tmp_path, ROWS, PER_SECOND), location(tmp_path)) as query:
+        killed_at_random(query, seed, 4)
+    found = Counter(row["value"] for row in rows_in(tmp_path))
+    assert found == Counter(range(ROWS))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_by_key_are_exact_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    """The newest count of each key is the number of its rows, though state, sources and sink started anew."""
+    with LocalQuery(counted(tmp_path, ROWS, PER_SECOND), location(tmp_path)) as query:
+        killed_at_random(query, seed, 4)
+    newest: dict[int, tuple[int, int]] = {}
+    for row in rows_in(tmp_path):
+        newest[row["key"]] = max(newest.get(row["key"], (0, 0)), (row["n"], row["last"]))
+    expected = Counter(value % KEYS for value in range(ROWS))
+    assert {key: count for key, (count, _) in newest.items()} == dict(expected)
+
+
+def test_without_checkpoints_a_kill_doubles_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same query and the same look at its rows: the next attempt begins anew, and publishes all again."""
+    monkeypatch.setattr(loop, "PUBLISH_SECONDS", 0.0)
+    with LocalQuery(through(tmp_path, ROWS, PER_SECOND), "") as query:
+        killed_at_random(query, 1, 2)
+    found = Counter(row["value"] for row in rows_in(tmp_path))
+    assert max(found.values()) > 1
+
+
+def test_at_least_once_loses_nothing(tmp_path: Path) -> None:
+    """Channels are never blocked; rows may come twice."""
+    with LocalQuery(through(tmp_path, ROWS, PER_SECOND), location(tmp_path), consistency=AT_LEAST_ONCE) as query:
+        killed_at_random(query, 7, 3)
+    assert {row["value"] for row in rows_in(tmp_path)} == set(range(ROWS))
+
+
+def test_a_query_that_is_told_to_stop_ends_well(tmp_path: Path) -> None:
+    """Sources without an end stop, and what they gave is published: each row once, and none behind a gap."""
+    with LocalQuery(through(tmp_path, None, per_second=5000), location(tmp_path)) as query:
+        query.start()
+        assert not query.run(time.monotonic() + 0.3)
+        query.stop()
+        query.run_through()
+    found = Counter(row["value"] for row in rows_in(tmp_path))
+    assert found
+    assert set(found.values()) == {1}
+    for partition in range(2):
+        own = sorted(value for value in found if value % 2 == partition)
+        assert own == list(range(partition, 2 * len(own), 2))
+
+
+def test_a_slow_sink_pushes_back_to_the_source(tmp_path: Path) -> None:
+    """The source is back-pressured most of the time, and the sink is busy; the times are those of the one wait."""
+    begun = time.monotonic()
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            until = time.monotonic() + 0.02
+            while time.monotonic() < until:
+                pass
+            yield batch
+
+    graph = linear_graph(
+        RateSource(0, 1, None),
+        [
+            (1, (), RATE, None),
+            (1, (MapInArrow(slow, RATE), SinkOperator(NoopSink())), RATE, PartitionerSpec("to_one")),
+        ],
+    )
+    with LocalQuery(graph, location(tmp_path)) as query:
+        query.start()
+        assert not query.run(begun + 1.5)
+        source, sink = (query.lines[task].metrics for task in ((0, 0), (1, 0)))
+        query.stop()
+        query.run_through()
+    assert source["back_pressured_seconds"] > source["seconds"] / 2
+    assert sink["idle_seconds"] < sink["seconds"] / 2
