@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from penstock.job.shell.server import handshake
 from penstock.job.shell.sessions import Sessions
 from penstock.link import control, master
-from penstock.link.wire import Plain, from_wire, to_wire
+from penstock.link.wire import Plain
 from penstock.shuffle.errors import PenstockError
 
 SECRET = b"0123456789abcdef"
@@ -32,10 +33,10 @@ class ScriptedMaster:
 
     async def start(self) -> None:
         """Listen."""
-        unary = grpc.unary_unary_rpc_method_handler
+        unary, strangers = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
         methods = {
-            "Challenge": unary(self._step(master.Challenge, self._sessions.challenge)),
-            "Authenticate": unary(self._step(master.Authenticate, self._sessions.authenticate)),
+            "Challenge": strangers(handshake(master.Challenge, self._sessions.challenge)),
+            "Authenticate": strangers(handshake(master.Authenticate, self._sessions.authenticate)),
             "Instructions": grpc.unary_stream_rpc_method_handler(self._stream),
         }
         for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost"):
@@ -52,12 +53,6 @@ class ScriptedMaster:
     def told(self, method: str) -> list[Plain]:
         """What came by this method."""
         return [message for name, message in self.heard if name == method]
-
-    def _step(self, kind: type[Any], step: Callable[[Any, str], object]) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def run(data: bytes, context: Any) -> bytes:
-            return control.pack(to_wire(step(from_wire(kind, control.unpack(data)), context.peer())))
-
-        return run
 
     def _note(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def run(data: bytes, context: Any) -> bytes:

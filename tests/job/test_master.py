@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +20,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
+from penstock.job.shell import sessions
 from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobMaster, MasterIdentity
 from penstock.link import control
@@ -408,14 +413,54 @@ def test_call_without_session_is_refused(rig: Rig) -> None:
             control.raise_for_error(control.unpack(call(control.pack({}), metadata=metadata, timeout=DEADLINE)))
     challenge = channel.unary_unary(f"/{control.SERVICE}/{Challenge.METHOD}")
     authenticate = channel.unary_unary(f"/{control.SERVICE}/{Authenticate.METHOD}")
-    nonce = control.unpack(challenge(control.pack({})))["nonce"]
+
+    def hello(call: Any, message: dict[str, object]) -> dict[str, Any]:
+        return control.unpack(call(b"", metadata=((control.HELLO_HEADER, control.pack(message)),), timeout=DEADLINE))
+
+    nonce = hello(challenge, {})["nonce"]
     mine = control.nonce()
     proof = control.proof(SECRET, PLANNER, nonce, mine, "me")
     message = {"nonce": nonce, "client_nonce": mine, "role": PLANNER, "identity": "me", "proof": proof}
-    assert "session" in control.unpack(authenticate(control.pack(message)))
+    assert "session" in hello(authenticate, message)
     with pytest.raises(AuthenticationError):
-        control.raise_for_error(control.unpack(authenticate(control.pack(message))))
+        control.raise_for_error(hello(authenticate, message))
     channel.close()
+
+
+STRANGER = """
+import sys, threading
+import grpc
+method, calls = sys.argv[2], int(sys.argv[3])
+options = [("grpc.max_send_message_length", 1 << 28)]
+channel = grpc.insecure_channel(sys.argv[1], options=options)
+call = channel.unary_unary("/penstock.JobMaster/" + method)
+bomb = bytes([0xDC + 1, 0, 191, 255, 255]) + b"\\x90" * (12 << 20)  # a list of lists
+pending = [call.future(bomb, timeout=30) for _ in range(calls)]
+print([each.code().name for each in pending])
+"""
+
+
+@pytest.mark.parametrize("method", [Challenge.METHOD, Authenticate.METHOD, OpenResult.METHOD])
+def test_a_stranger_can_not_make_it_grow(rig: Rig, method: str) -> None:
+    """Large messages of somebody who has proved nothing, four at a time: they are not even read."""
+    rig.environment.ask(Heartbeat("env-1"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    command = [sys.executable, "-c", STRANGER, rig.address, method, "4"]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True, text=True).stdout
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    assert grown < 8 << 20
+    assert rig.run().state is JobState.FINISHED
+
+
+def test_a_session_in_use_outlives_any_number_of_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment beats while more planners come than sessions are kept: it is heard to the end."""
+    monkeypatch.setattr(sessions, "_SESSIONS", 8)
+    for number in range(20):
+        client = MasterClient(rig.address, SECRET, PLANNER, f"planner-{number}")
+        with client, pytest.raises(PartitionExpiredError):
+            client.ask(OpenResult("r9"))
+        rig.environment.ask(Heartbeat("env-1"))
+    assert rig.run().state is JobState.FINISHED
 
 
 def test_garbage_is_answered(rig: Rig) -> None:

@@ -247,6 +247,69 @@ def test_what_is_given_up_while_it_is_looked_up_is_looked_up_again() -> None:
     run(act())
 
 
+# --- those who don't any more
+
+
+def test_what_nobody_reads_is_released() -> None:
+    """With the runs it was made again from; nothing is known of it any more, and dropping it twice is the same."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        request = await rig.opened()
+        rig.results.lost("j1")
+        assert await rig.read(replace(request, lent="j2")) == ReadAnswer(partition_of("j2", 0))
+        rig.released.clear()
+        rig.results.lost("j2")
+        rig.results.drop("r1")
+        rig.results.drop("r1")
+        assert rig.released == ["j2"]
+        with pytest.raises(PartitionExpiredError, match="r1"):
+            await rig.results.open("r1")
+        await rig.opened()
+        rig.results.drop("r1")
+        assert rig.released == ["j2", "j3"]
+
+    run(act())
+
+
+def test_a_job_under_way_ends_before_its_result_goes() -> None:
+    """Whoever asked for it goes away meanwhile: the job runs to its end, and is released then."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        rig.go, submitted = asyncio.Event(), asyncio.Event()
+        run_job = rig.results._calls.run
+
+        def noted(submission: Submission) -> asyncio.Future[FinishedJob]:
+            submitted.set()
+            return run_job(submission)
+
+        rig.results._calls = replace(rig.results._calls, run=noted)
+        rig.results.add("r1", lambda: rig.submission(again=True))
+        opening = asyncio.ensure_future(rig.results.open("r1"))
+        await submitted.wait()
+        rig.results.drop("r1")
+        assert rig.released == []
+        rig.go.set()
+        await opening
+        assert rig.released == ["j1"]
+
+    run(act())
+
+
+def test_what_others_made_is_not_released() -> None:
+    """The partitions of a persisted stream stay, whoever drops a DataFrame over them."""
+
+    async def act() -> None:
+        rig = Rig(1)
+        rig.results.add("r1", lambda: MadeResult(frozenset({"j7"}), KEPT))
+        assert await rig.results.open("r1") == KEPT
+        rig.results.drop("r1")
+        assert rig.released == []
+
+    run(act())
+
+
 # --- those who read
 
 

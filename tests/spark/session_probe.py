@@ -65,8 +65,26 @@ class SessionProbe:
         return int(self._core().slots_in_use)
 
     def settle(self) -> None:
-        """Wait until the results that are kept are stored, unless a job runs."""
+        """Wait until results that nobody can read are gone and those that are kept are stored, unless a job runs."""
+        self.collect()
         wait_until("results to be stored", lambda: self.jobs() or not self.statistics()["hybrid_segments"])
+
+    def collect(self) -> None:
+        """Let go of the results that no object of Spark's refers to."""
+        results = SparkRuntime.of(self._spark)._application.results
+        held = [-1]
+
+        def same() -> bool:
+            results.collect()
+            self._spark._jvm.java.lang.System.runFinalization()
+            held.append(len(results))
+            return held[-1] == held[-2]
+
+        wait_until("no more results to go", same)
+
+    def results(self) -> int:
+        """How many lazy results the JobMaster knows."""
+        return len(SparkRuntime.of(self._spark)._application.master(self._settings)._results._results)
 
     def files(self) -> list[str]:
         """The folders of the partitions of this host, in whatever directories they lie, when all are stored."""

@@ -218,12 +218,14 @@ with grpc.insecure_channel(launch.master) as channel:
         answers.append(control.unpack(call(control.pack({}), timeout=10,
                                            metadata=((control.SESSION_HEADER, "0" * 64),))))
     call = channel.unary_unary(f"/{control.SERVICE}/{Challenge.METHOD}")
-    nonce = control.unpack(call(control.pack({}), timeout=10))["nonce"]
+    def hello(message):
+        return {"timeout": 10, "metadata": ((control.HELLO_HEADER, control.pack(message)),)}
+    nonce = control.unpack(call(b"", **hello({})))["nonce"]
     mine = control.nonce()
     call = channel.unary_unary(f"/{control.SERVICE}/{Authenticate.METHOD}")
-    answers.append(control.unpack(call(control.pack({
+    answers.append(control.unpack(call(b"", **hello({
         "nonce": nonce, "client_nonce": mine, "role": "environment", "identity": "intruder",
-        "proof": control.proof(wrong, "environment", nonce, mine, "intruder")}), timeout=10)))
+        "proof": control.proof(wrong, "environment", nonce, mine, "intruder")}))))
     stream = channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
     answers.append(control.unpack(next(iter(stream(control.pack({}), timeout=10)))))
 out["refused"] = refused

@@ -31,7 +31,9 @@ from penstock.link.master import (
     Heartbeat,
     Listen,
     MasterProof,
+    Metadata,
     Report,
+    call_of,
 )
 from penstock.link.wire import Request, from_wire, to_wire
 from penstock.shuffle.errors import ControlError, PenstockError
@@ -98,7 +100,7 @@ class MasterLink:
         self._owned = owned
         self._supervisor = supervisor
         self._channel = grpc.aio.insecure_channel(master, options=_OPTIONS)
-        self._session: tuple[tuple[str, str], ...] = ()
+        self._session: Metadata = ()
         self._outbox = Outbox()
         self._to_report = asyncio.Event()
         self._outbox.wake = self._to_report.set
@@ -128,8 +130,9 @@ class MasterLink:
         """Ask the JobMaster; raises what it raised, or NotAnsweredError."""
         stub = self._channel.unary_unary(f"/{control.SERVICE}/{request.METHOD}")
         timeout = None if isinstance(request, _OF_TASKS) else self._call_seconds
+        message, metadata = call_of(request, self._session)
         try:
-            data = await stub(control.pack(to_wire(request)), timeout=timeout, metadata=self._session)
+            data = await stub(message, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             text = f"the JobMaster at {self._master} did not answer {request.METHOD}: {error.details()}"
             raise NotAnsweredError(text, is_gone=error.code() is grpc.StatusCode.UNAVAILABLE) from error

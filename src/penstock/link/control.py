@@ -2,8 +2,9 @@
 """The control plane's messages as bytes, errors within them, and the proof of the application's secret.
 
 Control runs over gRPC with MessagePack dictionaries; every call but the two of the handshake carries the
-session that the handshake gave. Errors travel inside the answer, by type name and text, so that the caller
-raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a plan, as opaque
+session that the handshake gave. Those two travel in the head of a call, whose message nobody reads: a head has few
+bytes, and what is behind it stays in the sender's hands. Errors travel inside the answer, by type name and text, so
+that the caller raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a plan, as opaque
 bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
 """
 
@@ -20,6 +21,10 @@ from penstock.shuffle import errors
 
 SERVICE = "penstock.JobMaster"
 SESSION_HEADER = "penstock-session"
+HELLO_HEADER = "penstock-hello-bin"
+"""Carries both steps of the handshake, beside an empty message: a stranger's message is never read."""
+HELLO_LIMIT = 4096
+"""As many bytes of a stranger's are read."""
 NONCE_BYTES = 32
 _CODE_BYTES = 32
 PLAN_PURPOSE = "plan of {job}"

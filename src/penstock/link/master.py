@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.link import control
-from penstock.link.wire import Done, Request
+from penstock.link.wire import Done, Request, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+"""The head of a gRPC call."""
 
 MASTER = "master"
 """The role that the JobMaster proves."""
@@ -194,9 +197,10 @@ class DataEnded(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ResultOpened:
-    """The partitions of a result, in order."""
+    """The partitions of a result, in order, and how many bytes they have."""
 
     partitions: tuple[ShuffleDescriptor, ...]
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,14 @@ RELAYED: dict[str, type[Request[Any]]] = {
     kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult, *UNANSWERED)
 }
 """What an environment passes on for its tasks."""
+
+
+def call_of(request: Request[Any], session: Metadata) -> tuple[bytes, Metadata]:
+    """The message and the head of a gRPC call with this request; the handshake's own needs no session."""
+    data = control.pack(to_wire(request))
+    if isinstance(request, Challenge | Authenticate):
+        return b"", ((control.HELLO_HEADER, data),)
+    return data, session
 
 
 class MasterProof:

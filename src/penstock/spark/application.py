@@ -27,6 +27,7 @@ from penstock.spark.interrupts import forget, on_interrupt
 from penstock.spark.job_watch import JobWatch
 from penstock.spark.launcher import SparkLauncher
 from penstock.spark.preflight import warn_of_what_is_wrong
+from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.slots import naming_holders
 
@@ -48,7 +49,8 @@ class Application:
         self.running = RunningJobs()
         self.watch = JobWatch(self.running, self._progress).silencing(context)
         self._secret = secrets.token_bytes(32)
-        self._results = itertools.count(1)
+        self.results = ResultsInUse(context._jvm, self._drop_result)  # noqa: SLF001 - as PySpark itself
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._master: JobMaster | None = None
         self._launcher: SparkLauncher | None = None
@@ -93,11 +95,11 @@ class Application:
         """What tasks need to reach their host's environment."""
         return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
 
-    def new_result(self) -> str:
-        """A name for a result."""
-        return f"r{next(self._results)}"
+    def new_result(self) -> ResultInUse:
+        """A new result, which is released when nothing refers any more to what this gives."""
+        return self.results.use(f"r{next(self._numbers)}")
 
-    def open_result(self, name: str) -> list[ShuffleDescriptor]:
+    def open_result(self, result: ResultInUse) -> list[ShuffleDescriptor]:
         """The partitions of a result, which is made now where it is not; raises what its job raises. Blocks."""
         with self._lock:
             if self._master is None:
@@ -107,7 +109,9 @@ class Application:
             planner = self._planner
         # No deadline here: the job's own deadlines end it.
         with naming_holders(self._context):
-            return list(planner.ask(OpenResult(name), None).partitions)
+            opened = planner.ask(OpenResult(result.name), None)
+        result.takes(opened.bytes)
+        return list(opened.partitions)
 
     def release_result(self, job: str) -> None:
         """Release the result of a finished job; nothing where the JobMaster is closed, and with it all results."""
@@ -135,6 +139,12 @@ class Application:
         if planner is not None:
             planner.close()
         atexit.unregister(self.close)
+
+    def _drop_result(self, name: str) -> None:
+        """Nobody can read this result any more. Called by garbage collectors: it must not block."""
+        master = self._master
+        if master is not None:
+            master.drop_result(name)
 
     def _cancel_jobs(self, cause: str) -> None:
         master = self._master

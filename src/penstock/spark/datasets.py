@@ -39,12 +39,9 @@ class Held:
 
     @classmethod
     def of(cls, finished: FinishedJob) -> Held:
-        """What this job left: the figures are those of the vertices whose output is the result."""
-        result, partitions = finished.result, finished.partitions
-        vertices = {int(item.partition.dataset.rpartition("-result")[2]) for item in partitions}
-        figures = [result.metrics.get(vertex, {}) for vertex in vertices]
-        rows, size = (int(sum(item.get(name, 0.0) for item in figures)) for name in ("rows_out", "bytes_out"))
-        return cls(result.job, partitions, rows, size, time.monotonic())
+        """What this job left."""
+        figures = finished.result_rows, finished.result_bytes
+        return cls(finished.result.job, finished.partitions, *figures, time.monotonic())
 
     @property
     def present(self) -> tuple[ShuffleDescriptor, ...]:

@@ -30,6 +30,7 @@ from penstock.shuffle.errors import PartitionError, PenstockError
 from penstock.spark.failed_planning import FailedPlanning
 from penstock.spark.java_classes import TRACEBACK, JavaClasses
 from penstock.spark.result_access import PlannedPartition, ResultAccess
+from penstock.spark.results_in_use import ResultInUse
 from penstock.spark.types import arrow_schema, spark_batches
 
 NAME = "penstock"
@@ -47,15 +48,20 @@ Batches = Iterator[pa.RecordBatch]
 class LazyResult:
     """A result that is made when it is opened: its name, what plans show, its rows' schema, its opening.
 
-    `types` is the schema for Spark; its columns may have other names.
+    `types` is the schema for Spark; its columns may have other names. It stays as long as `in_use` is referred to.
     """
 
-    name: str
+    in_use: ResultInUse = field(repr=False)
     title: str
     schema: pa.Schema
     types: StructType
     launch: EnvironmentLaunch = field(repr=False)
-    open: Callable[[str], Sequence[ShuffleDescriptor]] = field(repr=False)
+    open: Callable[[ResultInUse], Sequence[ShuffleDescriptor]] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What the JobMaster calls it."""
+        return self.in_use.name
 
 
 def result_frame(spark: SparkSession, result: LazyResult) -> DataFrame:
@@ -114,7 +120,7 @@ class ResultScan:
     def planInputPartitions(self) -> Any:
         """The result's partitions in order; runs the job and waits for it where it has not run."""
         try:
-            return self._partitions(self._result.open(self._result.name))
+            return self._partitions(self._result.open(self._result.in_use))
         except PenstockError:
             result = self._result
             failed = ScannedPartition(FailedPlanning(result.name, result.schema, result.launch), self._target)
@@ -128,7 +134,9 @@ class ResultScan:
         wrapped = _wrap_function(self._java.spark.sparkContext, read_rows)
         source = self._java.new(f"{_V2}.python.UserDefinedPythonDataSource", wrapped)
         factory = f"{_V2}.python.PythonPartitionReaderFactory"
-        return self._java.new(factory, source, function, self._schema, self._java.none, self._java.none)
+        made = self._java.new(factory, source, function, self._schema, self._java.none, self._java.none)
+        self._result.in_use.also_by(made)  # an RDD holds this one, and not the scan
+        return made
 
     def toString(self) -> str:
         """The result's name, by which Java tells scans apart."""

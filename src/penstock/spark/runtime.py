@@ -196,7 +196,7 @@ class SparkRuntime:
         places = place_names(types.names)
         application = self._application
         result = application.new_result()
-        application.master(settings).add_result(result, functools.partial(self._build, build, settings, user))
+        application.master(settings).add_result(result.name, functools.partial(self._build, build, settings, user))
         launch = application.launch(settings)
         if places is None:
             lazy = LazyResult(result, title, schema, types, launch, application.open_result)

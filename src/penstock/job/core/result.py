@@ -92,6 +92,20 @@ class FinishedJob:
     partitions: tuple[ShuffleDescriptor, ...]
     graph: JobGraph | None = field(default=None, repr=False)
 
+    @property
+    def result_bytes(self) -> int:
+        """How many bytes the partitions have, as Arrow."""
+        return self._written("bytes_out")
+
+    @property
+    def result_rows(self) -> int:
+        """How many rows they have."""
+        return self._written("rows_out")
+
+    def _written(self, metric: str) -> int:
+        vertices = {int(item.partition.dataset.rpartition("-result")[2]) for item in self.partitions}
+        return int(sum(self.result.metrics.get(vertex, {}).get(metric, 0.0) for vertex in vertices))
+
 
 @dataclass(frozen=True, slots=True)
 class VertexProgress:

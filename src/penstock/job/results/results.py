@@ -3,8 +3,8 @@
 
 A result has a name from the start and a job when somebody opens it. All who open it share the job. One whose job
 failed, or whose partitions were lost, runs again when it is opened again. One that nobody has opened by the end
-of its lease is released; one that was opened stays until the JobMaster closes, because Spark keeps what it
-planned and may read it at any time.
+of its lease is released; one that was opened stays until it is dropped, because Spark keeps what it planned and may
+read it at any time.
 
 Spark does not plan a DataFrame again, so its read tasks come here too, before they read. Where their partition is
 lost, the job runs again, once for all of them, by the plan of its first run made fit for any number of slots; they
@@ -81,6 +81,9 @@ class _Result:
     build: Build
     opening: asyncio.Future[Partitions] | None = None
     jobs: frozenset[str] = frozenset()
+    is_own: bool = False
+    """Whether these jobs ran for it alone."""
+    bytes: int = 0
     opened: bool = False
     graph: JobGraph | None = None
     """The plan of the last run that went well."""
@@ -128,6 +131,22 @@ class Results:
     def add(self, name: str, build: Build) -> None:
         """Make a result known; nothing runs."""
         self._results[name] = _Result(build)
+
+    def drop(self, name: str) -> None:
+        """Nobody reads it any more: what its own jobs made is released, now or when they are over."""
+        result = self._results.pop(name, None)
+        if result is None:
+            return
+        opening = result.opening
+        if opening is not None and not opening.done():
+            opening.add_done_callback(lambda _: self._release(result))
+        else:
+            self._release(result)
+
+    def bytes_of(self, name: str) -> int:
+        """How many bytes the partitions have that were made last for this result."""
+        result = self._results.get(name)
+        return 0 if result is None else result.bytes
 
     async def open(self, name: str, action: str = "") -> Partitions:
         """The partitions of a result, whose job is run if it has not been; raises what the job raises.
@@ -214,16 +233,21 @@ class Results:
             if holds_slot and isinstance(made, Submission):
                 made = await _for_fewer_slots(made)
         if result.opening is asyncio.current_task():  # else this one was given up, and a newer one makes it again
-            result.jobs = made.jobs if isinstance(made, MadeResult) else frozenset((made.job,))
+            result.is_own = isinstance(made, Submission)
+            result.jobs = frozenset((made.job,)) if isinstance(made, Submission) else made.jobs
             result.opened = planned is not None
         if isinstance(made, MadeResult):
             return made.partitions
         finished = await self._calls.run(made)
-        result.graph, result.again = finished.graph, made.again
+        result.graph, result.again, result.bytes = finished.graph, made.again, finished.result_bytes
         given_up, result.given_up = result.given_up, frozenset()
         for job in given_up:
             self._calls.release(job)
         return finished.partitions
+
+    def _release(self, result: _Result) -> None:
+        for job in result.given_up | (result.jobs if result.is_own else frozenset()):
+            self._calls.release(job)
 
     async def _built(self, result: _Result) -> Submission | MadeResult:
         """What the result's build gives; once more where what it found was given up meanwhile."""

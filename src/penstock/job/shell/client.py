@@ -19,7 +19,7 @@ import grpc
 
 from penstock.link import control
 from penstock.link.commands import Command, read_instruction
-from penstock.link.master import Challenge, Listen, MasterProof
+from penstock.link.master import Challenge, Listen, MasterProof, Metadata, call_of
 from penstock.link.wire import Request, from_wire, to_wire
 from penstock.shuffle.errors import ControlError
 
@@ -76,7 +76,7 @@ class MasterClient:
         with contextlib.suppress(Exception):
             self._channel.close()
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
+    def _metadata(self) -> Metadata:
         if self._session is None:
             self._session = self._authenticate()
         return ((control.SESSION_HEADER, self._session),)
@@ -86,10 +86,11 @@ class MasterClient:
         challenged = self._send(Challenge(), CALL_SECONDS)
         return proof.check(self._send(proof.answer(challenged), CALL_SECONDS), self._address)
 
-    def _send(self, request: Request[A], timeout: float | None, metadata: tuple[tuple[str, str], ...] = ()) -> A:
+    def _send(self, request: Request[A], timeout: float | None, session: Metadata = ()) -> A:
         call = self._channel.unary_unary(self._path(request))
+        message, metadata = call_of(request, session)
         try:
-            data: Any = call(control.pack(to_wire(request)), timeout=timeout, metadata=metadata)
+            data: Any = call(message, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             raise self._unanswered(request, error) from error
         answer: A = from_wire(request.ANSWER, control.raise_for_error(control.unpack(data)))

@@ -135,6 +135,11 @@ class JobMaster:
 
         self._call(run())
 
+    def drop_result(self, name: str) -> None:
+        """Nobody reads this result any more: it is released soon. Blocks nowhere; unknown ones are ignored."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and all results with it
+            self._loop.call_soon_threadsafe(self._results.drop, name)
+
     def watch_result(self, job: str, lost: Callable[[], None]) -> None:
         """Before a job is submitted: call `lost` once when partitions of its result are lost. It must not block."""
 

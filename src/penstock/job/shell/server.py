@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JobMaster's gRPC face: one generic handler per method, MessagePack in and out.
 
-Errors travel inside the answer, so a caller raises what was raised here. A call without a session, and a message
-of another shape, is answered and nothing else happens.
+Errors travel inside the answer, so a caller raises what was raised here. A message of another shape is answered and
+nothing else happens. A call without a session is answered before its message is read: the handshake is in the head of
+its calls. So a stranger can have this process hold no more than HTTP/2 lets a connection send unasked, 64 KiB.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ _LOG = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 64 << 20
 OPTIONS = (
+    # Nothing is read unasked that would have to be kept.
+    ("grpc.max_metadata_size", 2 * control.HELLO_LIMIT),
+    ("grpc.absolute_max_metadata_size", 2 * control.HELLO_LIMIT),
+    ("grpc.http2.lookahead_bytes", 64 << 10),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.so_reuseport", 0),
@@ -39,6 +46,8 @@ OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
 )
 
+Messages = AsyncIterator[bytes]
+"""What a caller sends: one message, which is on its way when it is asked for."""
 Call = Callable[[Session, Any], Awaitable[object]]
 """Answers a request of a caller that has proved itself."""
 
@@ -67,30 +76,20 @@ class JobMasterService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a gRPC server takes."""
-        unary = grpc.unary_unary_rpc_method_handler
+        # As streams of messages, because those are read when we ask for them.
+        one_answer = grpc.stream_unary_rpc_method_handler
         methods = {
-            ask.Challenge.METHOD: unary(self._handshake(ask.Challenge, self._sessions.challenge)),
-            ask.Authenticate.METHOD: unary(self._handshake(ask.Authenticate, self._sessions.authenticate)),
-            ask.Listen.METHOD: grpc.unary_stream_rpc_method_handler(self._instructions),
+            ask.Challenge.METHOD: one_answer(handshake(ask.Challenge, self._sessions.challenge)),
+            ask.Authenticate.METHOD: one_answer(handshake(ask.Authenticate, self._sessions.authenticate)),
+            ask.Listen.METHOD: grpc.stream_stream_rpc_method_handler(self._instructions),
         }
-        methods.update({kind.METHOD: unary(self._unary(kind, call)) for kind, call in self._calls.items()})
+        methods.update({kind.METHOD: one_answer(self._answered(kind, call)) for kind, call in self._calls.items()})
         return grpc.method_handlers_generic_handler(control.SERVICE, methods)
 
-    def _handshake(
-        self, kind: type[Request[Any]], step: Callable[[Any, str], object]
-    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def run(data: bytes, context: Any) -> bytes:
+    def _answered(self, kind: type[Request[Any]], call: Call) -> Callable[[Messages, Any], Awaitable[bytes]]:
+        async def run(messages: Messages, context: Any) -> bytes:
             try:
-                return control.pack(to_wire(step(from_wire(kind, control.unpack(data)), context.peer())))
-            except PenstockError as error:
-                return control.pack(control.error_message(error))
-
-        return run
-
-    def _unary(self, kind: type[Request[Any]], call: Call) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def run(data: bytes, context: Any) -> bytes:
-            try:
-                session, request = self._open(kind, data, context)
+                session, request = await self._open(kind, messages, context)
                 return control.pack(to_wire(await call(session, request)))
             except PenstockError as error:
                 return control.pack(control.error_message(error))
@@ -100,11 +99,14 @@ class JobMasterService:
 
         return run
 
-    def _open(self, kind: type[Request[Any]], data: bytes, context: Any) -> tuple[Session, Any]:
-        metadata = dict(context.invocation_metadata() or ())
-        token = str(metadata.get(control.SESSION_HEADER, ""))
+    async def _open(self, kind: type[Request[Any]], messages: Messages, context: Any) -> tuple[Session, Any]:
+        token = str(_head(context).get(control.SESSION_HEADER, ""))
         session = self._sessions.check(token, kind.METHOD, context.peer())
-        request = from_wire(kind, control.unpack(data))
+        async for data in messages:
+            request = from_wire(kind, control.unpack(data))
+            break
+        else:
+            raise ProtocolError(f"{context.peer()} called {kind.METHOD} without a message")
         named = getattr(request, "environment", session.identity)
         if session.role == ask.ENVIRONMENT and named != session.identity:
             raise AuthenticationError(f"environment {session.identity} spoke for {named}")
@@ -120,9 +122,9 @@ class JobMasterService:
         _LOG.info("environment %s attached from %s", environment.name, environment.host)
         return Done()
 
-    async def _instructions(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _instructions(self, messages: Messages, context: Any) -> AsyncIterator[bytes]:
         try:
-            session, _ = self._open(ask.Listen, data, context)
+            session, _ = await self._open(ask.Listen, messages, context)
             environment = self._driver.environments.get(session.identity)
         except PenstockError as error:
             yield control.pack(control.error_message(error))
@@ -197,7 +199,29 @@ class JobMasterService:
         environment.reported = max(environment.reported, report.number)
 
     async def _open_result(self, _: Session, request: ask.OpenResult) -> ask.ResultOpened:
-        return ask.ResultOpened(tuple(await self._results.open(request.result, request.action)))
+        partitions = await self._results.open(request.result, request.action)
+        return ask.ResultOpened(tuple(partitions), self._results.bytes_of(request.result))
 
     async def _read_result(self, _: Session, request: ask.ReadResult) -> ask.ReadAnswer:
         return await self._results.read(request)
+
+
+def handshake(
+    kind: type[Request[Any]], step: Callable[[Any, str], object]
+) -> Callable[[Messages, Any], Awaitable[bytes]]:
+    """The handler of a step of the handshake, which is in the head of its call."""
+
+    async def run(_: Messages, context: Any) -> bytes:
+        try:
+            hello = _head(context).get(control.HELLO_HEADER, b"")
+            if not isinstance(hello, bytes) or len(hello) > control.HELLO_LIMIT:
+                raise ProtocolError(f"{context.peer()}: a {kind.METHOD} of {len(hello)} characters")
+            return control.pack(to_wire(step(from_wire(kind, control.unpack(hello)), context.peer())))
+        except PenstockError as error:
+            return control.pack(control.error_message(error))
+
+    return run
+
+
+def _head(context: Any) -> dict[str, str | bytes]:
+    return dict(context.invocation_metadata() or ())

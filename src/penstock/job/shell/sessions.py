@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may call the JobMaster: the handshake that proves the application's secret, and the sessions it gives.
 
+Limit: of more sessions than `_SESSIONS` those go that were not used for longest. An environment uses its own twice a
+second.
+
 `Challenge {}` -> `{nonce}`, then `Authenticate {nonce, client_nonce, role, identity, proof}` -> `{session, proof}`.
 The caller proves itself first, with `proof(secret, role, nonce, client_nonce, identity)`; the server answers with
 `proof(secret, "master", client_nonce, nonce, identity)`, which the caller checks before it trusts the session. Every
@@ -88,4 +91,5 @@ class Sessions:
             raise AuthenticationError(f"{peer} called {method} without a session: the handshake comes first")
         if method not in ALLOWED[session.role]:
             raise AuthenticationError(f"{peer} may not call {method} as {session.role} {session.identity}")
+        self._sessions.move_to_end(token)
         return session

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of `toDF()` go when no object of Spark's refers to them, and stay as long as one does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from session_probe import SessionProbe
+
+import penstock
+from penstock.spark import results_in_use
+
+pytestmark = pytest.mark.spark
+
+ROWS = 1000
+ACTIONS = 24
+HELD = 8
+"""So many results are held in these tests before the JVM is told to collect."""
+
+
+def repartitioned(spark: Any) -> Any:
+    """A result's DataFrame."""
+    return penstock.repartition(spark.range(0, ROWS, 1, 2), 2, "id")
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def held(spark: Any) -> Any:
+    """The results in use of the application."""
+    from penstock.spark.runtime import SparkRuntime
+
+    return SparkRuntime.of(spark)._application.results
+
+
+def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, the JobMaster's results, the environment's and the driver's descriptors: no more than before."""
+    probe = SessionProbe(spark)
+    monkeypatch.setattr(results_in_use, "RESULTS", HELD)
+    monkeypatch.setattr(held(spark), "_results_limit", HELD)
+    repartitioned(spark).count()
+    files, results = probe.files(), probe.results()
+    pids = (probe.environment_pid(), os.getpid())
+    before = [descriptors(pid) for pid in pids]
+    most = 0
+    for _ in range(ACTIONS):
+        assert repartitioned(spark).count() == ROWS
+        most = max(most, probe.results())
+    assert most < ACTIONS, "no result went without being asked to"
+    probe.collect()
+    assert probe.results() <= results + 2  # Spark keeps the plans that it saw last
+    assert len(probe.files()) <= len(files) + 4
+    assert [descriptors(pid) for pid in pids] <= [count + 8 for count in before]
+
+
+HOLDERS: dict[str, Callable[[Any, Any], tuple[object, Callable[[], int]]]] = {
+    "frame": lambda _, frame: (frame, frame.count),
+    "derived": lambda _, frame: ((rows := frame.where("id >= 0").select("id")), rows.count),
+    "cached": lambda _, frame: ((rows := frame.cache()), rows.count),
+    "rdd": lambda _, frame: ((rows := frame.rdd), rows.count),
+    "joined": lambda _, frame: ((rows := frame.join(frame, "id")), rows.count),
+    "view": lambda spark, frame: (
+        frame.createOrReplaceTempView("kept"),
+        lambda: spark.table("kept").count(),
+    ),
+    "other session": lambda spark, frame: (
+        frame.createOrReplaceGlobalTempView("kept_by_all"),
+        lambda: spark.newSession().table("global_temp.kept_by_all").count(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("how", "is_made"), [("derived", False), *((how, True) for how in HOLDERS)])
+def test_what_is_referred_to_stays(spark: Any, how: str, is_made: bool) -> None:
+    """By a DataFrame, one made of it, the cache, an RDD, a self-join, a view: readable after all else has gone."""
+    probe = SessionProbe(spark)
+    frame = repartitioned(spark)
+    if is_made:
+        assert frame.count() == ROWS
+    made = probe.files()
+    holder, count = HOLDERS[how](spark, frame)
+    if is_made:
+        assert count() == ROWS
+    del frame
+    probe.collect()
+    if is_made:
+        assert set(made) & set(probe.files())
+    assert count() == ROWS
+    del holder
+    spark.catalog.clearCache()
+    spark.catalog.dropTempView("kept")
+    spark.catalog.dropGlobalTempView("kept_by_all")
+
+
+def test_bytes_count_too(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few large results go as well as many small ones."""
+    probe = SessionProbe(spark)
+    probe.collect()
+    results = held(spark)
+    monkeypatch.setattr(results_in_use, "BYTES", HELD * 8 * ROWS)
+    monkeypatch.setattr(results, "_bytes_limit", HELD * 8 * ROWS)
+    before = len(results)
+    most = 0
+    for _ in range(ACTIONS):
+        assert repartitioned(spark).count() == ROWS
+        most = max(most, len(results) - before)
+    assert most < ACTIONS
