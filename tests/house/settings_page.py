@@ -45,6 +45,8 @@ def render() -> str:
 def _show(value: object, parse: object) -> str:
     if parse is parse_size:
         assert isinstance(value, int)
+        if not value:
+            return "`0`"
         return f"`{value >> 20}m`" if value % (1 << 20) == 0 else f"`{value >> 10}k`"
     if parse is parse_seconds:
         return f"`{value:g}s`"

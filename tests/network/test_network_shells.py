@@ -17,6 +17,7 @@ from network_parts import SECRET, SEGMENT, Gate, Provider, QueueView, RecordingS
 
 from penstock.buffer.data_types import DataType
 from penstock.link.handshake import Handshake, Role
+from penstock.link.strangers import MOST
 from penstock.network.client import ClientSettings, ConnectionManager
 from penstock.network.connection import WaterMarks, authenticate
 from penstock.network.decoder import FrameDecoder
@@ -522,15 +523,59 @@ def test_strangers_learn_nothing_and_are_closed(caplog: pytest.LogCaptureFixture
 
 
 def test_strangers_are_bounded_in_number() -> None:
-    """Beyond the limit of open handshakes further connections are closed at once."""
+    """Beyond the limit of open handshakes the first ones go."""
 
     async def main() -> None:
         async with house("memory", server=ServerSettings(max_handshakes=2)) as here:
             strangers = [await here.transport.connect(here.address, 1) for _ in range(4)]
             await wait_until(lambda: here.server.statistics().connections_refused == 2)
-            assert [stranger.receive_nowait(memoryview(bytearray(1))) for stranger in strangers] == [None, None, 0, 0]
+            assert [stranger.receive_nowait(memoryview(bytearray(1))) for stranger in strangers] == [0, 0, None, None]
             for stranger in strangers:
                 stranger.close()
+
+    run(main)
+
+
+def test_silent_connections_lock_nobody_out() -> None:
+    """More of them than handshakes may be open at once: who knows the secret gets through, at the first try."""
+
+    async def main() -> None:
+        async with house() as here:
+            host, port = here.address.removeprefix("tcp://").split(":")
+            strangers = []
+            for _ in range(MOST + 44):
+                strangers.append(socket.socket())
+                strangers[-1].setblocking(False)
+                await asyncio.get_running_loop().sock_connect(strangers[-1], (host, int(port)))
+            manager = ConnectionManager(here.transport, SECRET, "honest", ClientSettings(handshake_pauses=()))
+            await manager._connection(here.address)
+            assert manager.connections_opened == 1
+            await manager.close()
+            for stranger in strangers:
+                stranger.close()
+
+    run(main)
+
+
+def test_who_is_turned_away_tries_again_and_says_so() -> None:
+    """A peer that closes before it says anything: tried again, later each time; the error speaks of no secret."""
+
+    async def main() -> None:
+        transport = TcpTransport()
+        came: list[float] = []
+
+        def turn_away(endpoint: Endpoint) -> None:
+            came.append(asyncio.get_running_loop().time())
+            endpoint.close()
+
+        listener = await transport.listen("tcp://127.0.0.1:0", turn_away)
+        manager = ConnectionManager(transport, SECRET, "honest", ClientSettings(handshake_pauses=(0.01, 0.05)))
+        with pytest.raises(EnvironmentLostError, match="too many connect to it at once"):
+            await manager._connection(listener.address)
+        assert len(came) == 3
+        assert came[2] - came[1] > came[1] - came[0]
+        await manager.close()
+        listener.close()
 
     run(main)
 

@@ -14,6 +14,7 @@ from session_probe import SessionProbe
 
 import penstock
 from penstock.shuffle import Settings
+from penstock.shuffle.machine import machine_memory
 
 pytestmark = pytest.mark.spark
 
@@ -45,5 +46,5 @@ def test_the_environment_needs_its_pool_and_little_more(spark: Any, tmp_path: Pa
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     private = int(fields["RssAnon"].split()[0]) * 1024
     assert private < _LIMIT_BYTES
-    pool = Settings().network.memory
+    pool = Settings().network.memory_on(machine_memory())
     assert int(fields["VmRSS"].split()[0]) * 1024 < pool + _LIMIT_BYTES

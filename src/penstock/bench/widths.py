@@ -22,6 +22,7 @@ from penstock.bench.functions import COUNT_DDL, count_rows
 from penstock.bench.measure import COUNT, MEGABYTES, RATIO, SECONDS, Outcome, Say, WrongAnswerError
 from penstock.bench.rows import NUMBERS, GeneratedSource
 from penstock.bench.workers import WorkerFigures, WorkerWatch
+from penstock.shuffle.machine import machine_memory
 from penstock.spark.runtime import SparkRuntime
 
 ROW_BYTES = 32
@@ -60,7 +61,7 @@ def width_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outc
 def little_memory_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
     """Twice the data to many subpartitions, in a session whose environment has little network memory."""
     rows = max(MANY, int(2 * _ROWS * scale))
-    memory = SparkRuntime.of(spark).settings().network.memory
+    memory = SparkRuntime.of(spark).settings().network.memory_on(machine_memory())
     for mode in ("blocking", "blocking_hash"):  # so that the workers are there, and what they import
         run_wide(spark, rows // 20, FEW, mode)
     with PeakMemory(spark.sparkContext.applicationId) as peak:

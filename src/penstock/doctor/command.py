@@ -18,6 +18,7 @@ from penstock.observe.cluster_check import judge_conf, judge_workers
 from penstock.observe.finding import Finding, Level
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX
 
 SICK = 1
@@ -62,7 +63,7 @@ def examine(options: DoctorOptions) -> list[Finding]:
         from penstock.spark.runtime import session_conf
 
         conf = session_conf(spark)
-        findings += judge_conf(conf, spark.sparkContext.master, settings.network.memory)
+        findings += judge_conf(conf, spark.sparkContext.master, settings.network.memory_on(machine_memory()))
         findings += _workers(spark, here, needs)
     finally:
         spark.stop()

@@ -149,8 +149,9 @@ class TaskCalls:
             hybrid = HybridPort(services.hybrid, task.line, task.holdings, request)
             task.writers[request.port] = hybrid
             return ask.WriterOpened(hybrid.is_packed)
-        task.writers[request.port] = WriterPort(services.pipelined, task.line, task.holdings, request)
-        return ask.WriterOpened(packed=False)
+        pipelined = WriterPort(services.pipelined, task.line, task.holdings, request)
+        task.writers[request.port] = pipelined
+        return ask.WriterOpened(pipelined.is_packed)
 
     def _finish_writer(self, request: ask.FinishWriter) -> Answer:
         self._task.writers.pop(request.port).finish()

@@ -20,8 +20,9 @@ from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.folders import Folders
 from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.inputs import Reading
+from penstock.environment.limits import refuse_too_little_space
 from penstock.environment.line import TaskLine
-from penstock.environment.memory import HostMemory, MemoryArbiter
+from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
 from penstock.environment.outputs import PipelinedPartitions
 from penstock.environment.partitions import NOT_PRODUCED_SECONDS, Partitions
 from penstock.environment.reading import FileReads
@@ -36,11 +37,13 @@ from penstock.environment.turn import Turn
 from penstock.link import commands
 from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Heartbeat, PartitionConsumable
+from penstock.link.strangers import Strangers
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.machine import machine_memory
 
 log = logging.getLogger("penstock.environment")
 
@@ -60,7 +63,9 @@ class Host:
         self.supervisor = Supervisor(self.stop)
         self.turn = Turn(loop.call_soon)
         network, blocking = settings.network, settings.blocking
-        segments = SegmentMemory.create(network.memory // network.segment_size, network.segment_size, "penstock")
+        count = network.memory_on(machine_memory()) // network.segment_size
+        refuse_too_little_space(count * network.segment_size)
+        segments = SegmentMemory.create(count, network.segment_size, "penstock")
         self.memory = HostMemory.of(segments)
         self.arbiter = MemoryArbiter(self.memory, self.turn.wake)
         self.turn.relieve = self.arbiter.relieve
@@ -68,6 +73,7 @@ class Host:
         self.registry = PartitionRegistry(name, timeout=NOT_PRODUCED_SECONDS)
         self.partitions = Partitions(self.registry, loop.time)
         self.attendance = Attendance()
+        self._strangers = Strangers[TaskSession]()
         self.reads = FileReads(blocking.read_memory, network.segment_size)
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
@@ -79,8 +85,9 @@ class Host:
             self.master = MasterLink(
                 config.master, self.identity, self, self.supervisor, settings.environment.lease_timeout
             )
+        ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
         self._services = Services(
-            PipelinedPartitions(name, self.registry, self.memory, network, self.consumable),
+            PipelinedPartitions(name, self.registry, self.memory, ahead, network, self.consumable),
             self.hybrid,
             ResultFiles(name, self.registry, buffers, folders, self.reads),
             Reading(name, self.partitions, self.turn, self.attendance.leave, self.remote.open),
@@ -121,8 +128,12 @@ class Host:
         line = TaskLine(connection, self.turn)
         task = AttachedTask(line, self.memory.references.attach(f"pid {pid} session {id(line):x}"))
         calls = TaskCalls(task, self._services)
-        session = TaskSession(connection, pid, task, calls, Door(handshake, welcome, segments.fd))
+        door = Door(handshake, welcome, segments.fd, self._strangers)
+        session = TaskSession(connection, pid, task, calls, door)
+        first = self._strangers.enter(session, f"pid {pid}")
         session.start()
+        if first is not None:
+            first.close("it has not proved the application's secret, and too many others want to")
 
     def stop(self, reason: str) -> None:
         """The environment ends, for this reason."""

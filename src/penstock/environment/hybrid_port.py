@@ -23,6 +23,7 @@ from __future__ import annotations
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.hybrid import HybridPartitions, HybridResult
 from penstock.environment.line import TaskLine
+from penstock.environment.memory import packs
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.hybrid_items import BROADCAST, Extent
@@ -40,10 +41,6 @@ LOW = 8
 """A writer is to store when less than this part of all memory is free: before it has to wait for some."""
 HIGH = 2
 """It is granted memory again when this part of what is not guaranteed to anybody is free."""
-SHARE = 8
-"""Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
-PACKED = 2
-"""Segments a packing writer is guaranteed: one to write in, and one that is being stored."""
 
 
 class HybridPort:
@@ -51,9 +48,9 @@ class HybridPort:
 
     def __init__(self, partitions: HybridPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter) -> None:
         pool = partitions.memory.pool
-        total, guaranteed = pool.total, pool.guaranteed
+        total = pool.total
         builders = 1 if request.broadcast else request.subpartitions
-        self.is_packed = builders > 1 and builders >= (total - guaranteed) // SHARE
+        self.is_packed = packs(pool, builders)
         self.port = request.port
         self._memory = partitions.memory
         self._arbiter = partitions.arbiter

@@ -23,12 +23,16 @@ from penstock.environment.turn import isolate
 
 log = logging.getLogger("penstock.environment")
 
+PACK_SHARE = 8
+"""Open segments of one writer take at most this part of what is not guaranteed to others; else it packs."""
 LOW = 16
 """The pool is low when less than this part of it is free."""
+PIPELINED_AHEAD_SHARE = 4
+"""Of what is granted ahead of need, pipelined writers all together have at most this part of the memory."""
 LEND_SHARE = 2
 """What is lent to readers is at most this part of the memory."""
 AHEAD_SHARE = 8
-"""What is granted to writers ahead of need, all together, is at most this part of the memory."""
+"""What is granted to hybrid writers ahead of need, all together, is at most this part of the memory."""
 
 
 class Holder(Protocol):
@@ -86,6 +90,28 @@ class HostMemory:
         """Unmap; idempotent."""
         self.pool.close()
         self.segments.close()
+
+
+class Allowance:
+    """So many segments that may be granted ahead of need, to all pipelined writers together."""
+
+    def __init__(self, segments: int) -> None:
+        self._left = segments
+
+    def grant(self, wanted: int) -> int:
+        """How many a writer that wants so many may have; `take_back` ends that."""
+        more = max(0, min(wanted, self._left))
+        self._left -= more
+        return more
+
+    def take_back(self, segments: int) -> None:
+        """A writer has no more so many."""
+        self._left += segments
+
+
+def packs(pool: NetworkBufferPool, builders: int) -> bool:
+    """Whether a writer with so many subpartitions keeps one open segment for all of them, instead of one for each."""
+    return builders > 1 and builders >= (pool.total - pool.guaranteed) // PACK_SHARE
 
 
 class MemoryArbiter:

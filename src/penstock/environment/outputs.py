@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's pipelined partition on the environment's side: grants segments, takes slices, ends with the task."""
+"""A task's pipelined partition on the environment's side: grants segments, takes slices, ends with the task.
+
+With few subpartitions each has a segment of its own open at the writer. With more than the memory allows the writer
+*packs*: all share one open segment, so it is guaranteed two segments, however many subpartitions there are. Which of
+the two is decided here, once. Cost: a segment is free again when all have read what is in it.
+
+A writer that has nothing to write holds no more than what it is guaranteed and a few segments ahead of need: else the
+first writers would take what those that come later, perhaps the ones they wait for, are guaranteed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,7 @@ from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.line import TaskLine
-from penstock.environment.memory import HostMemory
+from penstock.environment.memory import Allowance, HostMemory, packs
 from penstock.environment.producers import Registrar
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
@@ -16,6 +24,9 @@ from penstock.partition.result_partition import PartitionCallbacks, PipelinedPar
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.settings import NetworkSettings
+
+AHEAD = 8
+"""Segments that are granted ahead of need at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class PipelinedPartitions:
     host: str
     registry: Registrar
     memory: HostMemory
+    ahead: Allowance
     network: NetworkSettings
     announce: Callable[[PartitionId], None]
 
@@ -36,16 +48,19 @@ class WriterPort:
         self, partitions: PipelinedPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter
     ) -> None:
         network, registry = partitions.network, partitions.registry
-        builders = 1 if request.broadcast else request.subpartitions
+        own = 1 if request.broadcast else request.subpartitions
+        self.is_packed = packs(partitions.memory.pool, own)
+        builders = 1 if self.is_packed else own
         self.port = request.port
         self._references = references = partitions.memory.references
+        self._allowance = partitions.ahead
         self._line = line
         self._holdings = holdings
         self._granted: set[int] = set()
         self._open = True
         self._pool = partitions.memory.pool.create_local_pool(
             builders + 1,
-            builders * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate,
+            own * network.exclusive_buffers_per_channel + network.floating_buffers_per_gate,
             network.overdraft_buffers_per_gate,
             owner=f"the writer of partition {request.partition}",
         )
@@ -65,6 +80,7 @@ class WriterPort:
         except BaseException:
             self._pool.lazy_destroy()
             raise
+        self._ahead = self._allowance.grant(min(AHEAD, self._pool.limits.maximum - self._pool.limits.required))
         self._refill()
 
     def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
@@ -75,6 +91,8 @@ class WriterPort:
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
         self._holdings.commit(piece, readers)
+        if piece.finished:
+            self._refill()
         if not length:
             return
         if self.partition.state.is_end:
@@ -119,6 +137,7 @@ class WriterPort:
         if not self._open:
             return
         self._open = False
+        self._allowance.take_back(self._ahead)
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
         if not self._holdings.is_closed:
@@ -126,8 +145,12 @@ class WriterPort:
                 self._holdings.give_back(segment)
         self.partition.close_producer()
 
+    @property
+    def _has_enough(self) -> bool:
+        return len(self._granted) >= self._pool.limits.required + self._ahead
+
     def _refill(self) -> None:
-        while self._open:
+        while self._open and not self._has_enough and not self._pool.has_listeners:
             segment = self._pool.request()
             if segment is not None:
                 self._grant(segment)
@@ -138,7 +161,8 @@ class WriterPort:
         if segment is None or not self._open:
             return False
         self._grant(segment)
-        self._pool.add_listener(self._on_segment)
+        if not self._has_enough:
+            self._pool.add_listener(self._on_segment)
         return True
 
     def _grant(self, segment: int) -> None:

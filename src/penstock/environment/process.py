@@ -23,14 +23,18 @@ import msgpack
 
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
+from penstock.environment.limits import lift_limits
 from penstock.environment.remote import address_towards
 from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
+from penstock.network.sockets import SocketListener
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
 
 log = logging.getLogger("penstock.environment")
 
+_WORD_BYTES = 4000
+"""As long is the reason that whoever started us is given, at most: less than a pipe takes at once."""
 _BACKLOG = 512
 _SWEEPS = 10
 _SWEEP_SECONDS = 0.1
@@ -53,6 +57,7 @@ def main() -> None:
         settings=Settings.from_conf(raw["settings"]),
         place=Rendezvous(Path(raw["folder"])),
     )
+    lift_limits()
     lock = int(raw["lock"])
     os.set_inheritable(lock, False)
     dismissed = True
@@ -60,6 +65,8 @@ def main() -> None:
         dismissed = _run(_serve(config, null))
     except PenstockError as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
+        with contextlib.suppress(OSError):  # the log goes with the folder, and whoever waits for us has to know
+            os.write(1, b"-" + str(error).encode()[:_WORD_BYTES])
         sys.exit(1)
     finally:
         if config.place.is_locked_by(lock):  # else another environment has taken this one's place
@@ -90,18 +97,19 @@ async def _serve(config: HostConfig, null: int) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, host.stop, f"signal {number.name}")
-    listener = _listen(host)
+    listener, listening = _listen(host), None
     pulse = Pulse(config.place.pulse)
     try:
         await host.start(address_towards(config.master))
         with contextlib.suppress(BrokenPipeError):  # who started it is gone; others may attach
             os.write(1, b"+")
         os.dup2(null, 1)
-        loop.add_reader(listener.fileno(), _accept, host, listener)
+        listening = SocketListener(listener, str(config.place.socket), lambda task, _: _accept(host, task))
         host.supervisor.keep("watch", lambda: _watch(host, pulse))
         await host.stopping.wait()
     finally:
-        loop.remove_reader(listener.fileno())
+        if listening is not None:
+            listening.close()
         listener.close()
         await host.close()
         pulse.close()
@@ -115,21 +123,15 @@ def _listen(host: Host) -> socket.socket:
     listener.bind(str(path))
     path.chmod(0o600)
     listener.listen(_BACKLOG)
-    listener.setblocking(False)
     return listener
 
 
-def _accept(host: Host, listener: socket.socket) -> None:
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:
-            return
-        try:
-            host.accept(connection)
-        except PenstockError as error:
-            log.warning("%s", error)
-            connection.close()
+def _accept(host: Host, connection: socket.socket) -> None:
+    try:
+        host.accept(connection)
+    except PenstockError as error:
+        log.warning("%s", error)
+        connection.close()
 
 
 async def _watch(host: Host, pulse: Pulse) -> None:

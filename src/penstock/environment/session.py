@@ -33,6 +33,7 @@ from penstock.link.frames import (
     read_stored,
 )
 from penstock.link.handshake import Handshake
+from penstock.link.strangers import Strangers
 from penstock.link.welcome import Welcome, send_welcome
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.tiers import OWN
@@ -40,17 +41,19 @@ from penstock.shuffle.errors import AuthenticationError, ProtocolError
 
 log = logging.getLogger("penstock.environment")
 
+_HANDSHAKE_SECONDS = 10.0
 _READ_TURN = 8
 """Reads per turn before other sessions get theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a task comes in: the handshake that it has to pass, and the welcome behind it."""
+    """How a task comes in: the handshake that it has to pass, the welcome behind it, and who else is on the way."""
 
     handshake: Handshake
     welcome: Welcome
     memory_fd: int
+    strangers: Strangers[TaskSession]
 
 
 class TaskSession:
@@ -62,6 +65,7 @@ class TaskSession:
         self._task = task
         self._calls = calls
         self._door: Door | None = door
+        self._deadline: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._closed = False
@@ -73,6 +77,8 @@ class TaskSession:
         self._task.line.lost = self.close
         self._calls.enter()
         self._loop.add_reader(self._socket.fileno(), self._readable)
+        late = f"it has not proved the application's secret within {_HANDSHAKE_SECONDS:g} s"
+        self._deadline = self._loop.call_later(_HANDSHAKE_SECONDS, self.close, late)
         with contextlib.suppress(OSError, AttributeError):
             self._pidfd = os.pidfd_open(self._pid)
             self._loop.add_reader(self._pidfd, lambda: self.close(f"its process (pid {self._pid}) died"))
@@ -82,6 +88,7 @@ class TaskSession:
         if self._closed:
             return
         self._closed = True
+        self._leave_door()
         self._loop.remove_reader(self._socket.fileno())
         self._task.line.close()
         self._socket.close()
@@ -114,8 +121,15 @@ class TaskSession:
         if answer:
             self._socket.send(answer)
         if door.handshake.is_done:
-            self._door = None
+            self._leave_door()
             send_welcome(self._socket, door.welcome, door.memory_fd)
+
+    def _leave_door(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            door.strangers.leave(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _read(self) -> None:
         for _ in range(_READ_TURN):

@@ -4,8 +4,8 @@
 Control runs over gRPC with MessagePack dictionaries; every call but the two of the handshake carries the
 session that the handshake gave. Those two travel in the head of a call, whose message nobody reads: a head has few
 bytes, and what is behind it stays in the sender's hands. Errors travel inside the answer, by type name and text, so
-that the caller raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a plan, as opaque
-bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
+that the caller raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a
+plan, as opaque bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import struct
 from enum import Enum
 from typing import Final
 
-from penstock.shuffle.errors import AuthenticationError
+from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 MAGIC: Final = b"PSTK"
 VERSION: Final = 1
@@ -95,7 +95,7 @@ class Handshake:
     def feed(self, data: bytes) -> None:
         """Handle what has come, at most `missing` bytes; none at all means that the peer has closed.
 
-        Raises AuthenticationError: close without an answer.
+        Raises AuthenticationError, or EnvironmentLostError as `closed` gives it: close without an answer.
         """
         if not data:
             raise self.closed()
@@ -113,8 +113,17 @@ class Handshake:
         else:
             self._on_proof(message)
 
-    def closed(self) -> AuthenticationError:
-        """The error for a peer that closed before the handshake was done."""
+    def closed(self) -> PenstockError:
+        """The error for a peer that closed before the handshake was done.
+
+        A server that closes before it has said anything has not looked at a proof: that is no matter of secrets.
+        """
+        if self._role is Role.CLIENT and self._step is _Step.HELLO:
+            self._step = _Step.FAILED
+            return EnvironmentLostError(
+                f"the environment at {self.peer} closed the connection before it said anything: it has ended, or too"
+                " many connect to it at once"
+            )
         return self._refusal("closed the connection during authentication: it has another secret, or is not ours")
 
     def _on_hello(self, message: bytes) -> None:

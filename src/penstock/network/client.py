@@ -3,8 +3,9 @@
 
 Rules. Concurrent requesters of an address wait for the same attempt and get the same outcome, each with an error of
 its own; a failed attempt is forgotten, so that the next request tries anew; a requester that is cancelled does not
-cancel the attempt of the others. A connection stays when its last channel has ended, for later tasks and jobs. A lost
-connection is told to all its channels once and forgotten at once.
+cancel the attempt of the others. A peer that closes before it has said anything may have too many who connect at
+once: it is tried again, each time a little later. A connection stays when its last channel has ended, for later tasks
+and jobs. A lost connection is told to all its channels once and forgotten at once.
 
 A connection on which nothing arrives for a while is pinged, and given up after MISSES unanswered intervals.
 """
@@ -33,6 +34,7 @@ class ClientSettings:
 
     connect_timeout: float = 30.0
     handshake_timeout: float = 10.0
+    handshake_pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
     keepalive_interval: float = 15.0
 
 
@@ -172,18 +174,31 @@ class ConnectionManager:
             del self._attempts[address]
 
     async def _connect(self, address: str) -> Endpoint:
+        for pause in self._settings.handshake_pauses:
+            endpoint, handshake = await self._open_endpoint(address), self._handshake(address)
+            try:
+                return await self._authenticated(endpoint, handshake)
+            except EnvironmentLostError:
+                await asyncio.sleep(pause)
+        return await self._authenticated(await self._open_endpoint(address), self._handshake(address))
+
+    def _handshake(self, address: str) -> Handshake:
+        return Handshake(Role.CLIENT, self._secret, self._identity, address)
+
+    async def _open_endpoint(self, address: str) -> Endpoint:
         try:
-            endpoint = await self._transport.connect(address, self._settings.connect_timeout)
+            return await self._transport.connect(address, self._settings.connect_timeout)
         except OSError as error:
             reason = str(error) or f"no answer in {self._settings.connect_timeout:.0f} s"
             raise EnvironmentLostError(f"cannot connect to the environment at {address}: {reason}") from error
-        handshake = Handshake(Role.CLIENT, self._secret, self._identity, address)
+
+    async def _authenticated(self, endpoint: Endpoint, handshake: Handshake) -> Endpoint:
         try:
             async with asyncio.timeout(self._settings.handshake_timeout):
                 await authenticate(endpoint, handshake)
         except TimeoutError as error:
             endpoint.close()
-            raise AuthenticationError(f"the peer at {address} did not finish the handshake in time") from error
+            raise AuthenticationError(f"the peer at {handshake.peer} did not finish the handshake in time") from error
         except BaseException:
             endpoint.close()
             raise

@@ -244,7 +244,10 @@ class FrameConnection:
 
 
 async def authenticate(endpoint: Endpoint, handshake: Handshake) -> None:
-    """Run a handshake to its end; raises AuthenticationError. The caller sets the deadline and closes on failure."""
+    """Run a handshake to its end; the caller sets the deadline and closes on failure.
+
+    Raises AuthenticationError, or EnvironmentLostError where the peer closes before it has said anything.
+    """
     try:
         await _send_all(endpoint, handshake.outgoing())
         while not handshake.is_done:

@@ -2,7 +2,8 @@
 """The data server of one environment: accepts, authenticates, and serves partitions over each connection.
 
 Rules. A connection counts only after its handshake, which has a deadline; until then it costs one small task, and
-there are at most `max_handshakes` of them. A request for a partition that is not produced yet waits `request_timeout`
+there are at most `max_handshakes` of them, few of one host: for a new one the first one goes (`link/strangers`). A
+request for a partition that is not produced yet waits `request_timeout`
 seconds for it and is then answered *not produced*. Losing a connection releases all its views. A peer that takes
 nothing of what waits for it for `stall_timeout` seconds is given up: what was read for it would be kept from others.
 `close` leaves no task, socket, timer or callback.
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.link.handshake import Handshake, Role
+from penstock.link.strangers import MOST, Strangers
 from penstock.network.connection import FrameConnection, WaterMarks, authenticate
 from penstock.network.frames import OutgoingFrame
 from penstock.network.messages import Message, PartitionRequest
@@ -34,7 +36,7 @@ class ServerSettings:
     handshake_timeout: float = 10.0
     request_timeout: float = 10.0
     stall_timeout: float = 60.0
-    max_handshakes: int = 256
+    max_handshakes: int = MOST
     checksums: bool = True
     marks: WaterMarks = field(default_factory=WaterMarks)
 
@@ -132,7 +134,8 @@ class DataServer:
         self._identity = identity
         self._settings = settings
         self._listener: Listener | None = None
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._greetings: dict[asyncio.Task[None], Endpoint] = {}
+        self._strangers = Strangers[asyncio.Task[None]](settings.max_handshakes)
         self._connections: dict[FrameConnection, _ServedConnection] = {}
         self._is_closed = False
         self._accepted = self._refused = self._bytes_sent = 0
@@ -166,15 +169,31 @@ class DataServer:
         await asyncio.gather(*greetings, return_exceptions=True)
 
     def _on_connection(self, endpoint: Endpoint) -> None:
-        if self._is_closed or len(self._greetings) >= self._settings.max_handshakes:
+        if self._is_closed:
             self._refused += 1
             endpoint.close()
             return
         greeting = asyncio.get_running_loop().create_task(self._greet(endpoint))
-        self._greetings.add(greeting)
-        greeting.add_done_callback(self._greetings.discard)
+        self._greetings[greeting] = endpoint
+        greeting.add_done_callback(self._greeted)
+        first = self._strangers.enter(greeting, endpoint.peer.rpartition(":")[0])
+        if first is not None:
+            self._refused += 1
+            self._greetings[first].close()  # it may not have begun
+            first.cancel()
+
+    def _greeted(self, greeting: asyncio.Task[None]) -> None:
+        self._strangers.leave(greeting)
+        del self._greetings[greeting]
 
     async def _greet(self, endpoint: Endpoint) -> None:
+        try:
+            await self._shake(endpoint)
+        except BaseException:
+            endpoint.close()
+            raise
+
+    async def _shake(self, endpoint: Endpoint) -> None:
         handshake = Handshake(Role.SERVER, self._secret, self._identity, endpoint.peer)
         try:
             async with asyncio.timeout(self._settings.handshake_timeout):
@@ -183,9 +202,6 @@ class DataServer:
             endpoint.close()
             self._refused += 1
             logger.warning("refused a connection from %s: %s", endpoint.peer, str(error) or "no handshake in time")
-        except BaseException:
-            endpoint.close()
-            raise
         else:
             self._serve(endpoint)
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.network.transport import Endpoint, Listener, join_host, split_host
+
+log = logging.getLogger("penstock.network")
 
 GATHER: Final = 64
 """Parts of one gather write: far below every system's IOV_MAX, and enough for megabytes of buffers."""
@@ -24,6 +27,8 @@ ACCEPTS: Final = 16
 """Connections accepted in one turn of the loop, so that a burst does not starve those at work."""
 ACCEPT_PAUSE: Final = 0.5
 """Seconds without accepting when the process is out of file descriptors; the queue of the kernel waits meanwhile."""
+ACCEPT_LOG: Final = 60.0
+"""Seconds between two lines in the log about that."""
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 """A silent peer is probed after 30 s and given up after a minute, sent bytes or not; the default is hours."""
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -96,6 +101,7 @@ class SocketListener:
         self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
+        self._quiet_until = 0.0
         self._start()
 
     @property
@@ -126,12 +132,19 @@ class SocketListener:
             except OSError as error:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
                     raise
-                self._loop.remove_reader(self._socket.fileno())
-                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._start)
+                self._wait(error)
                 return
             self._on_accepted(accepted, peer)
             if self._socket.fileno() < 0:
                 return
+
+    def _wait(self, error: OSError) -> None:
+        """Those who come now wait in the system's queue."""
+        self._loop.remove_reader(self._socket.fileno())
+        self._pause = self._loop.call_later(ACCEPT_PAUSE, self._start)
+        if self._loop.time() >= self._quiet_until:
+            self._quiet_until = self._loop.time() + ACCEPT_LOG
+            log.warning("nobody is accepted at %s until something comes free: %s", self._address, error)
 
 
 class TcpTransport:

@@ -12,6 +12,9 @@ from penstock.shuffle.errors import SettingError
 from penstock.shuffle.kinds import mode_to_kind
 
 PREFIX = "spark.penstock."
+MACHINE_SHARE = 64
+LEAST_MEMORY, MOST_MEMORY = 256 << 20, 4 << 30
+"""Of a machine's memory an environment takes this part by default, within these bounds, in bytes."""
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -50,15 +53,23 @@ class ShuffleSettings:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds."""
+    """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds.
 
-    memory: int = 256 << 20
+    Where `memory` is 0, an environment takes a 64th of its machine's memory (or of its container's limit), but at
+    least 256 MB and at most 4 GB. Of what it takes it touches what is used.
+    """
+
+    memory: int = 0
     segment_size: int = 512 << 10
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
     overdraft_buffers_per_gate: int = 5
     flush_timeout: float = 0.1
     completeness_check: bool = True
+
+    def memory_on(self, machine: int) -> int:
+        """The network memory, in bytes, of an environment on a machine with so many bytes."""
+        return self.memory or min(max(machine // MACHINE_SHARE, LEAST_MEMORY), MOST_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +308,7 @@ def _validate(settings: Settings) -> None:
             "must be a multiple of 4096 between 4k and 64m",
         ),
         (
-            network.memory >= 8 * network.segment_size,
+            network.memory_on(0) >= 8 * network.segment_size,
             "network.memory",
             "must hold at least 8 segments of spark.penstock.network.segmentSize",
         ),

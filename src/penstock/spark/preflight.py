@@ -8,13 +8,14 @@ import warnings
 from penstock.observe import host_check
 from penstock.observe.finding import Level
 from penstock.shuffle import Settings
+from penstock.shuffle.machine import machine_memory
 from penstock.spark.hints import PenstockWarning
 
 
 def needs_of(settings: Settings) -> host_check.Needs:
     """What these settings ask of a machine."""
     folders = tuple(part.strip() for part in settings.blocking.directories.split(",") if part.strip())
-    return host_check.Needs(settings.network.memory, settings.blocking.reserve, folders)
+    return host_check.Needs(settings.network.memory_on(machine_memory()), settings.blocking.reserve, folders)
 
 
 def warn_of_what_is_wrong(settings: Settings) -> None:

@@ -31,6 +31,7 @@ log = logging.getLogger("penstock.task")
 
 _RETRY_SECONDS = 0.005
 _REVIVAL_SECONDS = 4 * BEAT_SECONDS
+_WORD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,10 @@ def _await_word(read_end: int, place: Rendezvous, deadline: float) -> None:
     import select
 
     readable, _, _ = select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))
-    if not readable or os.read(read_end, 1) != b"+":
-        raise EnvironmentLostError(f"the environment process of this host could not start.{_last_lines(place)}")
+    word = os.read(read_end, _WORD_BYTES) if readable else b""
+    if word[:1] != b"+":
+        why = f" {word[1:].decode(errors='replace')}" if word else _last_lines(place)
+        raise EnvironmentLostError(f"the environment process of this host could not start.{why}")
 
 
 def _last_lines(place: Rendezvous) -> str:
