@@ -157,7 +157,9 @@ class WordTable:
             positions[waiting] += 1
 
     def _positions(self, words: Words) -> npt.NDArray[np.int64]:
-        return ((words * _GOLDEN) >> self._shift).astype(np.int64)
+        positions = words * _GOLDEN
+        positions >>= self._shift
+        return positions.view(np.int64)
 
 
 class IntegerKeys:
