@@ -61,6 +61,24 @@ def test_a_checkpoint_from_trigger_to_completion() -> None:
     assert coordinator.latest_completed == 1
 
 
+def test_a_query_that_stops_has_one_last_checkpoint() -> None:
+    """It is triggered when all tasks have ended their data, and none follows that would miss those that have gone."""
+    coordinator = _coordinator(interval=10.0, tolerable_failures=1)
+    assert _of(do.Trigger, coordinator.stopping(1.0)) == []
+    for task in TASKS[:-1]:
+        assert _of(do.Trigger, coordinator.data_ended(task, 2.0)) == []
+    assert _of(do.Trigger, coordinator.asked(7, 2.5)) == _of(do.Trigger, coordinator.time_passed(50.0)) == []
+    (trigger,) = _of(do.Trigger, coordinator.data_ended(TASKS[-1], 51.0))
+    (abandoned,) = _of(do.Abandon, coordinator.declined(1, TASKS[0], "the disk is full", 52.0))
+    assert abandoned.checkpoint == trigger.barrier.checkpoint == 1
+    assert _of(do.Trigger, coordinator.time_passed(52.0 + FAILED_PAUSE))
+    assert _of(do.Complete, _complete(coordinator, 2, 54.0)) == [do.Complete(2)]
+    for task in TASKS:
+        assert _of(do.Trigger, coordinator.task_finished(task, 55.0)) == []
+    assert _of(do.Trigger, coordinator.time_passed(100.0)) == []
+    assert coordinator.latest_completed == 2
+
+
 def test_no_checkpoint_before_all_tasks_run() -> None:
     """Without a running attempt nothing is triggered, whatever is asked for; it is as soon as one runs."""
     coordinator = CheckpointCoordinator(CheckpointOptions(interval=1.0), _heads)

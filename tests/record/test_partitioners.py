@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from record_samples import MAKERS, NO_KEYS, batch_of, sample
 
 from penstock.record.partitioners import KINDS, RANGE_PLACES, Partitioner, PartitionerSpec
-from penstock.record.spark_hash import spark_hash
+from penstock.record.spark_hash import spark_hash, spark_partition_ids
 from penstock.record.word_hash import word_hash
 from penstock.shuffle.errors import SchemaError, SettingError
 
@@ -81,6 +81,18 @@ def test_hash_places_rows_by_their_keys(names: list[str], n: int, seed: int) -> 
         ids = [(h >> 32) * n >> 32 for h in word_hash([batch.column(key) for key in keys]).tolist()]
         for channel, part in _placed(partitioner, batch).items():
             assert [row["row"] for row in part] == [i for i, owner in enumerate(ids) if owner == channel]
+
+
+def test_key_groups_are_dealt_out_in_runs() -> None:
+    """Each task has a run of groups, so that another number of tasks moves whole groups; all have some."""
+    batch = pa.record_batch({"k": pa.array(range(1000))})
+    groups = spark_partition_ids([batch.column(0)], 16)
+    for tasks in (2, 3, 16):
+        split = PartitionerSpec("hash", ("k",), groups=16).build(tasks, 0).split(batch)
+        owner = {value: number for number, part in split for value in part.column(0).to_pylist()}
+        assert [owner[row] for row in range(1000)] == (groups.astype(int) * tasks // 16).tolist()
+    with pytest.raises(SettingError, match="16 key groups for 17 tasks"):
+        PartitionerSpec("hash", ("k",), groups=16).build(17, 0)
 
 
 def test_spark_compatible_hash() -> None:

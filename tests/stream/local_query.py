@@ -149,10 +149,12 @@ class LocalQuery:
         self._epoch = 0
         if self.location:
             self._storage = CheckpointStorage(self.location)
-            self._storage.claim()
+            self._storage.claim()  # a second query at one location goes on from it
             self._epoch = self._storage.stamp(0).epoch
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
         self._coordinator = CheckpointCoordinator(replace(self.options, alignment=alignment), self._heads)
+        if self._storage is not None and (found := self._storage.newest().metadata) is not None:
+            self._coordinator.restored([found.number])
         self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
         self._threads: list[threading.Thread] = []
         self._wake: float | None = None
@@ -175,7 +177,10 @@ class LocalQuery:
                 self.finished = {_task_of(name) for name in found.metadata.finished}
         asyncio.run(self._register())
         for vertex, subtask in self._execution.subtasks():
-            own = tuple((name, part) for name, part in restored.items() if name == f"v{vertex.id}.{subtask}")
+            of_vertex = {name: part for name, part in restored.items() if name.startswith(f"v{vertex.id}.")}
+            if len(of_vertex) == vertex.parallelism:
+                of_vertex = {name: part for name, part in of_vertex.items() if name == f"v{vertex.id}.{subtask}"}
+            own = tuple(of_vertex.items())
             streaming = StreamTaskPlan(
                 self.location,
                 self._epoch,
@@ -194,6 +199,7 @@ class LocalQuery:
 
     def stop(self) -> None:
         """Tell all sources to stop."""
+        self._carry_out(self._coordinator.stopping(time.monotonic()))
         for line in self.lines.values():
             line.act(StopSource())
 

@@ -69,16 +69,26 @@ def through(folder: Path, rows: int | None, per_second: float = 0) -> JobGraph:
     )
 
 
-def counted(folder: Path, rows: int | None, per_second: float = 0) -> JobGraph:
+def counted(
+    folder: Path, rows: int | None, per_second: float = 0, *, sources: int = 2, counters: int = 2
+) -> JobGraph:
     """Two sources, an exchange by key, two counters, an exchange, one sink."""
     return linear_graph(
         RateSource(per_second, 2, rows),
         [
-            (2, (MapInArrow(keyed, KEYED),), KEYED, None),
-            (2, (COUNTS,), COUNTS.result_schema, BY_KEY),
+            (sources, (MapInArrow(keyed, KEYED),), KEYED, None),
+            (counters, (COUNTS,), COUNTS.result_schema, BY_KEY),
             (1, (files(folder, COUNTS.result_schema),), COUNTS.result_schema, PartitionerSpec("to_one")),
         ],
     )
+
+
+def newest_counts(folder: Path) -> dict[int, int]:
+    """The greatest count of each key that was published."""
+    newest: dict[int, int] = {}
+    for row in rows_in(folder):
+        newest[row["key"]] = max(newest.get(row["key"], 0), row["n"])
+    return newest
 
 
 def killed_at_random(query: LocalQuery, seed: int, kills: int) -> None:
@@ -126,11 +136,22 @@ def test_counts_by_key_are_exact_whatever_is_killed(tmp_path: Path, seed: int) -
     """The newest count of each key is the number of its rows, though state, sources and sink started anew."""
     with LocalQuery(counted(tmp_path, ROWS, PER_SECOND), location(tmp_path)) as query:
         killed_at_random(query, seed, 4)
-    newest: dict[int, tuple[int, int]] = {}
-    for row in rows_in(tmp_path):
-        newest[row["key"]] = max(newest.get(row["key"], (0, 0)), (row["n"], row["last"]))
-    expected = Counter(value % KEYS for value in range(ROWS))
-    assert {key: count for key, (count, _) in newest.items()} == dict(expected)
+    assert newest_counts(tmp_path) == Counter(value % KEYS for value in range(ROWS))
+
+
+@pytest.mark.parametrize("counters", [1, 3])
+def test_a_query_goes_on_with_another_parallelism(tmp_path: Path, counters: int) -> None:
+    """Keys, their states and the source's partitions are dealt out anew, and the counts are exact."""
+    with LocalQuery(counted(tmp_path, None, PER_SECOND), location(tmp_path)) as query:
+        query.start()
+        assert not query.run(time.monotonic() + 0.1)
+        query.stop()
+        query.run_through()
+    assert newest_counts(tmp_path)
+    with LocalQuery(counted(tmp_path, ROWS, sources=1, counters=counters), location(tmp_path)) as query:
+        query.start()
+        query.run_through()
+    assert newest_counts(tmp_path) == Counter(value % KEYS for value in range(ROWS))
 
 
 def test_without_checkpoints_a_kill_doubles_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,9 @@ Rules
 - A task that has handled the end of its data takes part in one more checkpoint, which is triggered at once, and goes
   when that one is complete. One that has gone is "finished" in every later checkpoint. If it goes while one is under
   way that it has not acknowledged, the tasks behind it may be heads now, and are told.
+- When the query is told to stop, all tasks end their data, and one checkpoint holds the last state of all: the one
+  that a later start goes on from. So nothing is triggered before all have ended, and nothing behind it, where tasks
+  that have gone would be left out.
 - Periodic checkpoints keep `min_pause` seconds after the end of the last one; those that somebody asked for do not.
   Not more than `max_concurrent` are under way; what is asked for meanwhile is joined into the next one.
 - A checkpoint fails once, and counts if it is newer than the last completed one; more failures in a row than
@@ -90,7 +93,7 @@ class CheckpointCoordinator:
         self._due: float | None = None
         self._last_end = self._last_failure = float("-inf")
         self._failures = 0
-        self._is_failed = False
+        self._is_failed = self._is_stopping = False
 
     @property
     def latest_completed(self) -> int | None:
@@ -154,6 +157,11 @@ class CheckpointCoordinator:
             pending.finished.add(task)
             decisions += self._tell_heads(pending) + self._settle(pending)
         return decisions + self._advance(now)
+
+    def stopping(self, now: float) -> list[do.Decision]:
+        """The query is told to stop: all of its tasks will end their data soon."""
+        self._is_stopping, self._due = True, None
+        return self._advance(now)
 
     # --- triggers
 
@@ -247,7 +255,7 @@ class CheckpointCoordinator:
             return False
         if not self._tasks - self._finished:
             return False  # nobody is left to hold anything
-        if self._asked:
+        if self._asked and not self._is_stopping:
             return True
         if self._uncovered() and now >= self._last_failure + FAILED_PAUSE:
             return True
@@ -266,10 +274,12 @@ class CheckpointCoordinator:
 
     def _due_from(self, now: float) -> None:
         interval = self._options.interval
-        self._due = None if interval is None else now + interval
+        self._due = None if interval is None or self._is_stopping else now + interval
 
     def _uncovered(self) -> set[Task]:
-        """Tasks whose last state no checkpoint under way will hold."""
+        """Tasks whose last state no checkpoint under way will hold, and that are to be in the next one."""
+        if self._is_stopping and not self._tasks - self._finished <= self._waiting:
+            return set()
         return self._waiting.difference(*(pending.waiting for pending in self._pending.values()))
 
     def _tell_heads(self, pending: _Pending) -> list[do.Decision]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.record import layout, spark_hash, word_hash
+from penstock.record.key_groups import GroupOwners
 from penstock.shuffle.errors import SchemaError, SettingError
 
 _FEW_SUBPARTITIONS = 16
@@ -85,13 +86,14 @@ class PartitionerSpec:
     """A partitioner before it is built: picklable where `function` is.
 
     `kind` is one of `KINDS`. `keys` and `spark_compatible` are for "hash", `function` is for "custom"; the one key of
-    "range" is the column of places.
+    "range" is the column of places. With `groups` a "hash" deals out so many key groups, as streaming queries do.
     """
 
     kind: str
     keys: tuple[str, ...] = ()
     function: object = None
     spark_compatible: bool = False
+    groups: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -107,6 +109,8 @@ class PartitionerSpec:
         """The partitioner of one subtask."""
         if subpartitions < 1:
             raise SettingError(f"{subpartitions} subpartitions: a partitioner needs at least one")
+        if 0 < self.groups < subpartitions:
+            raise SettingError(f"{self.groups} key groups for {subpartitions} tasks: some tasks would have none")
         return KINDS[self.kind](self, subpartitions, subtask)
 
 
@@ -151,11 +155,13 @@ class _Hash:
 
     broadcasts = False
 
-    def __init__(self, keys: tuple[str, ...], subpartitions: int, spark_compatible: bool) -> None:
+    def __init__(self, spec: PartitionerSpec, subpartitions: int) -> None:
         self.subpartitions = subpartitions
-        self._keys = keys
-        self._hash = spark_hash.spark_partition_ids if spark_compatible else word_hash.fast_partition_ids
-        self._refusal = spark_hash.unhashable if spark_compatible else word_hash.unhashable
+        self._keys = spec.keys
+        self._owners = GroupOwners(spec.groups, subpartitions) if spec.groups else None
+        self._hash = spark_hash.spark_partition_ids if spec.spark_compatible else word_hash.fast_partition_ids
+        by_spark = spec.spark_compatible or spec.groups > 0
+        self._refusal = spark_hash.unhashable if by_spark else word_hash.unhashable
         self._schema: pa.Schema | None = None
         self._columns: list[int] = []
         self._ids = np.empty(0, layout.index_dtype(subpartitions))
@@ -168,7 +174,11 @@ class _Hash:
         if len(self._ids) < batch.num_rows:
             self._ids = np.empty(batch.num_rows, self._ids.dtype)
         ids = self._ids[: batch.num_rows]
-        self._hash([batch.column(i) for i in self._columns], self.subpartitions, ids)
+        columns = [batch.column(i) for i in self._columns]
+        if self._owners is None:
+            self._hash(columns, self.subpartitions, ids)
+        else:
+            self._owners.of(columns, ids)
         return scatter(batch, ids, self.subpartitions)
 
     def _bind(self, schema: pa.Schema) -> None:
@@ -296,7 +306,7 @@ def _as_ndarray(result: Any) -> npt.NDArray[Any]:
 
 
 def _build_hash(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature
-    return _Hash(spec.keys, n, spec.spark_compatible)
+    return _Hash(spec, n)
 
 
 def _build_custom(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature

@@ -4,7 +4,7 @@
 A step's keyed state is the chunk `about` (msgpack: version, hash, max_parallelism, parallelism) and chunks `rows.<n>`
 of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a row is
 `pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives each of
-its subtasks the keys of its groups: those for which `group * parallelism // max_parallelism` is its number.
+its subtasks the keys of its groups (`record/key_groups.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
-from penstock.record import spark_partition_ids
+from penstock.record.key_groups import HASH, GroupOwners
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.key_index import KeyIndex
 from penstock.task.group_merges import boolean_array
 
-HASH: Final = "spark_murmur3_seed42"
 VERSION: Final = 1
 CHUNK_ROWS = 1 << 20
 _ABOUT = "about"
@@ -118,6 +116,5 @@ def _own_rows(batch: pa.RecordBatch, context: StepContext) -> pa.RecordBatch:
     keys = key_columns(batch)
     if not keys:
         return batch if context.subtask == 0 else batch.slice(0, 0)
-    groups = spark_partition_ids(keys, context.max_parallelism).astype(np.int64)
-    own = groups * context.parallelism // context.max_parallelism == context.subtask
-    return batch.filter(boolean_array(own))
+    owners = GroupOwners(context.max_parallelism, context.parallelism).of(keys)
+    return batch.filter(boolean_array(owners == context.subtask))

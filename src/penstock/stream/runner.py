@@ -2,16 +2,16 @@
 """Runs one subtask of a streaming query: opens what its plan says, restores its state, and lets the loop run.
 
 Rules: outputs are set up before inputs, operators are opened ahead of the first row, and the source last. On any
-error all outputs are failed with it; in any case everything is closed, and the first error wins. The parts of a
-checkpoint are named `<uid of the vertex>.<subtask>`, their chunks `<uid of the operator>/<name>`, the source's
-`source/position`.
+error all outputs are failed with it; in any case everything is closed, and the first error wins. Exchanges by key
+deal out key groups. The parts of a checkpoint are named `<uid of the vertex>.<subtask>`, their chunks
+`<uid of the operator>/<name>`, the source's `source/position`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from penstock.checkpoint.metadata import PartHandle
@@ -159,8 +159,11 @@ class _StreamTask:
             (writer,) = environment.create_stream_writers(self._owner, [descriptor])
             self._writers.append(writer)
             writer.setup()
-            partitioner = exchange_of(plan.graph, output.edge).build(output.subpartitions, self._attempt.subtask)
-            outputs.append(StreamOutput(writer, partitioner))
+            spec = exchange_of(plan.graph, output.edge)
+            if spec.kind == "hash":
+                # State follows its keys: they are dealt out by the groups in which it is stored.
+                spec = replace(spec, groups=self._streaming.max_parallelism)
+            outputs.append(StreamOutput(writer, spec.build(output.subpartitions, self._attempt.subtask)))
         return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout)
 
     def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:

@@ -151,6 +151,7 @@ class Checkpoints:
         elif not self._is_stopping:
             self._is_stopping = True
             yield so.Record("query_stopping", event.job)
+            yield from self._follow(self._coordinator.stopping(self._now()))
             yield from self._stop_sources()
 
     def stored(self, event: events.CheckpointStored) -> Iterator[so.Decision]:
