@@ -23,6 +23,7 @@ import endings
 import layers
 from holdings import RUN_FOLDER, Holdings, leaks_since, processes
 from penstock.job.core.master_core import MasterCore
+from sessions import USUAL, Sessions
 
 settings.register_profile("house", deadline=None)  # a machine may be busy: what is slow is not wrong
 settings.load_profile("house")
@@ -53,6 +54,20 @@ def nothing_left_by_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if leaks := leaks_since(before):
         pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[Sessions]:
+    """The Spark sessions of this process; all is stopped at its end."""
+    sessions = Sessions()
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture(scope="module")
+def spark(sessions: Sessions) -> Any:
+    """The session of most files: local, eight slots."""
+    return sessions.of(USUAL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

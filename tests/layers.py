@@ -5,7 +5,8 @@ Cheap answers come first: tests without a mark, then the sample of Spark (mark `
 then the rest of Spark's. A test's layer is its dearest mark.
 
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
-share what is dear to start. Whoever is free takes the next file; nobody waits for a layer to end.
+share what is dear to start. So do the files of a folder inside a room's: they are dealt out together. Whoever is free
+takes the next file; nobody waits for a layer to end.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+DEPTH = 3
+"""Of a test file that lies right in the folder of its room."""
 
 LAYERS = {"pure": 0, "sample": 1, "processes": 2, "spark": 3}
 
@@ -43,7 +48,8 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
         """The order of files is the collection's, not that of their sizes."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid.partition("::")[0]
+            file = PurePosixPath(nodeid.partition("::")[0])
+            return str(file.parent if len(file.parts) > DEPTH else file)
 
     config.option.loadscopereorder = False
     return FileByFile(config, log)

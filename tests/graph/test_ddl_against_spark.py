@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -57,26 +54,6 @@ WRONG = [
     "a map<int,boolean>>",
     "a varchar",
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A session only for its parser; one that is there already is used and left alone."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    found = SparkSession.getActiveSession()
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = found or builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
-    yield session
-    if found is None:
-        session.stop()
-        gateway = SparkContext._gateway  # PySpark keeps it until the interpreter ends; the run leaves nothing
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(60)
-        SparkContext._gateway = SparkContext._jvm = None
 
 
 def _random_type(rng: random.Random, depth: int) -> str:

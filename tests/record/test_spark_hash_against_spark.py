@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,35 +17,12 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """One small session for the file, its JVM included; a session that is there already is used and left alone."""
-    sql = pytest.importorskip("pyspark.sql")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    found = sql.SparkSession.getActiveSession()
-    session = found or (
-        sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
+def spark(spark: Any) -> Any:
+    """A session in UTC that knows the type `time`."""
+    session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.timeType.enabled", "true")
-    yield session
-    if found is None:
-        session.stop()
-        _end_jvm()
-
-
-def _end_jvm() -> None:
-    """PySpark keeps its JVM, a pipe and a socket until the interpreter ends; the test run leaves nothing."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(60)
-    SparkContext._gateway = SparkContext._jvm = None
+    return session
 
 
 def _raw(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:

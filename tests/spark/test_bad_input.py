@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from session_probe import SessionProbe
 
 import penstock
@@ -171,6 +172,14 @@ def test_more_partitions_than_slots(stream: penstock.Stream) -> None:
         pipeline.run()
     with pytest.raises(SlotsError, match=message):
         pipeline.toDF()
+
+
+def test_resources_in_local_mode(stream: penstock.Stream) -> None:
+    """One sentence, before anything starts: what was asked for, where, and what to do."""
+    profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build
+    pipeline = stream.keyBy("id", numPartitions=2).mapInArrow(same, "id long").withResources(profile)
+    with pytest.raises(SettingError, match=r"asks for 2 cpus per task, and Spark in local\[8\] has one kind of slot"):
+        pipeline.run()
 
 
 # --- fails in a task

@@ -2,15 +2,13 @@
 """Partitions of a `toDF()` result that are lost are made again under the DataFrame that Spark has planned.
 
 The tasks that wait for them hold the slots, all of them where there are more partitions than slots, and work for the
-job meanwhile. Other numbers of slots and other schedulers run in a driver of their own.
+job meanwhile. The last tests have sessions with one slot, and with the fair scheduler.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
 from penstock.api.stream import Stream
+from sessions import FAIR, SLOTS, Kind, Sessions
 
 pytestmark = pytest.mark.spark
 
@@ -38,12 +37,8 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder of Parquet files."""
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
-
-
-def write_numbers(folder: Path) -> str:
-    """Files of rows `k`, `v`; each key comes equally often."""
+    """A folder of Parquet files of rows `k`, `v`; each key comes equally often."""
+    folder = tmp_path_factory.mktemp("numbers")
     for number in range(FILES):
         values = range(number * ROWS, (number + 1) * ROWS)
         table = pa.table({"k": pa.array([v % KEYS for v in values], pa.int64()), "v": pa.array(values, pa.int64())})
@@ -294,45 +289,12 @@ def test_over_a_persisted_stream(spark: Any, numbers: str) -> None:
     kept.unpersist()
 
 
-# --- drivers of their own
+# --- sessions of other kinds
 
 
-def in_driver(folder: Path, scenario: Callable[[Any, str], None], master: str, *conf: str) -> None:
-    """Run a scenario of this module in a driver of its own."""
-    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
-    arguments = (scenario.__name__, str(folder), master, conf)
-    call = f"import test_remade_results as t; t.run_scenario(*{arguments!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", call], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.endswith("well\n"), done.stdout[-4000:]
-
-
-def run_scenario(name: str, folder: str, master: str, conf: tuple[str, ...]) -> None:
-    """The other side: a session with this master and conf, and the scenario in it."""
-    import session_probe
-    from pyspark import cloudpickle
-    from pyspark.sql import SparkSession
-
-    for module in (sys.modules[__name__], session_probe):
-        cloudpickle.register_pickle_by_value(module)
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    for key in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(key, "127.0.0.1")
-    for item in conf:
-        builder = builder.config(*item.split("=", 1))
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    globals()[name](spark, write_numbers(Path(folder)))
-    spark.stop()
-    print("well", flush=True)
-
-
-def one_after_the_other(spark: Any, numbers: str) -> None:
+def one_after_the_other(spark: Any, numbers: str, partitions: int) -> None:
     """All tasks lend their slots, at worst the only one; a job of several stages; a kill before each action."""
-    frame = counted(spark, numbers, 8).toDF()
+    frame = counted(spark, numbers, partitions).toDF()
     twice = penstock.readParquet(spark, numbers).keyBy("k", numPartitions=2, mode="blocking").agg(n=("*", "count"))
     thrice = twice.keyBy("n", numPartitions=3, mode="blocking").agg(keys=("*", "count")).toDF()
     total = [(FILES * ROWS // KEYS, KEYS)]
@@ -346,9 +308,15 @@ def one_after_the_other(spark: Any, numbers: str) -> None:
     assert SessionProbe(spark).jobs() == []
 
 
-def from_two_pools(spark: Any, numbers: str) -> None:
-    """Two actions of two pools over two DataFrames at once, after a kill."""
-    frames = [counted(spark, numbers, 8).toDF(), counted(spark, numbers, 6).toDF()]
+def test_one_slot(sessions: Sessions, numbers: str) -> None:
+    """FIFO, eight partitions and the only slot. Most tests above have half as many slots as partitions."""
+    one_after_the_other(sessions.of(Kind("local[1]", 1)), numbers, 8)
+
+
+def test_fair(sessions: Sessions, numbers: str) -> None:
+    """FAIR, half as many slots as partitions: two actions of two pools at once after a kill, then one pool's."""
+    spark = sessions.of(FAIR)
+    frames = [counted(spark, numbers, partitions).toDF() for partitions in (2 * SLOTS, SLOTS + 4)]
     assert [rows(frame) for frame in frames] == [EXPECTED, EXPECTED]
     kill_environment(spark)
     found: list[Rows] = []
@@ -363,15 +331,4 @@ def from_two_pools(spark: Any, numbers: str) -> None:
     for thread in threads:
         thread.join(60)
     assert found == [EXPECTED, EXPECTED]
-    one_after_the_other(spark, numbers)
-
-
-@pytest.mark.parametrize("master", ["local[1]", "local[4]"])
-def test_few_slots(tmp_path: Path, master: str) -> None:
-    """FIFO: with one slot, and with half as many slots as partitions."""
-    in_driver(tmp_path, one_after_the_other, master)
-
-
-def test_fair(tmp_path: Path) -> None:
-    """FAIR, within one pool and from two."""
-    in_driver(tmp_path, from_two_pools, "local[4]", "spark.scheduler.mode=FAIR")
+    one_after_the_other(spark, numbers, 2 * SLOTS)

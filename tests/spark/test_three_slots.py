@@ -3,35 +3,44 @@
 
 from __future__ import annotations
 
-import os
+import importlib
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from sessions import Sessions
+
 pytestmark = pytest.mark.spark
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "three_slots.py"
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
 LINE = re.compile(r"^  (map|reduce) (\d) .*\| +([\d.]+) to +([\d.]+) s$")
 Times = dict[str, tuple[float, float]]
 
 
-def run(slots: int, folder: Path) -> dict[str, list[str]]:
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    """The example's script as a module, whose functions go to Spark's workers as code."""
+    from pyspark import cloudpickle
+
+    sys.path.insert(0, str(FOLDER))
+    try:
+        module = importlib.import_module("three_slots")
+        cloudpickle.register_pickle_by_value(module)
+        yield module
+        cloudpickle.unregister_pickle_by_value(module)
+    finally:
+        sys.path.remove(str(FOLDER))
+        sys.modules.pop("three_slots", None)
+
+
+def lines_by_mode(shown: str, slots: int) -> dict[str, list[str]]:
     """The example's lines for each mode."""
-    env = {**os.environ, "TMPDIR": str(folder), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--slots", str(slots)],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
+    for line in shown.splitlines():
         if line.endswith(f", {slots} slots"):
             lines = found[line.partition(",")[0]] = []
         elif found:
@@ -46,9 +55,13 @@ def times(lines: list[str]) -> Times:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])
-def test_when_tasks_run(slots: int, tmp_path: Path) -> None:
+def test_when_tasks_run(
+    slots: int, example: ModuleType, sessions: Sessions, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Blocking: maps, then reduces. Pipelined: only with four slots. Hybrid: a reduce starts when it has a slot."""
-    shown = run(slots, tmp_path)
+    sessions.stop()
+    assert example.main(["--slots", str(slots)]) == 0
+    shown = lines_by_mode(capsys.readouterr().out, slots)
     assert set(shown) == {"blocking", "pipelined", "hybrid"}
     blocking, hybrid = times(shown["blocking"]), times(shown["hybrid"])
     assert set(blocking) == set(hybrid) == {"map 1", "map 2", "reduce 1", "reduce 2"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dozen cells of the kill grid on `local-cluster[2,2,1024]`, on one session in a driver of its own.
+"""A dozen cells of the kill grid on a cluster.
 
 Kills of Python workers, executor JVMs and environment processes. Spark decides who runs where, so each cell names
 what must run again and what may; the grid without Spark (`tests/processes/test_kill_grid.py`) has the exact lists.
@@ -7,33 +7,15 @@ what must run again and what may; the grid without Spark (`tests/processes/test_
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.spark
-
-SECONDS = 120
-ALL = "p0 p1 c0 c1"
-
-DRIVER = """
-import dataclasses, json, sys
-from penstock.torture.cluster import open_cluster
 from penstock.torture.grid import Cell, run_cell
 
-with open_cluster("kill-grid") as spark:
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(dataclasses.asdict(run_cell(spark, Cell(*json.loads(line))))), flush=True)
-print("bye", flush=True)
-"""
+pytestmark = pytest.mark.spark
+
+ALL = "p0 p1 c0 c1"
 
 CELLS: dict[tuple[str, str, str], tuple[str, str, str]] = {
     ("pipelined", "writing", "producer"): (ALL, ALL, "a pipelined exchange keeps nothing"),
@@ -53,41 +35,12 @@ CELLS: dict[tuple[str, str, str], tuple[str, str, str]] = {
 """What must run again, what may, and why."""
 
 
-@pytest.fixture(scope="module")
-def grid() -> Iterator[Callable[[tuple[str, str, str]], dict[str, Any]]]:
-    """Runs a cell on the shared session; at the end the driver says goodbye and leaves nothing."""
-    own = Path(tempfile.mkdtemp(prefix="g-"))
-    env = {**os.environ, "TMPDIR": str(own), "PYSPARK_PYTHON": sys.executable}
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as driver:
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        assert driver.stdout.readline().strip() == "ready"
-        asked, told = driver.stdin, driver.stdout
-
-        def run(cell: tuple[str, str, str]) -> dict[str, Any]:
-            asked.write(json.dumps(cell) + "\n")
-            asked.flush()
-            outcome: dict[str, Any] = json.loads(told.readline())
-            return outcome
-
-        yield run
-        asked.close()
-        assert told.readline().strip() == "bye"
-        assert driver.wait(SECONDS) == 0
-    assert not list(own.glob("penstock-*/*"))
-
-
-@pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize(("mode", "phase", "victim"), list(CELLS))
-def test_cell_on_a_cluster(
-    grid: Callable[[tuple[str, str, str]], dict[str, Any]], mode: str, phase: str, victim: str
-) -> None:
+def test_cell_on_a_cluster(cluster: Any, mode: str, phase: str, victim: str) -> None:
     """One kill: the job ends well, every row comes out once, and nothing runs again that need not."""
-    outcome = grid((mode, phase, victim))
-    assert outcome["error"] == ""
-    assert outcome["is_right"]
+    outcome = run_cell(cluster, Cell(mode, phase, victim))
+    assert outcome.error == ""
+    assert outcome.is_right
     least, most, reason = CELLS[mode, phase, victim]
-    again = set(outcome["restarted"])
+    again = set(outcome.restarted)
     assert set(least.split()) <= again <= set(most.split()), reason

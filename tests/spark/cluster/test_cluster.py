@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two executors with an environment process each: the data goes over TCP, one connection each way.
+
+First of the folder, so that nobody has been killed yet when connections are counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pyarrow as pa
+import pytest
+from endless_jobs import Action, endless, running, watching
+from pyspark.sql import functions as f
+from session_probe import wait_until
+
+import penstock
+from penstock.link import control
+from penstock.link.calls import GetStatistics
+from penstock.link.handshake import Handshake, Role
+from penstock.link.master import Authenticate, Challenge, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
+from penstock.services.local import Attachment, attach
+from penstock.spark.runtime import SparkRuntime
+
+pytestmark = pytest.mark.spark
+
+ROWS = 20_000
+WRONG = bytes(32)
+"""Not the application's secret."""
+
+
+class Hosts:
+    """The executors of a session and their environments."""
+
+    def __init__(self, spark: Any) -> None:
+        self.runtime = SparkRuntime.of(spark)
+        self.launch = self.runtime._application.launch(self.runtime.settings())
+
+    def executors(self) -> list[int]:
+        """The processes of the executors."""
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
+                    found.append(process.pid)
+            except psutil.Error:
+                pass
+        return sorted(found)
+
+    def attach(self) -> list[Attachment]:
+        """An attachment to each environment."""
+        return [attach(dataclasses.replace(self.launch, scope_key=str(pid))) for pid in self.executors()]
+
+    def figures(self) -> list[dict[str, float]]:
+        """What each environment counts."""
+        found = []
+        for attachment in self.attach():
+            found.append(attachment.ask(GetStatistics(), 10).figures)
+            attachment.close()
+        return found
+
+
+@pytest.fixture
+def hosts(cluster: Any) -> Iterator[Hosts]:
+    """The hosts, where what is killed stays dead."""
+    cluster.conf.set("spark.penstock.restart.strategy", "none")
+    yield Hosts(cluster)
+    cluster.conf.unset("spark.penstock.restart.strategy")
+
+
+def numbers(spark: Any, partitions: int) -> penstock.Stream:
+    """Numbers, by key."""
+    return penstock.fromDataFrame(spark.range(0, ROWS, 1, 4)).keyBy("id", numPartitions=partitions)
+
+
+def test_rows_and_connections(cluster: Any, hosts: Hosts) -> None:
+    """Right rows over TCP, on one connection per pair and direction, however many channels and jobs."""
+    assert len(hosts.executors()) == 2
+    source = cluster.range(0, ROWS, 1, 4).withColumn("k", f.concat(f.lit("k"), f.col("id") % 999))
+    ours = penstock.repartition(source, 4, "k").withColumn("p", f.spark_partition_id())
+    theirs = source.repartition(4, "k").withColumn("p", f.spark_partition_id())
+    assert sorted(ours.select("id", "p").collect()) == sorted(theirs.select("id", "p").collect())
+    for _ in range(2):
+        numbers(cluster, 2).run()
+    frame = numbers(cluster, 4).mapInArrow(lambda batches: batches, "id long").toDF()
+    assert tuple(frame.agg(f.count("id"), f.sum("id")).first()) == (ROWS, ROWS * (ROWS - 1) // 2)
+    before = hosts.figures()
+    for figures in before:
+        assert figures["connections_opened"] == 1
+        assert figures["connections_accepted"] == 1
+        assert figures["remote_bytes_in"] > 0
+    assert frame.coalesce(1).count() == ROWS
+    read = sum(
+        new["remote_bytes_in"] - old["remote_bytes_in"] for new, old in zip(hosts.figures(), before, strict=True)
+    )
+    assert read > ROWS * 8 // 4, "a reader on one host reads the other host's partitions"
+
+
+def test_persisted_on_both_hosts(cluster: Any, hosts: Hosts) -> None:
+    """One task reads what is persisted on both."""
+    kept = numbers(cluster, 4).mapInArrow(lambda batches: batches, "id long").persist()
+    assert kept.toDF().count() == ROWS
+    assert kept.keyBy("id", numPartitions=7).agg(n=("id", "count")).toDF().count() == ROWS
+    held = hosts.runtime.persisted.find(kept.branches[0]).held
+    assert len({descriptor.environment for descriptor in held.present}) == 2
+    kept.unpersist()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side hangs up."""
+    connection.settimeout(10)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def is_refused(connection: socket.socket) -> bool:
+    """Whether a handshake with a wrong secret comes to nothing."""
+    shake = Handshake(Role.CLIENT, WRONG, "intruder", "test")
+    connection.settimeout(10)
+    try:
+        while not shake.is_done:
+            connection.sendall(shake.outgoing())
+            data = b""
+            while len(data) < shake.needed:
+                piece = connection.recv(shake.needed - len(data))
+                if not piece:
+                    return True
+                data += piece
+            shake.receive(data)
+    except Exception:  # noqa: BLE001 - however it is refused
+        return True
+    return False
+
+
+def doors(attachment: Attachment) -> Iterator[socket.socket]:
+    """A new connection by TCP, and one by the host's own socket."""
+    host, _, port = attachment.address.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        yield connection
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(attachment.rendezvous + "/s")
+        yield connection
+
+
+def answers_of_master(address: str) -> list[object]:
+    """What the JobMaster says to calls without a session, with a made-up one, and with a wrong proof."""
+    found = []
+    with grpc.insecure_channel(address) as channel:
+
+        def ask(method: str, message: dict[str, object], *metadata: tuple[str, str]) -> Any:
+            call = channel.unary_unary(f"/{control.SERVICE}/{method}")
+            return control.unpack(call(control.pack(message), timeout=10, metadata=metadata))
+
+        def greet(method: str, message: dict[str, object]) -> Any:
+            call = channel.unary_unary(f"/{control.SERVICE}/{method}")
+            return control.unpack(call(b"", timeout=10, metadata=((control.HELLO_HEADER, control.pack(message)),)))
+
+        for method in (RegisterTask.METHOD, OpenResult.METHOD, Heartbeat.METHOD, TaskFinished.METHOD):
+            found.append(ask(method, {"result": "r1"}))
+            found.append(ask(method, {}, (control.SESSION_HEADER, "0" * 64)))
+        nonce, mine = greet(Challenge.METHOD, {})["nonce"], control.nonce()
+        proof = control.proof(WRONG, "environment", nonce, mine, "intruder")
+        claim = {"nonce": nonce, "client_nonce": mine, "role": "environment", "identity": "intruder", "proof": proof}
+        found.append(greet(Authenticate.METHOD, claim))
+        stream = channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
+        found.append(control.unpack(next(iter(stream(control.pack({}), timeout=10)))))
+    return found
+
+
+def test_intruders(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
+    """Peers without the secret are refused at every door, and the job that runs meanwhile is unharmed."""
+    go = tmp_path / "go"
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            end = time.monotonic() + 60
+            while not go.exists() and time.monotonic() < end:
+                yield batch.slice(0, 0)
+                time.sleep(0.01)
+            yield batch
+
+    held = penstock.fromDataFrame(cluster.range(0, 5000, 1, 2)).mapInArrow(slowly, "id long")
+    held = held.keyBy("id", numPartitions=2).agg(n=("id", "count"), total=("id", "sum"))
+    action = Action(held.toDF().agg(f.count("n"), f.sum("n"), f.sum("total")).first)
+    tracker = cluster.sparkContext._jsc.sc().statusTracker()
+    wait_until("the job runs", lambda: len(tracker.getActiveJobIds()) >= 2, 60)
+    for attachment in hosts.attach():
+        for junk in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(200), b"PSTK" + bytes(300)):
+            for connection in doors(attachment):
+                connection.sendall(junk)
+                assert is_closed(connection)
+        for connection in doors(attachment):
+            assert is_refused(connection)
+        attachment.close()
+    for answer in answers_of_master(hosts.launch.master):
+        assert "AuthenticationError" in json.dumps(answer, default=str), answer
+    go.touch()
+    assert tuple(action.wait(60)) == (5000, 5000, 5000 * 4999 // 2)
+
+
+def test_killed_executor(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
+    """The job fails and says that it was lost; nobody sees a clean end; the next job has the new executor."""
+    stream = penstock.fromDataFrame(cluster.range(0, 1000, 1, 2)).mapInArrow(endless(str(tmp_path)), "id long")
+    stream = stream.keyBy("id", numPartitions=2).mapInArrow(watching(str(tmp_path)), "id long")
+    action = Action(stream.toDF().count)
+    wait_until("both ends run", lambda: running(tmp_path), 60)
+    began = time.monotonic()
+    os.kill(hosts.executors()[0], signal.SIGKILL)
+    error = action.wait(60)
+    assert "lost" in str(error)
+    assert action.ended - began < 15
+    assert not (tmp_path / "ended").exists(), "a consumer saw a clean end"
+    wait_until("the executor was replaced", lambda: hosts.runtime.total_slots() == 4, 60)
+    assert numbers(cluster, 4).toDF().count() == ROWS

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages with resources of their own: their tasks run in Spark's profile beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+import penstock
+from penstock.shuffle.errors import SlotsError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 1000
+
+
+def wide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row: the cores of the task, and how many rows it got."""
+    from pyspark import TaskContext
+
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.record_batch([pa.array([TaskContext.get().cpus()]), pa.array([rows])], names=["cpus", "rows"])
+
+
+def wide_stage(spark: Any, producers: int, partitions: int, mode: str) -> penstock.Stream:
+    """Its tasks ask for two cores each."""
+    profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build
+    keyed = penstock.fromDataFrame(spark.range(0, ROWS, 1, producers)).keyBy(
+        "id", numPartitions=partitions, mode=mode
+    )
+    return keyed.mapInArrow(wide, "cpus long, rows long").withResources(profile)
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "hybrid", "blocking"])
+def test_a_stage_of_wide_tasks(cluster: Any, mode: str) -> None:
+    """Its task has two cores in every mode; the rows are right."""
+    assert [tuple(row) for row in wide_stage(cluster, 2, 1, mode).toDF().collect()] == [(2, ROWS)]
+
+
+def test_waves_of_wide_tasks(cluster: Any) -> None:
+    """Where there are more than fit, they run one after the other."""
+    found = wide_stage(cluster, 1, 3, "hybrid").toDF().collect()
+    assert [row.cpus for row in found] == [2, 2, 2]
+    assert sum(row.rows for row in found) == ROWS
+
+
+def test_more_wide_tasks_than_fit(cluster: Any) -> None:
+    """Pipelined, they would have to run at the same time: refused."""
+    with pytest.raises(SlotsError, match="3 tasks that need 2 cpus each at the same time"):
+        wide_stage(cluster, 1, 3, "pipelined").run()
