@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -472,6 +473,23 @@ def test_garbage_is_answered(rig: Rig) -> None:
             with pytest.raises(ProtocolError):
                 control.raise_for_error(control.unpack(call(control.pack(message), metadata=session)))
     assert rig.run().state is JobState.FINISHED
+
+
+def test_it_listens_where_it_was_told() -> None:
+    """At a fixed port of an IPv6 address; a second one is refused the port, and says which settings are meant."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        port = server.getsockname()[1]
+    launcher = ThreadLauncher(run_well)
+    master = JobMaster(MasterIdentity("app", SECRET, "::1", "::1", port), launcher)
+    try:
+        assert master.start() == f"[::1]:{port}"
+        with MasterClient(master.address, SECRET, PLANNER, "me") as client, pytest.raises(PartitionExpiredError):
+            client.ask(OpenResult("r9"))
+        second = JobMaster(MasterIdentity("app", SECRET, "::1", "::1", port), launcher)
+        with pytest.raises(ControlError, match=r"spark\.penstock\.driver\.port"):
+            second.start()
+    finally:
+        master.close()
 
 
 def test_environment_speaks_only_for_itself(rig: Rig) -> None:

@@ -13,6 +13,7 @@ import socket
 from typing import Final
 
 from penstock.buffer import SegmentMemory
+from penstock.environment.addresses import DataAddresses
 from penstock.environment.attendance import Attendance
 from penstock.environment.calls import Services, TaskCalls
 from penstock.environment.config import HostConfig, Identity
@@ -112,9 +113,9 @@ class Host:
         """Whether no task is attached."""
         return not self.attendance.tasks
 
-    async def start(self, address: str) -> None:
-        """Serve other environments at this address, and attach to the JobMaster; raises ControlError."""
-        self.address = await self.remote.listen(address)
+    async def start(self, addresses: DataAddresses) -> None:
+        """Serve others at one of these addresses, and attach to the JobMaster; raises ControlError, SettingError."""
+        self.address = await self.remote.listen(addresses)
         if isinstance(self.master, MasterLink):
             await self.master.start(self.address)
 

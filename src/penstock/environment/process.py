@@ -21,10 +21,10 @@ from typing import Any
 
 import msgpack
 
+from penstock.environment.addresses import data_addresses
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.environment.limits import lift_limits
-from penstock.environment.remote import address_towards
 from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
 from penstock.network.sockets import SocketListener
@@ -100,7 +100,7 @@ async def _serve(config: HostConfig, null: int) -> bool:
     listener, listening = _listen(host), None
     pulse = Pulse(config.place.pulse)
     try:
-        await host.start(address_towards(config.master))
+        await host.start(data_addresses(config.master, config.settings.environment))
         with contextlib.suppress(BrokenPipeError):  # who started it is gone; others may attach
             os.write(1, b"+")
         os.dup2(null, 1)

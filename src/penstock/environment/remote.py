@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool
 from penstock.buffer.view import BufferOrEvent, ServableView
+from penstock.environment.addresses import DataAddresses
 from penstock.environment.config import Identity
 from penstock.environment.inputs import Channel, GatePort
 from penstock.environment.memory import HostMemory
@@ -36,6 +36,7 @@ from penstock.shuffle.errors import (
     PartitionLostError,
     PartitionNotProducedError,
     PenstockError,
+    SettingError,
 )
 from penstock.shuffle.settings import NetworkSettings
 
@@ -67,9 +68,20 @@ class RemoteExchange:
         self._client = ConnectionManager(transport, identity.secret, identity.environment)
         self._floating: dict[GatePort, LocalBufferPool] = {}
 
-    async def listen(self, address: str) -> str:
-        """Serve at this address; returns the real one."""
-        return await self._server.start(address)
+    async def listen(self, addresses: DataAddresses) -> str:
+        """Serve at the first of these that is free; returns what others connect to. Raises SettingError."""
+        failure: OSError | None = None
+        for address in addresses.choices:
+            try:
+                return addresses.seen_from_outside(await self._server.start(address))
+            except OSError as error:
+                failure = error
+        first, last = addresses.choices[0], addresses.choices[-1]
+        tried = first if first == last else f"{first} and the ports up to {split_host(last)[1]}"
+        raise SettingError(
+            f"the environment cannot listen at {tried}: {failure}."
+            " See spark.penstock.environment.bindAddress and .port"
+        )
 
     def open(self, gate: GatePort, channel: Channel) -> None:
         """Open a channel to a partition of another environment; what goes wrong is told to the gate."""
@@ -336,15 +348,3 @@ class HostPartitions:
                 returned()
 
         return Outgoing(self._memory.segments.view(segment, payload.offset, payload.length), recycle)
-
-
-def address_towards(master: str) -> str:
-    """Where to listen: the address this host has on its way to the driver (loopback without one), any free port."""
-    if not master:
-        return "tcp://127.0.0.1:0"
-    host, port = split_host(f"tcp://{master}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        own = probe.getsockname()[0]
-    return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"

@@ -74,12 +74,30 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSettings:
-    """The environment process: one per `host` or per `executor`. Times in seconds."""
+    """The environment process: one per `host` or per `executor`. Times in seconds.
+
+    It listens for others at the address that its host has on the way to the driver, at any free port. `bind_address`
+    is another address of the host, or a network such as `10.1.0.0/16` in which the host has one; from `port` on 16
+    ports are tried. Others reach it under `advertised_host` where that is set; `hostname` is each host's own name.
+    """
 
     scope: str = "host"
+    bind_address: str = ""
+    port: int = 0
+    advertised_host: str = ""
     directory: str = ""
     start_timeout: float = 30.0
     lease_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """The driver, where environments reach it: `spark.driver.host`, bound to `spark.driver.bindAddress`.
+
+    `port` is any free one where it is 0.
+    """
+
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +207,7 @@ class Settings:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     blocking: BlockingSettings = field(default_factory=BlockingSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
+    driver: DriverSettings = field(default_factory=DriverSettings)
     job: JobSettings = field(default_factory=JobSettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
@@ -230,6 +249,7 @@ _CONCERNS = {
     "network": NetworkSettings,
     "blocking": BlockingSettings,
     "environment": EnvironmentSettings,
+    "driver": DriverSettings,
     "job": JobSettings,
     "task": TaskSettings,
     "restart": RestartSettings,
@@ -323,6 +343,8 @@ def _validate(settings: Settings) -> None:
         (settings.blocking.target_bytes > 0, "blocking.targetBytes", "must be positive"),
         (settings.environment.scope in ("host", "executor"), "environment.scope", "must be host or executor"),
         (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
+        (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
+        (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]

@@ -82,7 +82,7 @@ class Application:
             if self._master is None:
                 warn_of_what_is_wrong(settings)
                 launcher = SparkLauncher(self._context)
-                master = JobMaster(self._identity(), launcher, settings)
+                master = JobMaster(self._identity(settings.driver.port), launcher, settings)
                 master.every(_WATCH_SECONDS, self._close_if_stopped)
                 master.start()
                 atexit.register(self.close)
@@ -157,11 +157,11 @@ class Application:
         master = self._master
         return None if master is None else master.job_progress(job)
 
-    def _identity(self) -> MasterIdentity:
+    def _identity(self, port: int) -> MasterIdentity:
         conf = self._context.getConf()
         advertised = conf.get("spark.driver.host") or "127.0.0.1"
         host = conf.get("spark.driver.bindAddress") or advertised
-        return MasterIdentity(self.name, self._secret, host, advertised)
+        return MasterIdentity(self.name, self._secret, host, advertised, port)
 
     def _close_if_stopped(self) -> None:
         # Runs beside the JobMaster's own thread, which must not wait for itself.

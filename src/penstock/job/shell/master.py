@@ -41,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
+_SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
 
 
@@ -274,9 +275,9 @@ class JobMaster:
         try:
             port = server.add_insecure_port(target)
         except RuntimeError as error:
-            raise ControlError(f"the JobMaster cannot listen on {target}: {error}") from error
+            raise ControlError(f"the JobMaster cannot listen on {target}, {_SEE}: {error}") from error
         if port == 0:
-            raise ControlError(f"the JobMaster cannot listen on {target}: see spark.driver.bindAddress")
+            raise ControlError(f"the JobMaster cannot listen on {target}: {_SEE}")
         self.address = f"{_bracketed(self.identity.advertised)}:{port}"
 
     async def _shut_down(self, server: Any, cause: str) -> None:
