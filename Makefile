@@ -64,8 +64,9 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
-torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid
-	@$(with_java) $(BIN)/penstock torture --seed $(SEED) --duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid
+torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid; or SESSION=30
+	@$(with_java) $(BIN)/penstock torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),--duration $(DURATION) \
+	--tpch-runs $(TPCH_RUNS) --grid)
 
 clean:  ## remove what tools left behind; the virtualenv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from penstock.shuffle.errors import PenstockError, SettingError
 
 WRONG, USAGE, INTERRUPTED = 1, 2, 130
+_SESSION_MINUTES = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,6 +101,10 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=positive, default=60, metavar="D", help="seconds (60)")
     parser.add_argument("--tpch-runs", type=natural, default=0, metavar="N", help="TPC-H runs with a kill each (0)")
     parser.add_argument("--grid", action="store_true", help="the kill grid: every victim in every phase")
+    session = "instead, one session that is held for so many minutes (30)"
+    parser.add_argument(
+        "--session", nargs="?", type=positive, const=_SESSION_MINUTES, default=0, metavar="M", help=session
+    )
     parser.set_defaults(run=_torture, parser=parser)
 
 
@@ -172,7 +177,8 @@ def _bench_start(options: argparse.Namespace) -> int:
 def _torture(options: argparse.Namespace) -> int:
     from penstock.torture import TortureOptions, torture
 
-    return torture(TortureOptions(options.seed, options.duration, options.tpch_runs, options.grid))
+    chosen = TortureOptions(options.seed, options.duration, options.tpch_runs, options.grid, options.session)
+    return torture(chosen)
 
 
 if __name__ == "__main__":

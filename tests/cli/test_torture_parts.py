@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pyarrow as pa
 import pytest
 
 from penstock.torture import command
+from penstock.torture.long_session import ACTIONS, MODES, LongJob
 from penstock.torture.recipe import Exchange, Recipe, Step, random_recipe
+from penstock.torture.session_figures import SessionFigures, growth
 
 PLAIN = Recipe("t", 100, (pa.string(),), 2, (Exchange("key", 2, "c0"), Step("keep")), "", "", 0.0)
 
@@ -64,3 +66,28 @@ def test_a_case_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) 
     gate.set()
     assert not is_well
     assert "did not end" in text
+
+
+def figures(**named: int) -> SessionFigures:
+    """Figures of a session, 0 where nothing is said."""
+    return SessionFigures(**{**dict.fromkeys((item.name for item in fields(SessionFigures)), 0), **named})
+
+
+def test_what_grows_in_a_long_session_is_said() -> None:
+    """A leak of a file for each job is found; warming up, and what comes and goes, is no growth."""
+    leaking = [figures(driver_files=20 * number) for number in range(9)]
+    assert growth(leaking) == ["driver_files grew from 100 to 160"]
+    steady = [
+        figures(disk_bytes=[100 << 20, 10 << 20][number % 2], threads=min(9, 9 * number)) for number in range(9)
+    ]
+    assert growth(steady) == []
+    assert growth([figures(results=number) for number in (0, 500)]) == []
+
+
+def test_jobs_of_a_long_session_repeat_themselves() -> None:
+    """The same from the same seed, without harm of their own, in all modes and with all actions."""
+    jobs = [LongJob.random(5, number) for number in range(100)]
+    assert jobs == [LongJob.random(5, number) for number in range(100)]
+    assert {job.mode for job in jobs} == set(MODES)
+    assert {job.action for job in jobs} == set(ACTIONS)
+    assert not any(job.recipe.harm or Step("raise") in job.recipe.steps for job in jobs)

@@ -42,6 +42,7 @@ from penstock.spark.profiles import profile_of, with_slots
 from penstock.spark.result_access import pack_plan
 from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.result_scan import LazyResult, result_frame
+from penstock.spark.results_in_use import ResultsInUse
 from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import certain_slots, naming_holders, refuse_what_cannot_fit, total_slots
 from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, dataframe_task, worker_task
@@ -180,6 +181,11 @@ class SparkRuntime:
     def persisted(self) -> PersistedResults:
         """The persisted results of this application."""
         return self._application.persisted
+
+    @property
+    def results(self) -> ResultsInUse:
+        """The lazy results of this application that somebody can still read."""
+        return self._application.results
 
     def persisted_source(self, name: str, held: Held, schema: pa.Schema, settings: Settings) -> PersistedSource:
         """A source that reads what is held."""

@@ -16,6 +16,7 @@ from penstock.testing.local_runner import run_local
 from penstock.torture.cluster import open_cluster, spark_home
 from penstock.torture.grid import cells, run_cell
 from penstock.torture.harm import Harm, leftovers, own_temporary_folder
+from penstock.torture.long_session import MASTER, LongSession
 from penstock.torture.recipe import Recipe, in_order, random_recipe
 from penstock.torture.tpch import WELL, torture_tpch
 
@@ -26,18 +27,24 @@ _CASE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class TortureOptions:
-    """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for."""
+    """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for.
+
+    Or, where `session` is more than 0, one session held for so many minutes instead of all that.
+    """
 
     seed: int
     duration: float
     tpch_runs: int = 0
     grid: bool = False
+    session: int = 0
 
 
 def torture(options: TortureOptions) -> int:
     """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
     from penstock.spark.session import open_session
 
+    if options.session:
+        return _hold_session(options)
     seed = options.seed
     say(f"seed {seed}, {options.duration} s")
     failures: list[str] = []
@@ -60,6 +67,22 @@ def torture(options: TortureOptions) -> int:
         say(f"failed: {failure}")
     say(f"seed {seed}: {number} cases, {len(failures)} failures, {len(left)} left behind")
     return 1 if failures or left else 0
+
+
+def _hold_session(options: TortureOptions) -> int:
+    from penstock.spark.session import open_session
+
+    session = LongSession(options.seed, options.session * 60.0, say)
+    conf = {"spark.master": MASTER, "spark.log.level": "OFF"}
+    with own_temporary_folder(), open_session("penstock-torture", None, conf) as spark:
+        application = spark.sparkContext.applicationId
+        spark.sparkContext.setLogLevel("OFF")  # killed workers are no news
+        failures = session.run(spark)
+        spark.stop()
+        failures += [f"left behind: {item}" for item in leftovers(application)]
+    for failure in failures:
+        say(f"failed: {failure}")
+    return 1 if failures else 0
 
 
 def _run_tpch(options: TortureOptions, spark: Any) -> list[str]:
