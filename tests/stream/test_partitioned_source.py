@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own source: partitions read from an offset, each row once whatever is restored."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.stream.partitioned_source import PartitionedReader, PartitionedSource
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@dataclass
+class Numbers:
+    """Partition `p` has so many numbers from p * 100 on, in batches of `size`, with nothing now in between."""
+
+    counts: dict[str, int]
+    size: int = 3
+    schema: pa.Schema = SCHEMA
+
+    def partitions(self) -> Sequence[str]:
+        """Their names."""
+        return list(self.counts)
+
+    def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """The numbers behind an offset."""
+        at, end = offset or 0, self.counts[partition]
+        while at < end:
+            yield None, at
+            numbers = range(at, min(end, at + self.size))
+            at = numbers.stop
+            yield pa.record_batch({"n": [int(partition) * 100 + number for number in numbers]}, SCHEMA), at
+
+
+def source(numbers: Numbers) -> PartitionedSource:
+    """The source as a task gets it; it asks whenever it is asked."""
+    copy: PartitionedSource = pickle.loads(pickle.dumps(PartitionedSource(numbers, 0.0)))  # noqa: S301 - made here
+    return copy
+
+
+def rows(reader: PartitionedReader, most: int, polls: int = 1 << 30) -> list[int]:
+    """The numbers that so many polls give, or all."""
+    found: list[int] = []
+    while polls and not reader.is_ended:
+        batch = reader.poll(most)
+        found += [] if batch is None else [int(value) for value in batch.column(0).to_pylist()]
+        polls -= 1
+    return found
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=3), st.integers(1, 3), st.data())
+def test_each_row_comes_once(counts: list[int], parallelism: int, data: st.DataObject) -> None:
+    """With readers that go on from snapshots behind any poll, of another parallelism, and batches cut otherwise."""
+    numbers = Numbers({str(at): count for at, count in enumerate(counts)})
+    found: list[int] = []
+    states: list[bytes] = []
+    for _ in range(data.draw(st.integers(0, 4))):
+        numbers.size = data.draw(st.integers(1, 5))
+        readers = [source(numbers).open(subtask, parallelism, states) for subtask in range(parallelism)]
+        for reader in readers:
+            found += rows(reader, data.draw(st.integers(1, 4)), data.draw(st.integers(0, 6)))
+        states = [reader.snapshot() for reader in readers]
+        for reader in readers:
+            reader.close()
+        parallelism = data.draw(st.integers(1, 3))
+    for subtask in range(parallelism):
+        found += rows(source(numbers).open(subtask, parallelism, states), 2)
+    assert sorted(found) == [at * 100 + number for at, count in enumerate(counts) for number in range(count)]
+
+
+def test_a_partition_that_has_gone_is_refused() -> None:
+    """Its rows would be forgotten silently."""
+    reader = source(Numbers({"0": 3, "1": 3})).open(0, 1, [])
+    rows(reader, 10, 2)
+    with pytest.raises(PlanError, match="partition '1' was read before"):
+        source(Numbers({"0": 3})).open(0, 1, [reader.snapshot()])
+
+
+def test_rows_must_fit_the_schema() -> None:
+    """The message names the class."""
+    wrong = Numbers({"0": 3}, schema=pa.schema([("other", pa.int64())]))
+    reader = source(wrong).open(0, 1, [])
+    with pytest.raises(SchemaError, match="Numbers"):
+        rows(reader, 10)
+
+
+def test_a_batch_job_reads_to_the_end() -> None:
+    """Where there is one."""
+    batches = list(source(Numbers({"0": 4, "1": 2})).read(0, 1))
+    assert sorted(value for batch in batches for value in batch.column(0).to_pylist()) == [0, 1, 2, 3, 100, 101]
