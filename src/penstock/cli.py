@@ -89,6 +89,12 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--slots", type=positive, default=4, metavar="N", help="task slots of the session (4)")
     start.add_argument("--json", action="store_true", help="one JSON object")
     start.set_defaults(run=_bench_start, parser=start)
+    programs = kinds.add_parser("programs", help="small real programs in PySpark alone and with Penstock")
+    programs.add_argument("only", nargs="*", metavar="NAME", help="programs, or parts of their names (all)")
+    programs.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
+    programs.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each form (3)")
+    programs.add_argument("--json", action="store_true", help="one JSON object")
+    programs.set_defaults(run=_bench_programs, parser=programs)
     exchange.set_defaults(bench="exchange")
     everything.set_defaults(bench="all")
     blocking.set_defaults(bench="blocking")
@@ -172,6 +178,12 @@ def _bench_start(options: argparse.Namespace) -> int:
     from penstock.bench.start import StartOptions, bench_start
 
     return bench_start(StartOptions(options.repeat, options.slots, options.json))
+
+
+def _bench_programs(options: argparse.Namespace) -> int:
+    from penstock.bench.program_runs import ProgramOptions, bench_programs
+
+    return bench_programs(ProgramOptions(options.scale, options.repeat, tuple(options.only), options.json))
 
 
 def _torture(options: argparse.Namespace) -> int:

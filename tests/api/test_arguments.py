@@ -66,7 +66,11 @@ CALLS = {
     ),
     "toDF without Spark": (lambda s: s.toDF(), PlanError, "run_local"),
     "run without Spark": (lambda s: s.run(), PlanError, "run_local"),
-    "a DataFrame that is none": (lambda s: penstock.fromDataFrame(ROWS), TypeError, "not Table"),
+    "a DataFrame that is none": (
+        lambda s: penstock.fromDataFrame(ROWS),
+        TypeError,
+        "not pyarrow's Table: write fromDataFrame",
+    ),
 }
 
 

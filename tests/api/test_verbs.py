@@ -180,7 +180,11 @@ WRONG = {
     "join without keys": (lambda s: s.join(s, "k"), AttributeError, r"left.keyBy\('k'\).join"),
     "agg without groups": (lambda s: s.agg(n=("v", "sum")), AttributeError, r"\.toOne\(\)\.agg"),
     "a column as an attribute": (lambda s: s.v, AttributeError, "there is a column of that name"),
-    "any other name": (lambda s: s.nonsense, AttributeError, "a Stream has no 'nonsense'$"),
+    "any other name": (
+        lambda s: s.nonsense,
+        AttributeError,
+        "a Stream has no 'nonsense': its verbs are in",
+    ),
 }
 
 

@@ -47,9 +47,9 @@ def test_map_in_arrow_is_called_once_for_all_batches() -> None:
 
 @pytest.mark.parametrize("result", [[ROWS], ROWS, None, 5])
 def test_a_result_that_is_no_iterator(result: object) -> None:
-    """A list, a batch or nothing instead of an iterator is the TypeError that PySpark gives."""
+    """A list, a batch or nothing instead of an iterator is refused in the words of PySpark."""
     with pytest.raises(
-        TypeError, match=r"should be iterator of pyarrow.RecordBatch, but is " + type(result).__name__
+        SchemaError, match=r"should be iterator of pyarrow.RecordBatch, but is " + type(result).__name__
     ):
         list(MapInArrow(lambda _: result, SCHEMA).apply(iter([ROWS])))  # type: ignore[arg-type, return-value]
 
@@ -57,7 +57,7 @@ def test_a_result_that_is_no_iterator(result: object) -> None:
 @pytest.mark.parametrize("item", [pa.table({"k": ["a"], "v": [1]}), {"k": ["a"]}, None])
 def test_items_that_are_no_batches(item: object) -> None:
     """A table or a dictionary where a batch should be is named by its type."""
-    with pytest.raises(TypeError, match=r"but is iterator of " + type(item).__name__):
+    with pytest.raises(SchemaError, match=r"but is iterator of " + type(item).__name__):
         list(MapInArrow(lambda _: iter([item]), SCHEMA).apply(iter([ROWS])))
 
 
@@ -126,10 +126,10 @@ def test_frames_that_do_not_fit(frame: dict[Any, Any], message: str) -> None:
 
 
 def test_map_in_pandas_wants_frames() -> None:
-    """An item that is no frame, and a result that is no iterator, are TypeErrors."""
-    with pytest.raises(TypeError, match=r"iterator of pandas.DataFrame, but is iterator of RecordBatch"):
+    """An item that is no frame, and a result that is no iterator, are refused."""
+    with pytest.raises(SchemaError, match=r"iterator of pandas.DataFrame, but is iterator of RecordBatch"):
         list(MapInPandas(lambda _: iter([ROWS]), SCHEMA).apply(iter([ROWS])))
-    with pytest.raises(TypeError, match=r"but is list"):
+    with pytest.raises(SchemaError, match=r"but is list"):
         list(MapInPandas(lambda _: [], SCHEMA).apply(iter([ROWS])))  # type: ignore[arg-type, return-value]
 
 
@@ -191,7 +191,7 @@ def test_group_apply_in_pandas_in_all_forms() -> None:
 def test_group_results_are_checked() -> None:
     """A function over a table must return a table; its columns must fit."""
     for function, error, message in (
-        (lambda table: table.to_batches()[0], TypeError, "should be pyarrow.Table, but is RecordBatch"),
+        (lambda table: table.to_batches()[0], SchemaError, "should be pyarrow.Table, but is RecordBatch"),
         (lambda table: table, SchemaError, "missing: n, unexpected: v"),
     ):
         operator = GroupApplyInArrow(GroupApply(SCHEMA, ("k",), function, GroupForm(), OUT))

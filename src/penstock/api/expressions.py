@@ -74,7 +74,10 @@ class Reading:
         """An expression that is true, false or null."""
         (found,) = self.computed([item])
         if not pa.types.is_boolean(found.expression.type):
-            raise SchemaError(f"{self.verb}: {item!r} is of type {found.expression.type}, and a condition is boolean")
+            raise SchemaError(
+                f"{self.verb}: {_shown(item)!r} is of type {found.expression.type}, and a condition is boolean: "
+                "compare it with something, as in 'n > 0'"
+            )
         return found.expression
 
     def _by_arrow(self, item: pc.Expression) -> Computed:

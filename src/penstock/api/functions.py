@@ -16,7 +16,7 @@ from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
 from penstock.api.parquet import Filter, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
-from penstock.api.schemas import check_mode, column_arguments, partitions_argument, schema_argument
+from penstock.api.schemas import check_mode, column_arguments, partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.exchanges import hash_exchange
@@ -29,9 +29,18 @@ def fromDataFrame(df: Any) -> Stream:
     from penstock.spark.types import arrow_schema
 
     if not (hasattr(df, "schema") and hasattr(df, "sparkSession")):
-        raise TypeError(f"fromDataFrame takes a Spark DataFrame, not {type(df).__name__}")
+        raise TypeError(f"fromDataFrame takes a Spark DataFrame, not {_what_it_is(df)}")
     schema: pa.Schema = arrow_schema(df.schema)
     return Stream((SourceStep(_frame_name(schema), schema, dataframe=df),), df.sparkSession)
+
+
+def _what_it_is(thing: object) -> str:
+    kind = f"{type(thing).__module__.partition('.')[0]}'s {type(thing).__name__}"
+    if isinstance(thing, Stream):
+        return f"{kind}: it is a stream already, use its verbs"
+    if kind in ("pandas's DataFrame", "pyarrow's Table"):
+        return f"{kind}: write fromDataFrame(spark.createDataFrame(rows))"
+    return f"{kind}: give what spark.read, spark.table or spark.createDataFrame gives"
 
 
 def _frame_name(schema: pa.Schema) -> str:
@@ -55,6 +64,7 @@ def readParquet(
     `numPartitions` tasks read them; left out, as many as there are slots and row groups. What folder names hold, as
     in `year=2026/`, are columns, typed as Spark infers them.
     """
+    session_argument(spark, "readParquet")
     if isinstance(filter, str) or is_spark_column(filter):
         kept = readParquet(spark, path, numPartitions=numPartitions).filter(filter)
         return kept if columns is None else kept.select(*columns)
@@ -69,6 +79,7 @@ def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: 
 
     A large file is read by several tasks; see `penstock.api.line_files` for its limits.
     """
+    session_argument(spark, "readText")
     filesystem, files = lines_source(path, "readText")
     return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
 
@@ -90,6 +101,7 @@ def readCsv(
     looks at about the first megabyte. With `header` the first line of each file has names. An unquoted `nullValue`
     is null.
     """
+    session_argument(spark, "readCsv")
     filesystem, files = lines_source(path, "readCsv")
     if not (isinstance(sep, str) and len(sep) == 1):
         raise SettingError(f"readCsv: sep must be one character, not {sep!r}")
@@ -107,6 +119,7 @@ def readJson(
 
     Without a `schema` the columns are those of about the first megabyte, in its order.
     """
+    session_argument(spark, "readJson")
     filesystem, files = lines_source(path, "readJson")
     if schema is None:
         found = json_schema(first_lines(filesystem, files[0].path))
@@ -130,7 +143,7 @@ def repartition(
     stream = fromDataFrame(df)
     keys = column_arguments((numPartitions, *cols) if only_columns else cols, stream.schema, "repartition")
     count = None if only_columns else partitions_argument(numPartitions, "repartition")
-    check_mode(mode, service)
+    check_mode(mode, service, "repartition")
     if not keys:
         if count is None:
             raise PlanError("repartition needs a number of partitions or columns")

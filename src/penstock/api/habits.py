@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 _DATAFRAME = "go on with Spark's own behind toDF()"
 
 INSTEAD: dict[str, str] = {
@@ -61,8 +64,8 @@ INSTEAD: dict[str, str] = {
 """By the name that PySpark's DataFrame or GroupedData has for it."""
 
 
-def missing_attribute(kind: str, name: str, columns: list[str]) -> AttributeError:
-    """The error for a name that a stream does not have."""
+def missing_attribute(kind: str, name: str, columns: Sequence[str], verbs: Sequence[str]) -> AttributeError:
+    """The error for a name that a stream does not have; `verbs` are those it has."""
     if name in INSTEAD:
         return AttributeError(f"a {kind} has no {name!r}: {INSTEAD[name]}")
     if name in columns:
@@ -70,7 +73,30 @@ def missing_attribute(kind: str, name: str, columns: list[str]) -> AttributeErro
             f"a {kind} has no {name!r}; there is a column of that name: write it as a string, "
             f"filter('{name} > 0'), or as F.col('{name}')"
         )
-    return AttributeError(f"a {kind} has no {name!r}")
+    close = difflib.get_close_matches(name, [verb for verb in verbs if not verb.startswith("_")], 1)
+    hint = f"did you mean {close[0]!r}?" if close else "its verbs are in docs/api.md; toDF() gives Spark's DataFrame"
+    return AttributeError(f"a {kind} has no {name!r}: {hint}")
+
+
+def no_item(kind: str, item: object) -> TypeError:
+    """The error for square brackets."""
+    if isinstance(item, str):
+        return TypeError(
+            f"a {kind} has no [{item!r}]: write the column as a string, select({item!r}), or F.col({item!r})"
+        )
+    return TypeError(f"a {kind} has no [...]: write .select('a', 'b') for columns, .filter('a > 0') for rows")
+
+
+def no_rows_here(kind: str) -> TypeError:
+    """The error for a loop over a stream."""
+    return TypeError(f"a {kind} is lazy and has no rows to loop over: write .collect(), .take(n) or .toArrow()")
+
+
+def no_stream(verb: str, given: object) -> TypeError:
+    """The error for something else where a stream is needed."""
+    return TypeError(
+        f"{verb} takes streams, not {type(given).__name__}: write penstock.fromDataFrame(df) for a Spark DataFrame"
+    )
 
 
 def not_a_condition(verb: str, given: object) -> TypeError:

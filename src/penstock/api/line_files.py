@@ -97,7 +97,9 @@ def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.F
     """The files of a path; raises SettingError for what is not there."""
     filesystem, files = data_files(path, verb)
     if not files:
-        raise SettingError(f"{verb}: there is no file in {path}")
+        raise SettingError(
+            f"{verb}: there is no file in {path} (names that begin with _ or . do not count): check the path"
+        )
     return filesystem, files
 
 

@@ -53,7 +53,9 @@ def exploded(schema: pa.Schema, column: str, outer: bool) -> Explode:
     if pt.is_map(kind):
         raise SchemaError(f"explode: column {column!r} is a map: make a list of its entries with mapInArrow first")
     if not (pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
-        raise SchemaError(f"explode: column {column!r} of type {kind} is no list")
+        raise SchemaError(
+            f"explode: column {column!r} of type {kind} is no list: make one first, such as split({column}, ' ')"
+        )
     element = pa.field(column, kind.value_type, kind.value_field.nullable or outer)
     return Explode(column, outer, schema.set(schema.get_field_index(column), element))
 

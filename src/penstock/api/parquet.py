@@ -192,7 +192,10 @@ def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> Parqu
             with pq.ParquetFile(name, filesystem=filesystem) as file:
                 metadata, own = file.metadata, file.schema_arrow.remove_metadata()
         except pa.ArrowInvalid as error:
-            raise SettingError(f"readParquet: {name} is not a Parquet file: {error}") from error
+            raise SettingError(
+                f"readParquet: {name} is not a Parquet file: {error}: remove it, or read it with "
+                "readCsv, readJson or readText"
+            ) from error
         schema = own if schema is None else schema
         _check_schema(schema, own, paths[0], name)
         for number in range(metadata.num_row_groups):
@@ -256,7 +259,10 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
     names = sorted(entry.path for entry in entries if entry.is_file and entry.size and _is_data(inner, entry.path))
     if not names:
-        raise SettingError(f"readParquet: there is no Parquet file in {shown}")
+        raise SettingError(
+            f"readParquet: there is no Parquet file in {shown} (names that begin with _ or . do not count): "
+            "check the path"
+        )
     return [(name, folder_columns(inner, name)) for name in names]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SettingError
@@ -41,7 +42,12 @@ def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.Fil
 def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
     """The file system of a path or URI, and its path there; of a glob what it matches, which may be nothing."""
     if "://" in path:
-        filesystem, inner = pafs.FileSystem.from_uri(path)
+        try:
+            filesystem, inner = pafs.FileSystem.from_uri(path)
+        except pa.ArrowInvalid as error:
+            raise SettingError(
+                f"{path} cannot be opened: {error}: write a local path, or a URI that pyarrow.fs knows (s3, gs, hdfs)"
+            ) from error
         return filesystem, [inner]
     inner = str(Path(path).expanduser().absolute())
     if glob.has_magic(inner) and not Path(inner).exists():
@@ -53,14 +59,14 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
 def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[DataFile]]:
     filesystem, names = located(path)
     if not names:
-        raise SettingError(f"{verb}: nothing matches {path}")
+        raise SettingError(f"{verb}: nothing matches {path}: check the pattern, and that the driver sees the folder")
     return filesystem, [file for name in names for file in _files(filesystem, name, path, verb)]
 
 
 def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> list[DataFile]:
     info = filesystem.get_file_info(inner)
     if info.type == pafs.FileType.NotFound:
-        raise SettingError(f"{verb}: {shown} does not exist")
+        raise SettingError(f"{verb}: {shown} does not exist: check the path; the driver and all workers must see it")
     if info.is_file:
         return [DataFile(inner, info.size)]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.graph import Resources, parse_ddl
 from penstock.shuffle import load_service, mode_to_kind
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.columns import only_column
 
 _QUOTED = re.compile(r"`(?:[^`]|``)+`")
@@ -22,7 +24,8 @@ _QUOTED = re.compile(r"`(?:[^`]|``)+`")
 def schema_argument(schema: object, verb: str) -> pa.Schema:
     """The Arrow schema of a DDL string, a StructType or an Arrow schema."""
     if isinstance(schema, str):
-        return parse_ddl(schema)
+        with _said_by(verb):
+            return parse_ddl(schema)
     if isinstance(schema, pa.Schema):
         return schema
     if hasattr(schema, "fields") and hasattr(schema, "jsonValue"):
@@ -38,7 +41,10 @@ def schema_argument(schema: object, verb: str) -> pa.Schema:
 def function_argument(function: object, verb: str) -> Callable[..., Any]:
     """The function, or TypeError."""
     if not callable(function):
-        raise TypeError(f"{verb}: the function must be callable, not {type(function).__name__}")
+        raise TypeError(
+            f"{verb}: the function must be callable, not {type(function).__name__}: give the function itself, "
+            "without quotes and without calling it"
+        )
     return function
 
 
@@ -90,9 +96,25 @@ def resources_argument(profile: Any) -> Resources:
     return Resources(cpus, tuple(sorted(amounts.items())), max(1, math.ceil(cpus)))
 
 
-def check_mode(mode: str | None, service: str | None) -> None:
+def check_mode(mode: str | None, service: str | None, verb: str) -> None:
     """Refuse an unknown mode or service of an edge."""
-    if mode is not None:
-        mode_to_kind(mode)
-    if service is not None:
-        load_service(service)
+    with _said_by(verb):
+        if mode is not None:
+            mode_to_kind(mode)
+        if service is not None:
+            load_service(service)
+
+
+def session_argument(spark: object, verb: str) -> None:
+    """Refuse what is no session of Spark's; without one a stream can still be run by `penstock.testing`."""
+    if isinstance(spark, str | Path) or type(spark).__name__ == "SparkContext":
+        raise TypeError(f"{verb} takes a SparkSession first, not a {type(spark).__name__}: {verb}(spark, path)")
+
+
+@contextmanager
+def _said_by(verb: str) -> Iterator[None]:
+    """What is refused inside names the verb."""
+    try:
+        yield
+    except SettingError as error:
+        raise type(error)(f"{verb}: {error}") from None

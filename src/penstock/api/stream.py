@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
 from penstock.api.expressions import condition, projection, with_columns
 from penstock.api.grouping import grouped_keys
-from penstock.api.habits import missing_attribute
+from penstock.api.habits import missing_attribute, no_item, no_rows_here, no_stream
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
@@ -241,7 +241,7 @@ class Stream:
         session = self.session
         for other in others:
             if not isinstance(other, Stream):
-                raise TypeError(f"union takes streams, not {type(other).__name__}: see penstock.fromDataFrame")
+                raise no_stream("union", other)
             session = session if session is not None else other.session
         return Stream(united([self.branches, *(other.branches for other in others)]), session)
 
@@ -250,7 +250,7 @@ class Stream:
     def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:
         """As `union`, by the columns' names; a column that one side lacks is null there if that is allowed."""
         if not isinstance(other, Stream):
-            raise TypeError(f"unionByName takes a stream, not {type(other).__name__}: see penstock.fromDataFrame")
+            raise no_stream("unionByName", other)
         mine, theirs = by_name(self.schema, other.schema, allowMissingColumns)
         return self.projected(mine).union(other.projected(theirs))
 
@@ -377,7 +377,15 @@ class Stream:
             """A sentence for what PySpark's users try."""
             if name.startswith("__"):
                 raise AttributeError(name)
-            raise missing_attribute(type(self).__name__, name, list(self.branches[0].schema.names))
+            raise missing_attribute(type(self).__name__, name, list(self.branches[0].schema.names), dir(self))
+
+        def __getitem__(self, item: Any) -> Any:
+            """As above for `stream["column"]`."""
+            raise no_item(type(self).__name__, item)
+
+        def __iter__(self) -> Any:
+            """As above for `for row in stream`."""
+            raise no_rows_here(type(self).__name__)
 
     def projected(self, operator: Project) -> Stream:
         """This stream behind an operator that gives other columns."""
@@ -394,5 +402,5 @@ class Stream:
 
 
 def _choice(verb: str, partitions: object, mode: str | None, service: str | None) -> ExchangeChoice:
-    check_mode(mode, service)
+    check_mode(mode, service, verb)
     return ExchangeChoice(partitions_argument(partitions, verb), mode, service)

@@ -67,4 +67,7 @@ def _check_same_schema(one: pa.Schema, other: pa.Schema) -> None:
     if same_columns(one, other):
         return
     shown = [", ".join(f"{field.name} {spark_type(field) or field.type}" for field in each) for each in (one, other)]
-    raise SchemaError(f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]})")
+    raise SchemaError(
+        f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]}): "
+        "select the same columns on both sides, or write unionByName"
+    )

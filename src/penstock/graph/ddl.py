@@ -13,6 +13,7 @@ refused by name. Default values and generated columns belong to tables and are r
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -207,7 +208,9 @@ class _Parser:
             return self._time(token)
         if word in _NO_ARROW:
             raise self._problem(f"type {word} has no Arrow form in PySpark, so a Python stage cannot take it", token)
-        raise self._problem(f"unknown type {token.text!r}", token)
+        close = difflib.get_close_matches(word, [*_SIMPLE, *_DECIMALS, "string", "array", "map", "struct"], 1)
+        hint = f" (did you mean {close[0]}?)" if close else " (types are Spark's: long, double, string, array<long>)"
+        raise self._problem(f"unknown type {token.text!r}{hint}", token)
 
     def _nested(self, word: str) -> pa.DataType:
         if word == "struct":

@@ -11,12 +11,12 @@ import html
 import io
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol, TextIO
-
-from rich.console import Console, Group
-from rich.live import Live
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from penstock.observe.progress import ProgressSnapshot, plain_line, progress_table
+
+if TYPE_CHECKING:  # as in `progress`: imported by who draws
+    from rich.live import Live
 
 
 class JobDisplay(Protocol):
@@ -54,16 +54,19 @@ class TerminalDisplay:
     """A table for each job, drawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream)
+        self._stream = stream
         self._rates = _Rates()
         self._live: Live | None = None
 
     def show(self, jobs: Sequence[ProgressSnapshot]) -> None:
         """Draw these in place of the last ones."""
+        from rich.console import Console, Group
+        from rich.live import Live
+
         tables = Group(*(progress_table(job, last) for job, last in self._rates.paired(jobs)))
         if self._live is None:
             self._live = Live(
-                console=self._console,
+                console=Console(file=self._stream),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=False,
@@ -109,6 +112,8 @@ class NotebookDisplay:
 
 
 def _text(job: ProgressSnapshot, last: ProgressSnapshot | None) -> str:
+    from rich.console import Console
+
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(progress_table(job, last))
     return console.export_text().rstrip()

@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+if TYPE_CHECKING:  # the library that draws is imported by who draws: no first job waits for it
+    from rich.live import Live
+    from rich.table import Table
 
 PLAIN_SECONDS = 5.0
 DRAW_SECONDS = 0.1
@@ -103,6 +103,9 @@ class Progress:
     def _draw_in_place(self, snapshot: ProgressSnapshot) -> None:
         table = progress_table(snapshot, self._last)
         if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
             console = Console(file=self._stream)
             self._live = Live(
                 table, console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
@@ -123,6 +126,8 @@ def plain_line(snapshot: ProgressSnapshot, last: ProgressSnapshot | None = None)
 
 def progress_table(snapshot: ProgressSnapshot, last: ProgressSnapshot | None = None) -> Table:
     """A snapshot as a table, one row per vertex."""
+    from rich.table import Table
+
     table = Table(title=f"{snapshot.job}  {snapshot.seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
     table.add_column("stage", no_wrap=True)
     for heading in ("running", "done", "rows", "rows/s"):

@@ -330,7 +330,7 @@ def _validate(settings: Settings) -> None:
         (
             network.memory_on(0) >= 8 * network.segment_size,
             "network.memory",
-            "must hold at least 8 segments of spark.penstock.network.segmentSize",
+            f"must hold at least 8 segments (spark.penstock.network.segmentSize): {8 * network.segment_size} bytes",
         ),
         (
             settings.blocking.compression in ("none", "lz4", "zstd"),
@@ -351,7 +351,10 @@ def _validate(settings: Settings) -> None:
     for holds, key, rule in [*checks, *_restart_checks(settings.restart), *_streaming_checks(settings.streaming)]:
         if not holds:
             raise SettingError(f"{PREFIX}{key} {rule}")
-    mode_to_kind(settings.shuffle.mode)
+    try:
+        mode_to_kind(settings.shuffle.mode)
+    except SettingError as error:
+        raise SettingError(f"{PREFIX}shuffle.mode: {error}") from None
 
 
 def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:

@@ -70,6 +70,7 @@ def analyse(spark: SparkSession, schema: pa.Schema, items: Sequence[object], ver
 
 def unsupported(verb: str, items: Sequence[object], what: str) -> SchemaError:
     """The refusal of what Spark understands and Arrow cannot compute."""
+    what = "Python UDF" if what == "PythonUDF" else what
     return SchemaError(
         f"{verb}: {shown(items)} cannot be computed over Arrow batches: there is no {what} there; "
         "compute it with mapInArrow, or in Spark before fromDataFrame or behind toDF"
@@ -78,7 +79,13 @@ def unsupported(verb: str, items: Sequence[object], what: str) -> SchemaError:
 
 def shown(items: Sequence[object]) -> str:
     """Expressions as messages quote them."""
-    return ", ".join(repr(item) if isinstance(item, str) else str(item) for item in items)
+    return ", ".join(repr(item) if isinstance(item, str) else _short(str(item)) for item in items)
+
+
+def _short(column: str) -> str:
+    """A Column's text without the innards that Spark shows of some."""
+    plain = column.partition("(columnnodeexpression(")[0]
+    return f"{plain}(...)'>" if plain != column else column
 
 
 def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:

@@ -60,7 +60,7 @@ def aggregate_function(aggregation: Aggregation, schema: pa.Schema, *, ansi: boo
         return _count_all(pa.int64())
     if aggregation.column not in schema.names:
         raise SchemaError(
-            f"{aggregation.name}: there is no column {aggregation.column!r}; there are {', '.join(schema.names)}"
+            f"agg: {aggregation.name}: there is no column {aggregation.column!r}; there are {', '.join(schema.names)}"
         )
     field = only_column(schema, aggregation.column, aggregation.name)
     if aggregation.function not in _COUNTS:

@@ -44,7 +44,7 @@ class Conformer:
             if batch.column(index).null_count:
                 raise SchemaError(
                     f"{self._operator}: column {self._schema.field(index).name!r} is declared NOT NULL "
-                    f"and has {batch.column(index).null_count} nulls"
+                    f"and has {batch.column(index).null_count} nulls: fill them there, or leave NOT NULL out"
                 )
         return batch
 
@@ -60,7 +60,7 @@ class Conformer:
             raise SchemaError(
                 f"{self._operator}: the function returned columns ({', '.join(found.names)}), declared are "
                 f"({', '.join(declared.names)}); missing: {', '.join(missing) or 'none'}, "
-                f"unexpected: {', '.join(extra) or 'none'}"
+                f"unexpected: {', '.join(extra) or 'none'}: declare what it returns, or return what is declared"
             )
         order = [found.get_field_index(name) for name in declared.names]
         if -1 in order:
@@ -77,7 +77,7 @@ class Conformer:
                 reason = "" if isinstance(error, _MisfitError) else f" ({error})"
                 raise SchemaError(
                     f"{self._operator}: column {field.name!r} is declared {field.type} "
-                    f"and the function returned {column.type}{reason}"
+                    f"and the function returned {column.type}{reason}: cast it there, or declare that type"
                 ) from error
         if not columns:
             return batch

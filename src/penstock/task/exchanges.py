@@ -41,5 +41,8 @@ def hash_exchange(schema: pa.Schema, keys: Sequence[str], *, spark_compatible: b
         refuse_collated(field, "keys")
         reason = unhashable(field.type)
         if reason is not None:
-            raise SchemaError(f"column {key!r} of type {field.type} cannot be a key: {reason}")
+            raise SchemaError(
+                f"keyBy: column {key!r} of type {field.type} cannot be a key: {reason}: key by another column, or "
+                "make one of it first with withColumn"
+            )
     return PartitionerSpec("hash", tuple(keys), spark_compatible=spark_compatible)

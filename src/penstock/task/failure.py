@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.graph import Combine, Operator
+from penstock.shuffle.errors import PenstockError
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
@@ -97,16 +98,22 @@ def _is_library(name: str) -> bool:
 
 
 def failure_text(error: BaseException) -> str:
-    """The traceback as the user should see it: their frames, the message, the notes."""
+    """The failure as the user should see it: one line that says it, then their frames, the message, the notes.
+
+    An error of ours that no function of theirs raised has no frames to show: its message says it all.
+    """
     summary = traceback.TracebackException.from_exception(error)
-    _keep_user_frames(summary)
-    return "".join(summary.format())
+    whole = list(summary.format_exception_only())
+    if not _keep_user_frames(summary) and isinstance(error, PenstockError):
+        return "".join(whole)
+    return f"{whole[0].splitlines()[0]}\n{''.join(summary.format())}"
 
 
-def _keep_user_frames(summary: traceback.TracebackException) -> None:
-    for part in (summary.__cause__, summary.__context__):
-        if part is not None:
-            _keep_user_frames(part)
+def _keep_user_frames(summary: traceback.TracebackException) -> bool:
+    """Leave our frames out where there are others; gives whether there are, in it or in what led to it."""
+    parts = [part for part in (summary.__cause__, summary.__context__) if part is not None]
+    below = [_keep_user_frames(part) for part in parts]
     user = [frame for frame in summary.stack if not frame.filename.startswith(_PACKAGE)]
     if user:
         summary.stack = traceback.StackSummary.from_list(user)
+    return bool(user) or any(below)

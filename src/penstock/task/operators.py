@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.conform import Conformer
 from penstock.task.frame_keys import FrameKeys
 from penstock.task.frames import batch_of, frame_of, is_frame
@@ -34,39 +34,41 @@ def function_name(function: Callable[..., object]) -> str:
 
 
 def checked_iterator(result: object, expected: str, operator: str) -> Iterator[Any]:
-    """The result if it is an iterator; raises TypeError as PySpark does."""
+    """The result if it is an iterator; raises SchemaError in PySpark's words, and what to write."""
     if not isinstance(result, Iterator):
-        raise TypeError(
+        raise SchemaError(
             f"{operator}: return type of the user-defined function should be iterator of {expected}, "
-            f"but is {type(result).__name__}"
+            f"but is {type(result).__name__}: yield each one, or return iter([...])"
         )
     return result
 
 
 def checked_table(result: object, operator: str) -> pa.Table:
-    """The result if it is a table; raises TypeError as PySpark does."""
+    """The result if it is a table; raises SchemaError in PySpark's words."""
     if not isinstance(result, pa.Table):
         raise _wrong_result(result, "pyarrow.Table", operator)
     return result
 
 
 def checked_frame(result: object, operator: str) -> Any:
-    """The result if it is a frame; raises TypeError as PySpark does."""
+    """The result if it is a frame; raises SchemaError in PySpark's words."""
     if not is_frame(result):
         raise _wrong_result(result, "pandas.DataFrame", operator)
     return result
 
 
-def _wrong_result(result: object, expected: str, operator: str) -> TypeError:
-    return TypeError(
-        f"{operator}: return type of the user-defined function should be {expected}, but is {type(result).__name__}"
+def _wrong_result(result: object, expected: str, operator: str) -> SchemaError:
+    return SchemaError(
+        f"{operator}: return type of the user-defined function should be {expected}, but is {type(result).__name__}: "
+        f"return a {expected} with the declared columns"
     )
 
 
-def _wrong_item(item: object, expected: str, operator: str) -> TypeError:
-    return TypeError(
+def _wrong_item(item: object, expected: str, operator: str) -> SchemaError:
+    ways = "yield from table.to_batches()" if isinstance(item, pa.Table) else f"yield a {expected} each time"
+    return SchemaError(
         f"{operator}: return type of the user-defined function should be iterator of {expected}, "
-        f"but is iterator of {type(item).__name__}"
+        f"but is iterator of {type(item).__name__}: {ways}"
     )
 
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of `penstock bench programs`, small: both forms give the same rows, and ours is no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.bench.programs.answers import difference
+from penstock.bench.programs.catalogue import PROGRAMS
+from penstock.bench.programs.program import Program
+
+ROWS = 1_500
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Iterator[Any]:
+    """The folder's session; Spark's own shuffle in two partitions, and both sides without adaptive stages."""
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
+    before = {key: spark.conf.get(key) for key in conf}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, value in before.items():
+        spark.conf.set(key, value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name.replace(" ", "-"))
+def test_both_forms_give_the_same_rows(session: Any, program: Program, tmp_path: Path) -> None:
+    """Once each, on a few thousand rows; there are rows to compare."""
+    program.write(tmp_path, ROWS)
+    mine, theirs = (form[0](session, str(tmp_path)) for form in (program.penstock, program.pyspark))
+    mine, theirs = (given.toArrow() if hasattr(given, "toArrow") else given for given in (mine, theirs))
+    assert mine.num_rows > 0
+    assert difference(mine, theirs) is None
