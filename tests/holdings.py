@@ -7,8 +7,8 @@ a run on several processes has its own folder inside the run's and its own mark,
 
 Tolerated, and why: the JVM that PySpark keeps until the interpreter ends, and multiprocessing's own helper
 processes, which it keeps on purpose; connections with that JVM, of which PySpark keeps one for each thread on either
-side; file descriptors that a library opens once per process (see `_ONCE`); the three standard descriptors, which
-pytest moves to and fro between a file of its own and where the output goes.
+side; file descriptors that a library opens once per process (see `_ONCE` and `first_use`); the three standard
+descriptors, which pytest moves to and fro between a file of its own and where the output goes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,22 @@ class Holdings:
         """What is here now and was not before."""
         leaks = [f"process {_describe(pid)}" for pid in self.processes - before.processes]
         leaks += [f"thread {thread.name}" for thread in self.threads - before.threads]
-        leaks += [f"file descriptor {item}" for item in self.descriptors - before.descriptors]
+        leaks += [f"file descriptor {item}" for item in self.descriptors - before.descriptors - _KEPT]
         leaks += [f"shared memory {item}" for item in self.shared - before.shared]
         leaks += [f"rendezvous folder {item}" for item in self.rendezvous - before.rendezvous]
         if self.mappings > before.mappings:
             leaks.append(f"{self.mappings - before.mappings} mappings of a penstock memfd")
         return sorted(leaks)
+
+
+_KEPT: set[str] = set()
+
+
+def first_use(library: Callable[[], object]) -> None:
+    """Call what makes a library open descriptors that it keeps until the process ends: these are no leak."""
+    before = _descriptors()
+    library()
+    _KEPT.update(_descriptors() - before)
 
 
 def leaks_since(before: Holdings) -> list[str]:

@@ -121,6 +121,8 @@ def test_public_names() -> None:
         "fromDataFrame",
         "groupBy",
         "readCsv",
+        "readDelta",
+        "readIceberg",
         "readJson",
         "readParquet",
         "readText",

@@ -8,13 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.delta import delta_source
 from penstock.api.expressions import is_spark_column
+from penstock.api.iceberg import iceberg_source
 from penstock.api.keyed_stream import KeyedStream
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
 from penstock.api.line_formats import CsvLines, JsonLines, TextLines, csv_schema, json_schema
 from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
-from penstock.api.parquet import Filter, PathLike, parquet_source
+from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
@@ -68,8 +70,53 @@ def readParquet(
     if isinstance(filter, str) or is_spark_column(filter):
         kept = readParquet(spark, path, numPartitions=numPartitions).filter(filter)
         return kept if columns is None else kept.select(*columns)
-    partitions = partitions_argument(numPartitions, "readParquet")
     source = parquet_source(path, columns, filter, PartitionTyping.of(spark))
+    return _files(spark, source, "readParquet", numPartitions)
+
+
+def readDelta(
+    spark: Any,
+    path: PathLike,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - as for readParquet
+    *,
+    version: int | None = None,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of a Delta Lake table's rows, by default of its newest version; the other arguments as `readParquet`.
+
+    It needs `penstock[delta]`; limits are in `penstock.api.delta`.
+    """
+    session_argument(spark, "readDelta")
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readDelta(spark, path, version=version, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
+    return _files(spark, delta_source(path, version, columns, filter), "readDelta", numPartitions)
+
+
+def readIceberg(
+    spark: Any,
+    table: Any,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - as for readParquet
+    *,
+    snapshot: int | None = None,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of an Iceberg table's rows, by default of its current snapshot; the other arguments as `readParquet`.
+
+    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs `penstock[iceberg]`; limits are
+    in `penstock.api.iceberg`.
+    """
+    session_argument(spark, "readIceberg")
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
+    return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+
+
+def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | None) -> Stream:
+    partitions = partitions_argument(numPartitions, verb)
     limit = max(1, len(source.files.row_groups))
     return Stream((SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions),), spark)
 

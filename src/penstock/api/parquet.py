@@ -76,7 +76,7 @@ class ParquetSource:
     @property
     def name(self) -> str:
         """What `explain` shows."""
-        paths = self.files.paths
+        paths = self.files.paths or ("without files",)
         more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
         return f"parquet {paths[0]}{more}"
 
@@ -146,12 +146,16 @@ def parquet_source(
     typing: PartitionTyping | None = None,
 ) -> ParquetSource:
     """The source of a path, checked; raises SettingError or SchemaError."""
-    files = _open(path, typing or PartitionTyping())
+    return source_of(_open(path, typing or PartitionTyping()), columns, where, path)
+
+
+def source_of(files: ParquetFiles, columns: Sequence[str] | None, where: Filter, shown: object) -> ParquetSource:
+    """The source of some columns of these files; raises SchemaError for columns and filters that do not fit."""
     chosen = tuple(files.schema.names if columns is None else columns)
     missing = [column for column in chosen if column not in files.schema.names]
     if missing:
         raise SchemaError(
-            f"readParquet: no column {', '.join(map(repr, missing))} in {path}; there are "
+            f"readParquet: no column {', '.join(map(repr, missing))} in {shown}; there are "
             f"{', '.join(files.schema.names)}"
         )
     for column in chosen:
@@ -171,8 +175,6 @@ def shares(row_groups: Sequence[RowGroup], parallelism: int) -> list[list[RowGro
 
 
 def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> ParquetFiles:
-    import pyarrow.parquet as pq
-
     given = [path] if isinstance(path, str | Path) else list(path)
     if not given:
         raise SettingError("readParquet: the list of paths is empty")
@@ -184,7 +186,16 @@ def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> Parqu
     for _, files in found:
         for name, own in files:
             columns.setdefault(name, own)
-    paths = tuple(columns)
+    folders = partition_values(tuple(columns.items()), typing)
+    return parquet_files(filesystem, tuple(columns), folders)
+
+
+def parquet_files(
+    filesystem: pafs.FileSystem, paths: tuple[str, ...], folders: pa.RecordBatch | None
+) -> ParquetFiles:
+    """These files, of which there is at least one, with the columns that are not in them; reads the footers."""
+    import pyarrow.parquet as pq
+
     schema: pa.Schema | None = None
     groups: list[RowGroup] = []
     for index, name in enumerate(paths):
@@ -201,7 +212,6 @@ def _open(path: PathLike | Sequence[PathLike], typing: PartitionTyping) -> Parqu
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             groups.append(RowGroup(index, number, group.num_rows, group.total_byte_size))
-    folders = partition_values(tuple(columns.items()), typing)
     assert schema is not None  # noqa: S101 - there is at least one path
     return ParquetFiles(filesystem, paths, _with_folders(schema, folders), tuple(groups), folders)
 
@@ -246,14 +256,18 @@ def _found(path: str) -> tuple[pafs.FileSystem, Found]:
     filesystem, inner = located(path)
     names = [name for match in inner for name in _files(filesystem, match, path)]
     if not names:
-        raise SettingError(f"readParquet: nothing matches {path}")
+        raise SettingError(
+            f"readParquet: nothing matches {path}: check the pattern, and that the driver sees the folder"
+        )
     return filesystem, names
 
 
 def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
     info = filesystem.get_file_info(inner)
     if info.type == pafs.FileType.NotFound:
-        raise SettingError(f"readParquet: {shown} does not exist")
+        raise SettingError(
+            f"readParquet: {shown} does not exist: check the path; the driver and all workers must see it"
+        )
     if info.is_file:
         return [(inner, ())]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))

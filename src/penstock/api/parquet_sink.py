@@ -22,22 +22,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.types as pt
 
-from penstock.api.persisted import PersistedReading
-from penstock.api.plan import PLANNING_SLOTS, plan_job
 from penstock.api.schemas import column_arguments
+from penstock.api.writing import PartFile, Written, require_writer, write_files
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.durable import swapped, sync_file, sync_folder
-from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
+from penstock.task.parquet_write import WriteParquet
 from penstock.task.partitioned_write import WritePartitioned
-
-if TYPE_CHECKING:
-    from penstock.api.stream import Stream
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 SUCCESS = "_SUCCESS"
@@ -61,44 +56,20 @@ class ParquetWritten:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PartFile:
-    """One file that a task wrote: its name in the staging folder, its rows, its size."""
-
-    name: str
-    rows: int
-    bytes: int
-
-
 def write_parquet(
-    stream: Stream, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
+    stream: Written, path: str | Path, compression: str, overwrite: bool, partition_by: Sequence[str] = ()
 ) -> ParquetWritten:
     """See `Stream.writeParquet`; raises SettingError or SchemaError before anything runs."""
-    from penstock.spark.checks import refuse_what_cannot_travel
-    from penstock.spark.runtime import SparkRuntime
-
     began = time.monotonic()
-    if stream.session is None:
-        raise SettingError("writeParquet needs a Spark session, and this stream's sources have none")
+    require_writer(stream, "writeParquet")
     codec = _checked_codec(compression)
-    held = _file_schema(stream.schema, partition_by)
+    held = file_schema(stream.schema, partition_by, "writeParquet")
     _check_schema(stream.schema, str(stream.session.conf.get("spark.sql.caseSensitive")).lower() == "true")
-    runtime = SparkRuntime.of(stream.session)
-    reading = PersistedReading(runtime, runtime.settings())
     target = ParquetTarget.of(path)
     write = WriteParquet(target.filesystem, target.staging, held, codec)
     operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
-    writing = stream.applied(operator, STATUS_SCHEMA)
-    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
-    target.prepare(overwrite)
     try:
-        plan = reading.plan(writing.branches)
-        finished = runtime.finished((plan.graph, plan.dataframes), reading.settings)
-        try:
-            rows = runtime.rows(finished, STATUS_SCHEMA, reading.settings)
-        finally:
-            runtime.release(finished.result.job)
-        files = [PartFile(str(name), int(count), int(size)) for name, count, size in rows]
+        files = write_files(stream, operator, lambda: target.prepare(overwrite))
         target.commit(files or [target.write_empty(held, codec)])
     finally:
         target.clean()
@@ -265,21 +236,21 @@ def _numbered(name: str, number: int) -> str:
     return f"{folder}{slash}part-{number:05d}{base.removeprefix('part')}"
 
 
-def _file_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+def file_schema(schema: pa.Schema, partition_by: Sequence[str], verb: str) -> pa.Schema:
     """The columns that the files hold; raises SchemaError or TypeError for columns that folders can't be named by."""
     if isinstance(partition_by, str):
-        raise TypeError(f"writeParquet: partitionBy is a list of columns: [{partition_by!r}]")
-    names = column_arguments(list(partition_by), schema, "writeParquet")
+        raise TypeError(f"{verb}: partitionBy is a list of columns: [{partition_by!r}]")
+    names = column_arguments(list(partition_by), schema, verb)
     for name in names:
         kind = schema.field(name).type
         if not (pt.is_integer(kind) or pt.is_string(kind) or pt.is_boolean(kind) or pt.is_date32(kind)):
             raise SchemaError(
-                f"writeParquet: partitionBy column {name!r} is {kind}, and folders are named by whole numbers, "
+                f"{verb}: partitionBy column {name!r} is {kind}, and folders are named by whole numbers, "
                 "strings, booleans and dates: make such a column with withColumn"
             )
     held = pa.schema([field for field in schema if field.name not in names])
     if names and not held.names:
-        raise SchemaError("writeParquet: partitionBy takes all columns, and nothing is left for the files")
+        raise SchemaError(f"{verb}: partitionBy takes all columns, and nothing is left for the files")
     return held
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
+from penstock.api.delta import write_delta
 from penstock.api.expressions import condition, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_item, no_rows_here, no_stream
+from penstock.api.iceberg import write_iceberg
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
 from penstock.api.parquet_sink import ParquetWritten, write_parquet
@@ -340,6 +342,20 @@ class Stream:
         as in `year=2026/`, and are not in the files.
         """
         return write_parquet(self, path, compression, overwrite, partitionBy)
+
+    def writeDelta(self, path: str | Path, mode: str = "error", partitionBy: Sequence[str] = ()) -> ParquetWritten:
+        """Run the job now and write its rows into a Delta Lake table, by one commit: all of them or none.
+
+        `mode` is `error` (a new table), `append` or `overwrite`. It needs `penstock[delta]`.
+        """
+        return write_delta(self, path, mode, partitionBy)
+
+    def writeIceberg(self, table: Any, overwrite: bool = False) -> ParquetWritten:
+        """Run the job now and append its rows to a table of pyiceberg's, or replace its rows: all of them or none.
+
+        It needs `penstock[iceberg]`.
+        """
+        return write_iceberg(self, table, overwrite)
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""

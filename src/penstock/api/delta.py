@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta Lake tables by the library `deltalake`: it knows the log, Penstock's tasks read and write the files.
+
+Reading takes the files of one version and reads them as Parquet; the values of partition columns are the log's.
+Writing puts new files into a folder of its own in the table's, which no reader knows, and the library names them in
+one commit: all of them are in the table then, or none. A job that fails removes its folder.
+
+Limits: tables with deletion vectors or column mapping are refused, and so are files of another schema than the first
+one's. A driver that is killed leaves its folder behind until the table is vacuumed. What stores need (keys, regions)
+comes from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
+from penstock.api.parquet_sink import ParquetWritten, file_schema
+from penstock.api.writing import PartFile, Written, require_writer, write_files
+from penstock.shuffle.errors import PenstockError, SettingError
+from penstock.task.parquet_write import WriteParquet
+from penstock.task.partitioned_write import NOTHING, WritePartitioned
+
+MODES = ("error", "append", "overwrite")
+_PARTITION = "partition."
+
+
+def delta_source(
+    path: str | Path, version: int | None, columns: Sequence[str] | None, where: Filter
+) -> ParquetSource:
+    """The source of a table's version, by default the newest; raises SettingError for what is no such table."""
+    library = _library("readDelta")
+    try:
+        table = library.DeltaTable(str(path), version=version)
+    except library.exceptions.DeltaError as error:
+        raise SettingError(f"readDelta: {path} is not read: {error}: check the path and the version") from error
+    return source_of(_files(table, path), columns, where, path)
+
+
+def _files(table: Any, path: str | Path) -> ParquetFiles:
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise SettingError(f"readDelta: {path} maps its columns to other names: read it with Spark")
+    if len(pa.table(table.deletion_vectors())):
+        raise SettingError(f"readDelta: {path} has deletion vectors: purge them (REORG TABLE), or read it with Spark")
+    filesystem, root = _place(table.table_uri)
+    actions = pa.table(table.get_add_actions(flatten=True)).combine_chunks()
+    if not len(actions):
+        return ParquetFiles(filesystem, (), pa.schema(table.schema().to_arrow()).remove_metadata(), ())
+    paths = tuple(f"{root}/{unquote(name)}" for name in actions["path"].to_pylist())
+    names = table.metadata().partition_columns
+    if not names:
+        return parquet_files(filesystem, paths, None)
+    (values,) = actions.select([_PARTITION + name for name in names]).rename_columns(names).to_batches()
+    return parquet_files(filesystem, paths, values)
+
+
+def write_delta(stream: Written, path: str | Path, mode: str, partition_by: Sequence[str]) -> ParquetWritten:
+    """See `Stream.writeDelta`."""
+    began = time.monotonic()
+    require_writer(stream, "writeDelta")
+    if mode not in MODES:
+        raise SettingError(f"writeDelta: mode {mode!r} is none of {', '.join(MODES)}")
+    library = _library("writeDelta")
+    held = file_schema(stream.schema, partition_by, "writeDelta")
+    try:
+        schema = library.Schema.from_arrow(stream.schema)
+    except Exception as error:
+        raise SettingError(
+            f"writeDelta: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
+        ) from error
+    target = str(path) if "://" in str(path) else str(Path(path).expanduser().absolute())
+    filesystem, root = _place(target)
+    table = library.DeltaTable(target) if library.DeltaTable.is_deltatable(target) else None
+    _refuse(table, filesystem, root, mode, schema, partition_by)
+    own = f"penstock-{secrets.token_hex(6)}"
+    write = WriteParquet(filesystem, f"{root}/{own}", held, "zstd")
+    operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
+    try:
+        files = write_files(stream, operator, lambda: filesystem.create_dir(f"{root}/{own}", recursive=True))
+        actions = [_added(library, own, file, partition_by) for file in files]
+        if table is None:
+            library.transaction.create_table_with_add_actions(
+                target, schema, actions, mode="error", partition_by=list(partition_by)
+            )
+        else:
+            table.create_write_transaction(actions, mode, schema, partition_by=list(partition_by))
+    except BaseException:
+        filesystem.delete_dir(f"{root}/{own}")
+        raise
+    size, rows = sum(file.bytes for file in files), sum(file.rows for file in files)
+    return ParquetWritten(str(path), len(files), rows, size, time.monotonic() - began)
+
+
+def _refuse(
+    table: Any, filesystem: pafs.FileSystem, root: str, mode: str, schema: Any, partition_by: Sequence[str]
+) -> None:
+    if table is None:
+        if filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
+            raise SettingError(f"writeDelta: {root} is not empty and no Delta table: name another folder")
+        return
+    if mode == "error":
+        raise SettingError(f"writeDelta: {root} is a table already: say mode='append' or mode='overwrite'")
+    known = table.metadata().partition_columns
+    if known != list(partition_by):
+        raise SettingError(f"writeDelta: {root} is partitioned by {known}: say partitionBy={known}")
+    mine, theirs = ([(field.name, str(field.type)) for field in each.fields] for each in (schema, table.schema()))
+    if mine != theirs:
+        raise SettingError(
+            f"writeDelta: the columns of {root} are {_shown(theirs)}, those of the stream {_shown(mine)}: bring them"
+            " to the same names, order and types with select"
+        )
+
+
+def _shown(fields: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in fields)
+
+
+def _added(library: Any, folder: str, file: PartFile, partition_by: Sequence[str]) -> Any:
+    """The file as an action of the log."""
+    parts = [part.partition("=") for part in file.name.split("/")[:-1]]
+    texts = {unquote(name): unquote(value) for name, _, value in parts}
+    values = {name: None if texts[name] == NOTHING else texts[name] for name in partition_by}
+    return library.transaction.AddAction(
+        f"{folder}/{file.name}",
+        file.bytes,
+        values,
+        int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows}),
+    )
+
+
+def _place(uri: str) -> tuple[pafs.FileSystem, str]:
+    if "://" in uri:
+        filesystem, root = pafs.FileSystem.from_uri(uri)
+        return filesystem, root.rstrip("/")
+    return pafs.LocalFileSystem(), uri.rstrip("/")
+
+
+def _library(verb: str) -> Any:
+    try:
+        import deltalake
+        import deltalake.exceptions
+        import deltalake.transaction
+    except ImportError as error:
+        raise PenstockError(f"{verb} needs the library deltalake: pip install 'penstock[delta]'") from error
+    return deltalake

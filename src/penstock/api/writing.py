@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job whose tasks write files: it runs now, and gives the files that its attempts named when it has succeeded.
+
+Who calls it publishes these and no others; what lies beside them is of attempts that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.api.lineage import Step
+from penstock.api.persisted import PersistedReading
+from penstock.api.plan import PLANNING_SLOTS, plan_job
+from penstock.graph import Operator
+from penstock.shuffle.errors import SettingError
+from penstock.task.parquet_write import STATUS_SCHEMA
+
+
+class Written(Protocol):
+    """What a stream has that is written."""
+
+    branches: tuple[Step, ...]
+    session: Any
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+
+    def applied(self, operator: Operator, schema: pa.Schema) -> Written:
+        """The stream behind an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """One file that a task wrote: its name in the folder, its rows, its size."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+def require_writer(stream: Written, verb: str) -> None:
+    """Refuse a stream that nobody can run."""
+    if stream.session is None:
+        raise SettingError(f"{verb} needs a Spark session, and this stream's sources have none")
+
+
+def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[PartFile]:
+    """Run the stream behind an operator that gives status rows; `prepare` is called when it has been planned once."""
+    from penstock.spark.checks import refuse_what_cannot_travel
+    from penstock.spark.runtime import SparkRuntime
+
+    runtime = SparkRuntime.of(stream.session)
+    reading = PersistedReading(runtime, runtime.settings())
+    writing = stream.applied(operator, STATUS_SCHEMA)
+    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
+    prepare()
+    plan = reading.plan(writing.branches)
+    finished = runtime.finished((plan.graph, plan.dataframes), reading.settings)
+    try:
+        rows = runtime.rows(finished, STATUS_SCHEMA, reading.settings)
+    finally:
+        runtime.release(finished.result.job)
+    return [PartFile(str(name), int(count), int(size)) for name, count, size in rows]

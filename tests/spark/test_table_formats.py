@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delta Lake and Iceberg tables on this disk, read and written through their own libraries: all rows or none."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdings
+import penstock
+from penstock.shuffle.errors import JobError, SchemaError, SettingError
+from penstock.testing.local_runner import run_local
+
+pytestmark = pytest.mark.spark
+
+DAY = dt.date(2026, 3, 5)
+ROWS = pa.table({"year": [2025, 2026, 2026, None], "word": ["a b", "c/d", None, "e"], "v": [1.5, 2.5, 3.5, 4.5]})
+
+
+def stream_of(spark: Any, rows: pa.Table) -> penstock.Stream:
+    """These rows from Spark."""
+    return penstock.fromDataFrame(spark.createDataFrame(rows).repartition(2))
+
+
+@pytest.fixture(scope="module")
+def deltalake(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The library, used once: its runtime of threads and sockets lives as long as the process."""
+    library = pytest.importorskip("deltalake")
+    folder = str(tmp_path_factory.mktemp("first"))
+    holdings.first_use(lambda: library.write_deltalake(folder, pa.table({"a": [1]})))
+    return library
+
+
+def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows in the order of their values."""
+    return sorted(table.to_pylist(), key=lambda row: row["v"])
+
+
+def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give all rows and then fail, so that files have been begun."""
+    yield from batches
+    raise ValueError("not today")
+
+
+def under(folder: Path) -> set[Path]:
+    """All files below a folder."""
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+# --- Delta Lake
+
+
+@pytest.mark.parametrize("keys", [(), ("year",), ("year", "word")])
+def test_delta_tables_come_back(spark: Any, deltalake: Any, tmp_path: Path, keys: tuple[str, ...]) -> None:
+    """The library and our reader see the rows of one commit, of two, of a replacing one."""
+    place, stream = tmp_path / "t", stream_of(spark, ROWS)
+    written = stream.writeDelta(place, partitionBy=keys)
+    assert written.rows == ROWS.num_rows
+    stream.filter("v > 3").writeDelta(place, "append", keys)
+    table = deltalake.DeltaTable(place)
+    assert table.metadata().partition_columns == list(keys)
+    twice = sorted_rows(pa.concat_tables([ROWS, ROWS.slice(2)]))
+    assert sorted_rows(pa.table(table.to_pyarrow_table()).select(ROWS.schema.names)) == twice
+    assert sorted_rows(run_local(penstock.readDelta(None, place)).select(ROWS.schema.names)) == twice
+    stream.limit(0).writeDelta(place, "overwrite", keys)
+    assert penstock.readDelta(spark, place).count() == 0
+    assert sorted_rows(
+        run_local(penstock.readDelta(None, place, version=0)).select(ROWS.schema.names)
+    ) == sorted_rows(ROWS)
+
+
+def test_a_delta_table_of_the_library_is_read(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+    """Columns, a filter and a typed partition column; Spark's rows behind it."""
+    rows = pa.table({"day": [DAY, DAY + dt.timedelta(1)], "v": [1, 2]})
+    deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["day"])
+    stream = penstock.readDelta(spark, tmp_path / "t", ["v", "day"], "v > 1")
+    assert [tuple(row) for row in stream.collect()] == [(2, DAY + dt.timedelta(1))]
+
+
+def test_a_failed_job_leaves_no_delta_files(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+    """Neither a new table nor an old one changes, and no file stays."""
+    stream = stream_of(spark, ROWS)
+    broken = stream.mapInArrow(fails, stream.schema)
+    with pytest.raises(JobError, match="not today"):
+        broken.writeDelta(tmp_path / "new")
+    assert not under(tmp_path)
+    stream.writeDelta(tmp_path / "t")
+    before = under(tmp_path)
+    with pytest.raises(JobError, match="not today"):
+        broken.writeDelta(tmp_path / "t", "overwrite")
+    assert under(tmp_path) == before
+
+
+def test_delta_refusals(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+    """Each says what is there and what to do, and nothing is written."""
+    stream = stream_of(spark, ROWS)
+    stream.writeDelta(tmp_path / "t")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "y").write_text("y")
+    before = under(tmp_path)
+    for change, message in (
+        (lambda: stream.writeDelta(tmp_path / "t"), "is a table already: say mode='append'"),
+        (lambda: stream.writeDelta(tmp_path / "t", "merge"), "'merge' is none of error, append, overwrite"),
+        (lambda: stream.drop("v").writeDelta(tmp_path / "t", "append"), "bring them to the same names"),
+        (lambda: stream.writeDelta(tmp_path / "t", "append", ["year"]), r"say partitionBy=\[\]"),
+        (lambda: stream.writeDelta(tmp_path / "x"), "is not empty and no Delta table"),
+        (lambda: penstock.readDelta(spark, tmp_path / "x"), "check the path"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            change()
+    assert under(tmp_path) == before
+
+
+# --- Iceberg
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Any]:
+    """A catalog in a file, with one name space."""
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    made = sql.SqlCatalog("here", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    made.create_namespace("db")
+    yield made
+    made.close()
+    concurrent = pytest.importorskip("pyiceberg.utils.concurrent").ExecutorFactory
+    concurrent.get_or_create().shutdown()  # one for the process, made anew by who needs it
+    concurrent._instance = None
+
+
+def test_iceberg_tables_come_back(spark: Any, catalog: Any) -> None:
+    """The library and our reader see what was appended, then what replaced it; an old snapshot stays readable."""
+    table, stream = catalog.create_table("db.t", ROWS.schema), stream_of(spark, ROWS)
+    assert penstock.readIceberg(spark, table).count() == 0
+    assert stream.writeIceberg(table).rows == ROWS.num_rows
+    first = table.current_snapshot().snapshot_id
+    stream.filter("v > 3").writeIceberg(table)
+    twice = sorted_rows(pa.concat_tables([ROWS, ROWS.slice(2)]))
+    assert sorted_rows(table.scan().to_arrow()) == twice
+    assert sorted_rows(penstock.readIceberg(spark, catalog.load_table("db.t")).toArrow()) == twice
+    stream.filter("year = 2025").writeIceberg(table, overwrite=True)
+    assert sorted_rows(table.scan().to_arrow()) == sorted_rows(ROWS.slice(0, 1))
+    assert sorted_rows(run_local(penstock.readIceberg(None, table, snapshot=first))) == sorted_rows(ROWS)
+    assert penstock.readIceberg(spark, table, ["v"], "v < 2").columns == ["v"]
+
+
+def test_a_failed_job_leaves_no_iceberg_files(spark: Any, catalog: Any, tmp_path: Path) -> None:
+    """The table keeps its snapshot, and no data file stays."""
+    table, stream = catalog.create_table("db.t", ROWS.schema), stream_of(spark, ROWS)
+    before = under(tmp_path)
+    with pytest.raises(JobError, match="not today"):
+        stream.mapInArrow(fails, stream.schema).writeIceberg(table)
+    assert under(tmp_path) == before
+    assert table.refresh().current_snapshot() is None
+
+
+def test_iceberg_refusals(spark: Any, catalog: Any) -> None:
+    """A table that is none, other columns, a partitioned table."""
+    from pyiceberg.transforms import IdentityTransform
+
+    table, stream = catalog.create_table("db.t", ROWS.schema), stream_of(spark, ROWS)
+    with pytest.raises(TypeError, match=r"load_table\('db.name'\)"):
+        stream.writeIceberg("db.t")
+    with pytest.raises(SchemaError, match="bring them to the same names"):
+        stream.drop("v").writeIceberg(table)
+    with table.update_spec() as spec:
+        spec.add_field("year", IdentityTransform())
+    with pytest.raises(SettingError, match="is partitioned"):
+        stream.writeIceberg(table)
