@@ -40,6 +40,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.spark.first_contact import Sent
 from penstock.spark.python_worker import settle_in
 from penstock.task.allocation import warm_memory
 from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
@@ -79,10 +80,11 @@ class TaskPlan:
 
 def worker_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
     """The function for an RDD's `mapPartitions`: each partition holds the number of one worker."""
+    sent = Sent(plan)
 
     def penstock_worker(numbers: Iterator[int]) -> Iterator[Status]:
         (number,) = list(numbers)
-        yield run_worker(plan, number, _spark_attempt())
+        yield run_worker(sent.plan, number, _spark_attempt())
 
     return penstock_worker
 
@@ -105,9 +107,11 @@ def lend_slot(plan: TaskPlan) -> tuple[str, str]:
 
 def bound_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
     """As `worker_task`, for tasks that are one subtask each: the number is the subtask's."""
+    sent = Sent(plan)
 
     def penstock_task(numbers: Iterator[int]) -> Iterator[Status]:
         (number,) = list(numbers)
+        plan = sent.plan
         vertex = plan.vertex
         if vertex is None:
             raise PenstockError("a bound task was started without its stage")
@@ -118,10 +122,12 @@ def bound_task(plan: TaskPlan) -> Callable[[Iterator[int]], Iterator[Status]]:
 
 def dataframe_task(plan: TaskPlan) -> Callable[[Batches], Batches]:
     """The function for `mapInArrow` over a DataFrame."""
+    sent = Sent(plan)
 
     def penstock_task(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
+        plan = sent.plan
         vertex, context = plan.vertex, TaskContext.get()
         if vertex is None or context is None:
             raise PenstockError("a Penstock task was run outside a Spark task, or without its DataFrame")
