@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the words of a folder of Parquet files with one text column: `python examples/ten_lines.py <folder>`."""
+"""Counts the words of a folder of text files: `python examples/ten_lines.py <folder>`."""
 
 import sys
 
@@ -10,15 +10,13 @@ from pyspark.sql import SparkSession
 import penstock
 
 
-def split_words(batches):
+def words(batches):
     """One row per word."""
     for batch in batches:
-        words = pc.list_flatten(pc.utf8_split_whitespace(batch.column("value")))
-        yield pa.record_batch([words], names=["word"])
+        yield pa.record_batch([pc.list_flatten(pc.utf8_split_whitespace(batch["value"]))], names=["word"])
 
 
 spark = SparkSession.builder.master("local[4]").getOrCreate()
-lines = penstock.readParquet(spark, sys.argv[1], columns=["value"])
-words = lines.mapInArrow(split_words, "word string")
-counts = words.groupBy("word").agg(n=("word", "count")).toDF()
-counts.orderBy("n", ascending=False).show(10)
+lines = penstock.readText(spark, sys.argv[1]).filter("value <> ''")
+counts = lines.mapInArrow(words, "word string").groupBy("word").count()
+counts.sortBy("count", ascending=False).show(10)

@@ -252,7 +252,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "compute it with mapInArrow",
     ),
     "a Python UDF": (
-        lambda d: d.rows.withColumn("u", F.udf(str)("n")),
+        lambda d: d.rows.withColumn("u", F.udf(lambda n: n)("n")),
         SchemaError,
         "there is no Python UDF there",
         "compute it with mapInArrow",
@@ -312,11 +312,11 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "spark.penstock.shuffle.mode: unknown mode 'fast'",
         "use one of auto",
     ),
-    "speculation": (
-        lambda d: with_setting(d, "spark.speculation", "true"),
+    "workers that are killed when idle": (
+        lambda d: with_setting(d, "spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true"),
         SettingError,
-        "spark.speculation=true starts second",
-        "set spark.speculation=false",
+        "kills Python workers that wait for a slower stage",
+        "set it to false",
     ),
     # paths
     "a path that is not there": (

@@ -52,7 +52,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "log lines",
     "four regular expressions on each line, errors counted",
-    1_000_000,
+    400_000,
     write,
     (in_pyspark,),
     (in_penstock,),

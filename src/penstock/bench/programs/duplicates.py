@@ -57,5 +57,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "duplicates", "texts hashed in Python, each kept once, counted", 500_000, write, (in_pyspark,), (in_penstock,)
+    "duplicates", "texts hashed in Python, each kept once, counted", 300_000, write, (in_pyspark,), (in_penstock,)
 )

@@ -70,7 +70,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "flights",
     "CSV files; Python computes distances; means of delays",
-    3_000_000,
+    2_000_000,
     write,
     (in_pyspark,),
     (in_penstock,),

@@ -80,7 +80,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "inference",
     "many tasks unpack pictures, one runs a model that was broadcast",
-    500_000,
+    300_000,
     write,
     (in_pyspark,),
     (in_penstock,),

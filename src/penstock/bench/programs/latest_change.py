@@ -24,7 +24,7 @@ def write(folder: Path, rows: int) -> None:
     def changes(random: np.random.Generator, count: int) -> list[str]:
         accounts = random.integers(0, max(1, rows // CHANGES_OF_AN_ACCOUNT), count)
         versions = random.choice(count * 16, count, replace=False) * 4 + piece_number(random)
-        cents = random.integers(0, 1_000_000, count)
+        cents = random.integers(0, 500_000, count)
         return [
             f'{{"account": {account}, "version": {version}, "owner": "o-{account % 999}", "balance": {cent / 100}}}'
             for account, version, cent in zip(accounts.tolist(), versions.tolist(), cents.tolist(), strict=True)
@@ -49,5 +49,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "latest change", "the newest of the JSON records of each key", 1_000_000, write, (in_pyspark,), (in_penstock,)
+    "latest change", "the newest of the JSON records of each key", 500_000, write, (in_pyspark,), (in_penstock,)
 )

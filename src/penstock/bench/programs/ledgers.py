@@ -59,5 +59,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "two ledgers", "two tables cogrouped, compared in Pandas", 4_000_000, write, (in_pyspark,), (in_penstock,)
+    "two ledgers", "two tables cogrouped, compared in Pandas", 2_000_000, write, (in_pyspark,), (in_penstock,)
 )

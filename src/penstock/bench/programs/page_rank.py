@@ -51,7 +51,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "PageRank by joins",
     "three rounds of join and sum over a table of links",
-    1_000_000,
+    400_000,
     write,
     (in_pyspark,),
     (in_penstock,),

@@ -47,5 +47,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "regression", "a line fitted in Pandas to each of 1,000 groups", 4_000_000, write, (in_pyspark,), (in_penstock,)
+    "regression", "a line fitted in Pandas to each of 500 groups", 2_000_000, write, (in_pyspark,), (in_penstock,)
 )

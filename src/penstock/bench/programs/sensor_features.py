@@ -56,5 +56,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "features", "readings to features in Pandas, their means", 5_000_000, write, (in_pyspark,), (in_penstock,)
+    "features", "readings to features in Pandas, their means", 3_000_000, write, (in_pyspark,), (in_penstock,)
 )

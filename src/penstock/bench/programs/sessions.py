@@ -56,5 +56,5 @@ def in_penstock(spark: Any, folder: str) -> Any:
 
 
 PROGRAM = Program(
-    "sessions", "clicks grouped by user, cut in Pandas, counted", 2_000_000, write, (in_pyspark,), (in_penstock,)
+    "sessions", "clicks grouped by user, cut in Pandas, counted", 400_000, write, (in_pyspark,), (in_penstock,)
 )

@@ -67,7 +67,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "join with skew",
     "orders scored in Python, joined with customers",
-    5_000_000,
+    3_000_000,
     write,
     (in_pyspark,),
     (in_penstock,),

@@ -65,7 +65,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "top ten",
     "titles cleaned in Python, the ten of each country",
-    3_000_000,
+    2_000_000,
     write,
     (in_pyspark,),
     (in_penstock, best),
