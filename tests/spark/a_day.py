@@ -32,7 +32,7 @@ def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Takes a minute, and says when it begins and ends."""
     try:
         for batch in batches:
-            Path(folder, "begun").touch()
+            Path(folder, f"begun-{os.getpid()}").touch()
             for _ in range(3000):
                 time.sleep(0.02)
                 yield batch
@@ -70,7 +70,7 @@ def interrupted(spark: Any) -> None:
     except KeyboardInterrupt:
         began = time.time()
         print("INTERRUPTED", flush=True)
-        while time.time() - began < 20 and len(list(Path(folder).glob("ended-*"))) < 2:
+        while time.time() - began < 60 and len(list(Path(folder).glob("ended-*"))) < 2:
             time.sleep(0.02)
         ends = [float(path.read_text()) for path in Path(folder).glob("ended-*")]
         print("STOPPED", len(ends), f"{max(ends, default=began + 99) - began:.2f}", flush=True)

@@ -54,13 +54,23 @@ def program(command: str, arguments: Sequence[str]) -> Iterator[pexpect.spawn]:
     assert child.exitstatus == 0
 
 
+def wait_for_tasks(folder: Path) -> None:
+    """Both have begun: one that has not when the interrupt comes says no end either."""
+    wait_until("both tasks have begun", lambda: len(list(folder.glob("begun-*"))) == 2, SECONDS)
+
+
+def stop_seconds() -> float:
+    """How long a stop may take here and now: processes that others keep waiting are slow for no fault of theirs."""
+    return STOP_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
     """Press Ctrl-C when the tasks run; they end in time, and the next action has its rows."""
-    wait_until("tasks have begun", (folder / "begun").exists, SECONDS)
+    wait_for_tasks(folder)
     child.sendintr()
     child.expect(r"STOPPED (\d+) ([\d.]+)")
     assert int(child.match[1]) == 2
-    assert float(child.match[2]) < STOP_SECONDS
+    assert float(child.match[2]) < stop_seconds()
     child.expect(r"NEXT 1000 ([\d.]+)")
 
 
@@ -110,7 +120,7 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(surroundings)}})
 
     def interrupt() -> None:
-        wait_until("tasks have begun", (surroundings / "begun").exists, SECONDS)
+        wait_for_tasks(surroundings)
         client.km.provisioner.process.send_signal(2)
 
     presser = threading.Thread(target=interrupt, daemon=True)
@@ -120,6 +130,6 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = ["".join(o.get("text", "") for o in c.outputs if o.output_type == "stream") for c in notebook.cells]
     assert "SESSIONS 1000 1000 1000" in printed[0]
     stopped = printed[2].partition("STOPPED 2 ")[2].split()[0]
-    assert float(stopped) < STOP_SECONDS
+    assert float(stopped) < stop_seconds()
     assert "NEXT 1000" in printed[2]
     assert "STILL 1000" in printed[3]
