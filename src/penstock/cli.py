@@ -80,7 +80,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     hybrid.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     latency = kinds.add_parser("latency", help="one row at a time through one and two exchanges")
     latency.set_defaults(scale=1.0)
-    for kind in (exchange, everything, blocking, hybrid, latency):
+    streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
+    streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
+    for kind in (exchange, everything, blocking, hybrid, latency, streaming):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
@@ -100,6 +102,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     blocking.set_defaults(bench="blocking")
     hybrid.set_defaults(bench="hybrid")
     latency.set_defaults(bench="latency")
+    streaming.set_defaults(bench="streaming")
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +170,12 @@ def _bench(options: argparse.Namespace) -> int:
         return command.bench_all(
             command.AllOptions(options.scale, options.repeat, options.readme, options.page, options.json)
         )
-    parts = {"blocking": command.bench_blocking, "hybrid": command.bench_hybrid, "latency": command.bench_latency}
+    parts = {
+        "blocking": command.bench_blocking,
+        "hybrid": command.bench_hybrid,
+        "latency": command.bench_latency,
+        "streaming": command.bench_streaming,
+    }
     if options.bench in parts:
         return parts[options.bench](command.AllOptions(options.scale, options.repeat, json=options.json))
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)

@@ -52,7 +52,7 @@ class Tasks:
     def run(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         """One task, until the JobMaster cancels it or it was stopped and its last checkpoint is complete."""
         self.deployed.append(deployment)
-        attempt, seen, is_ending = deployment.attempt, 0, False
+        attempt, seen, is_ending, covered = deployment.attempt, 0, False, 0
         while True:
             fresh = _commands_behind(environment, seen)
             seen += len(fresh)
@@ -62,17 +62,18 @@ class Tasks:
                         environment.finished(attempt, "CANCELED")
                         return
                     case commands.TriggerCheckpoint():
-                        self._acknowledge(environment, deployment, command.barrier)
+                        number = self._acknowledge(environment, deployment, command.barrier)
+                        covered = covered or (number if is_ending else 0)
                     case commands.StopSource():
                         environment.ask(DataEnded(attempt))
                         is_ending = True
-                    case commands.CheckpointCompleted() if is_ending and command.attempt == attempt:
+                    case commands.CheckpointCompleted() if covered and command.checkpoint >= covered:
                         environment.finished(attempt)
                         return
             if environment.ended.is_set():
                 return
 
-    def _acknowledge(self, environment: FakeEnvironment, deployment: TaskDeployment, payload: bytes) -> None:
+    def _acknowledge(self, environment: FakeEnvironment, deployment: TaskDeployment, payload: bytes) -> int:
         attempt, told = deployment.attempt, deployment.streaming
         barrier = decode(payload)
         assert isinstance(barrier, CheckpointBarrier)
@@ -80,6 +81,7 @@ class Tasks:
         name = part_name(self.graph.vertex(attempt.vertex).uid, attempt.subtask)
         handle = self.storage.write(Stamp(barrier.checkpoint, told.epoch), name, [("n", b"%d" % barrier.checkpoint)])
         environment.ask(AcknowledgeCheckpoint(attempt, barrier.checkpoint, pack_part(handle)))
+        return barrier.checkpoint
 
 
 def _commands_behind(environment: FakeEnvironment, seen: int) -> list[commands.Command]:
@@ -136,7 +138,7 @@ def test_query_takes_checkpoints_and_stops_with_a_last_one(drivers: list[Driver]
     found = CheckpointStorage(str(tmp_path)).newest()
     assert found.metadata is not None
     assert found.metadata.number > second
-    assert set(found.metadata.parts) == {"u0.0", "u1.0"}
+    assert {*found.metadata.parts, *found.metadata.finished} == {"u0.0", "u1.0"}
     with pytest.raises(CheckpointError, match="over"):
         driver.master.checkpoint(handle.job, DEADLINE)
 

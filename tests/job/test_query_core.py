@@ -8,7 +8,7 @@ import types
 from dataclasses import replace
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, workers_job
 from job_graphs import BLOCKING, HYBRID, chain
 
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
@@ -179,6 +179,26 @@ def test_more_failed_checkpoints_than_tolerated_end_the_query() -> None:
     assert isinstance(error, CheckpointError)
     assert "no space left" in str(error)
     assert "tolerableFailedCheckpoints=1" in str(error)
+
+
+def test_query_that_never_ran_fails_soon() -> None:
+    """Its restarts have no limit, but what keeps it from its first row is said after a few tries."""
+    cluster = Cluster()
+    cluster.send(events.JobSubmitted("j1", query(), 8, 60, restart=RESTARTS))
+    for number in range(10):
+        cluster.kill_spark_job("j1", workers_job(number), "No module named 'pyarrow'", cancelled=False)
+        for step in [step for step in cluster.todo if step.name == "return"]:
+            cluster.todo.remove(step)
+            step.act()
+        if "j1" in cluster.ended:
+            break
+        cluster.now += 10
+        ((_, job, deadline), *_) = [entry for entry in cluster.deadlines if entry[2].kind is DeadlineKind.RESTART]
+        cluster.deadlines = [entry for entry in cluster.deadlines if entry[2] != deadline]
+        cluster.send(events.DeadlinePassed(job, deadline))
+    error = cluster.ended["j1"].error
+    assert "pyarrow" in str(error)
+    assert "never run" in str(error)
 
 
 def test_driver_that_lost_its_location_ends_the_query() -> None:

@@ -22,6 +22,7 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob
 from penstock.job.core.result import FinishedJob
 from penstock.job.launcher import Submission
+from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.rendezvous import sweep
 from penstock.services.local import EnvironmentLaunch, attach
@@ -59,14 +60,20 @@ class ProcessCluster:
 
     def submit(self, stream: Stream) -> JobHandle:
         """Start a job."""
-        graph = stream.plan(self.settings, SLOTS).graph
+        return self.submit_graph(stream.plan(self.settings, SLOTS).graph, SLOTS, self.settings)
+
+    def submit_graph(
+        self, graph: JobGraph, slots: int, settings: Settings, checkpoints: QueryStorage | None = None
+    ) -> JobHandle:
+        """Start a job, or with `checkpoints` a streaming query."""
         job = self.master.new_job()
 
         def work(planned: JobGraph, launched: SparkJob) -> bytes:
             plan = TaskPlan(self._launch, job, planned, launched.id)
             return bytes(cloudpickle.dumps(functools.partial(run_worker, plan)))
 
-        return self.master.submit(Submission(job, graph, self.settings, SLOTS, ProcessPayload(work)))
+        payload = ProcessPayload(work)
+        return self.master.submit(Submission(job, graph, settings, slots, payload, checkpoints=checkpoints))
 
     def trace(self, job: str, name: str) -> list[str]:
         """What a running job has recorded under a name; nothing once it is over."""

@@ -54,7 +54,12 @@ LATENCY = Section(
     "A source gives one row, waits five milliseconds, gives the next one. `spark.penstock.network.flushTimeout` is "
     "a millisecond. A figure is the time from the function that gives the row to the function that gets it.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY)
+STREAMING = Section(
+    "Streaming queries",
+    "Two sources make numbers as fast as they go, two counters keep a count for each of 100,000 keys, and what they "
+    "give is dropped. The rate is the median over the seconds of one query, without its first ones.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, STREAMING)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -189,3 +194,18 @@ LATENCY_ROWS = {
 
 IN_README = (PIPELINED, BLOCKING, HYBRID_TENTH, GROUPS, FEW_ROWS)
 """The five rows that the README shows."""
+
+STREAM_RATE = Row("two sources, two counters, no checkpoints", "Rows that the counters took in a second.", STREAMING)
+STREAM_RATE_CHECKPOINTS = Row(
+    "two sources, two counters, a checkpoint each second", "The same with checkpoints on a local disk.", STREAMING
+)
+STREAM_CHECKPOINT = Row("a checkpoint of 100,000 counts", "From its trigger to its metadata, the median.", STREAMING)
+STREAM_LATENCY = Row(
+    "10,000 rows a second, one exchange: median",
+    "From the moment at which a row is due to the function behind the exchange; `bufferTimeout` is 1 ms.",
+    STREAMING,
+)
+STREAM_LATENCY_TAIL = Row("10,000 rows a second, one exchange: 99 %", "One row in a hundred takes longer.", STREAMING)
+STREAM_RECOVERY = Row(
+    "recovery from a killed task in `local[N]`", "From SIGKILL until rows flow again, as reports say it.", STREAMING
+)

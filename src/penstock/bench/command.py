@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock bench`: exchange, blocking, hybrid, latency and all."""
+"""`penstock bench`: exchange, blocking, hybrid, latency, streaming and all."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from penstock.bench.pages import check_marks, write_pages
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, collect_garbage, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
+from penstock.bench.streaming import SLOTS, streaming_outcomes
 from penstock.bench.tables import print_table
 from penstock.bench.widths import little_memory_outcomes, width_outcomes
 from penstock.shuffle.errors import SettingError
@@ -83,6 +84,7 @@ def bench_all(options: AllOptions) -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         outcomes += _hybrids(options, Path(folder))
     outcomes += _latencies()
+    outcomes += _streams(options)
     write_pages(readme, page, outcomes, machine())
     _show(outcomes, options.json)
     return 0
@@ -110,6 +112,17 @@ def bench_latency(options: AllOptions) -> int:
     """One row at a time through one and two exchanges."""
     _show(_latencies(), options.json)
     return 0
+
+
+def bench_streaming(options: AllOptions) -> int:
+    """Streaming queries: rows in a second, checkpoints, a row's way, recovery."""
+    _show(_streams(options), options.json)
+    return 0
+
+
+def _streams(options: AllOptions) -> list[Outcome]:
+    with bench_session(SLOTS) as spark:
+        return streaming_outcomes(spark, options.scale, say)
 
 
 def _latencies() -> list[Outcome]:

@@ -25,6 +25,22 @@ def environment_pids(application: str) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that these have."""
+    parents = {}
+    for folder in _PROC.iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    found = {pid}
+    while fresh := {child for child, parent in parents.items() if parent in found} - found:
+        found |= fresh
+    return sorted(found - {pid})
+
+
 def private_bytes(pid: int) -> int:
     """The resident memory of a process without what it shares with tasks; 0 where it is gone."""
     return _resident(pid, ("RssAnon", "RssFile"))

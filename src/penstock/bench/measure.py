@@ -15,6 +15,7 @@ from penstock.shuffle.errors import PenstockError
 Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)
 SECONDS, MILLISECONDS, RATE, MEGABYTES, COUNT, RATIO = "s", "ms", "GB/s", "MB", "", "x"
+ROWS_RATE = "M rows/s"
 
 
 class WrongAnswerError(PenstockError):

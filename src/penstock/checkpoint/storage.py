@@ -107,7 +107,10 @@ class CheckpointStorage(PartStorage):
         return Stamp(number, self._ownership.epoch)
 
     def commit(self, metadata: CheckpointMetadata) -> Stamp:
-        """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError."""
+        """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError.
+
+        Asked twice: an owner that is still the last one behind the move is followed by one that sees the checkpoint.
+        """
         stamp = self.stamp(metadata.number)
         folder = f"{self._root}/{stamp}"
         self._fs.create_dir(folder)
@@ -116,6 +119,7 @@ class CheckpointStorage(PartStorage):
             stream.write(encode(metadata))
         self._ownership.check()
         self._fs.move(temporary, f"{folder}/{METADATA}")
+        self._ownership.check()
         return stamp
 
     def newest(self) -> Found:

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.api.line_formats import TEXT_SCHEMA, CsvLines, JsonLines, TextLines
 from penstock.api.streaming.options import Options
+from penstock.api.streaming.places import filesystem_of
 from penstock.shuffle.errors import PlanError
+from penstock.stream.arriving_files import FilesSource
+from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
 from penstock.stream.rate import RateSource
 from penstock.stream.sources import StreamSource
 
@@ -21,6 +25,12 @@ class SourceRequest:
     path: str | None
     schema: pa.Schema | None
     options: Options
+
+    def declared(self, what: str) -> pa.Schema:
+        """The schema; raises PlanError where there is none, because files may come later than the query starts."""
+        if self.schema is None:
+            raise PlanError(f"readStream: {what} files need a schema: readStream(spark).schema('id long, ...')")
+        return self.schema
 
     def refuse_path(self, what: str) -> None:
         """Raise PlanError where a path or schema was given that means nothing."""
@@ -42,4 +52,48 @@ def rate(request: SourceRequest) -> StreamSource:
     )
 
 
-FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {"rate": rate}
+def parquet(request: SourceRequest) -> StreamSource:
+    """Parquet files that arrive in a folder."""
+    return _files(request, ParquetFiles(request.declared("parquet")))
+
+
+def text(request: SourceRequest) -> StreamSource:
+    """Lines of text files that arrive in a folder."""
+    if request.schema is not None and request.schema != TEXT_SCHEMA:
+        raise PlanError("readStream: text files have one column, value string")
+    return _files(request, LineFiles(TextLines()))
+
+
+def csv(request: SourceRequest) -> StreamSource:
+    """CSV files that arrive in a folder."""
+    options = request.options
+    separator = options.text("sep") or ","
+    if len(separator) != 1:
+        raise PlanError(f"readStream: sep must be one character, not {separator!r}")
+    header, null = options.flag("header", default=False), options.text("nullValue") or ""
+    form = CsvLines(request.declared("csv"), separator, header, null)
+    return _files(request, LineFiles(form), "sep", "header", "nullValue")
+
+
+def json(request: SourceRequest) -> StreamSource:
+    """Files of JSON objects, one on each line, that arrive in a folder."""
+    return _files(request, LineFiles(JsonLines(request.declared("json"))))
+
+
+def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSource:
+    options = request.options
+    options.refuse_others(f"{form.name} files", (*known, "path", "bounded", "numPartitions"))
+    path = request.path or options.text("path")
+    if not path:
+        raise PlanError(f"readStream: {form.name} files arrive in a folder: load(path)")
+    filesystem, folder = filesystem_of(path, "readStream")
+    return FilesSource(filesystem, folder, form, options.flag("bounded", default=False))
+
+
+FORMATS: dict[str, Callable[[SourceRequest], StreamSource]] = {
+    "rate": rate,
+    "parquet": parquet,
+    "text": text,
+    "csv": csv,
+    "json": json,
+}

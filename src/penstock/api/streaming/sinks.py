@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
+from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.folder_sink import FolderSink
@@ -68,10 +69,7 @@ def parquet(request: SinkRequest) -> Made:
     if not path:
         raise PlanError("writeStream.format('parquet') needs a path: start(path)")
     compression = request.options.text("compression") or "snappy"
-    try:
-        filesystem, folder = fs.FileSystem.from_uri(path) if "://" in path else _local(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise PlanError(f"writeStream: {path} can't be written to: {error}") from error
+    filesystem, folder = filesystem_of(path, "writeStream")
     return FolderSink(filesystem, folder, request.schema, request.uid, compression=compression), QueryHooks()
 
 
@@ -133,10 +131,6 @@ def _folder(request: SinkRequest) -> str:
     if not request.is_kept:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder)
-
-
-def _local(path: str) -> tuple[fs.FileSystem, str]:
-    return fs.LocalFileSystem(), str(Path(path).absolute())
 
 
 SINKS: dict[str, Callable[[SinkRequest], Made]] = {

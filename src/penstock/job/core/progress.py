@@ -54,6 +54,10 @@ class Roll(Progress, Protocol):
         """How many restarts there were."""
 
     @property
+    def has_run(self) -> bool:
+        """Whether any subtask was ever told what to do."""
+
+    @property
     def moving(self) -> Collection[int]:
         """The regions that run together and whose tasks were all there."""
 

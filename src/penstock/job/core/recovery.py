@@ -24,6 +24,9 @@ from penstock.shuffle.settings import RestartSettings
 BURST_SECONDS = 1.0
 """Failures this soon after one that counted are taken for its consequences."""
 
+FIRST_TRIES = 3
+"""A streaming query restarts for ever, once it has run; before that somebody waits to hear why it does not."""
+
 
 class Recovery:
     """The restarts of one job."""
@@ -51,6 +54,9 @@ class Recovery:
         is_burst = self._is_burst(failed.launched)
         yield so.RememberCause(failed.cause, failed.rank, anew=not is_burst)
         delay = 0.0 if is_burst else self._strategy.next_delay(self._now())
+        if self._sets.never_began and self._round >= FIRST_TRIES:
+            yield so.FailForGood(failed.cause, failed.rank, why=" (the query has never run)")
+            return
         if delay is None:
             given_up = f" ({self._strategy.describe()})" if self._round else ""
             yield so.FailForGood(failed.cause, failed.rank, why=given_up)

@@ -57,6 +57,11 @@ class RestartSets:
                 return found
             found = grown
 
+    @property
+    def never_began(self) -> bool:
+        """Whether this is a streaming query of which nothing has run yet."""
+        return self._topology.graph.streaming is not None and not self._subtasks.has_run
+
     def misled(self, producer: Place, edges: Iterable[int]) -> frozenset[Place]:
         """Who has read, directly or not, other rows from an earlier attempt of a subtask that has ended now."""
         subtask = self._subtasks.find(*producer)

@@ -45,6 +45,8 @@ class Subtasks:
         """The regions that run together and whose tasks were all there, so that data has started."""
         self.round = 0
         """How many restarts there were."""
+        self.has_run = False
+        """Whether any subtask was ever told what to do."""
         self._topology = topology
         self._by_place: dict[Place, Subtask] = {}
         self._books: dict[int, Book] = {}
@@ -136,7 +138,7 @@ class Subtasks:
     def deploy(self, subtask: Subtask) -> None:
         """It is told what to do."""
         subtask.call = None
-        subtask.deployed = True
+        subtask.deployed = self.has_run = True
         self._books[subtask.vertex.id].undeployed -= 1
         subtask.round = self.round
         self.step(subtask, ExecutionEvent.RUN)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths and URIs that users write, as a file system and a folder in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.shuffle.errors import PlanError
+
+
+def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
+    """The file system and the folder; a path without a scheme is one of this machine. Raises PlanError."""
+    if "://" not in path:
+        return fs.LocalFileSystem(), str(Path(path).absolute())
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PlanError(f"{verb}: {path} can't be reached: {error}") from error
+    return found

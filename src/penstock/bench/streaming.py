@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock bench streaming`: rows in a second, what checkpoints cost, a row's way, and how long a recovery takes.
+
+Rates are out of the reports of the query itself, one a second; a row's way is measured by the clock of one host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock
+from penstock.api.streaming.query import StreamingQuery
+from penstock.bench import catalogue
+from penstock.bench.environment import descendants
+from penstock.bench.measure import MILLISECONDS, ROWS_RATE, SECONDS, Outcome, Say, WrongAnswerError
+
+SLOTS = 6
+_WARM_REPORTS = 4
+_REPORTS = 10
+_KEYS = 100_000
+_RATE = 10_000
+_WAIT_SECONDS = 120.0
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def streaming_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
+    """All rows of the catalogue's section; `scale` is times the usual seconds."""
+    reports = max(3, round(_REPORTS * scale))
+    outcomes = []
+    for interval, row in (("0s", catalogue.STREAM_RATE), ("1s", catalogue.STREAM_RATE_CHECKPOINTS)):
+        rates, checkpoints = _rates(spark, interval, reports)
+        say(f"{row.label}: {statistics.median(rates):.2f} M rows/s")
+        outcomes.append(Outcome(row, penstock=tuple(rates), unit=ROWS_RATE))
+        if checkpoints:
+            outcomes.append(Outcome(catalogue.STREAM_CHECKPOINT, penstock=tuple(checkpoints)))
+    milliseconds = _latencies(spark, reports)
+    for share, row in ((50, catalogue.STREAM_LATENCY), (99, catalogue.STREAM_LATENCY_TAIL)):
+        figure = float(np.percentile(milliseconds, share))
+        say(f"{row.label}: {figure:.2f} ms")
+        outcomes.append(Outcome(row, len(milliseconds), penstock=(figure,), unit=MILLISECONDS))
+    seconds = _recovery(spark)
+    say(f"recovery: {seconds:.2f} s")
+    outcomes.append(Outcome(catalogue.STREAM_RECOVERY, penstock=(seconds,), unit=SECONDS))
+    return outcomes
+
+
+def _counters(spark: Any, rate: int = 0) -> Any:
+    numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=rate, numPartitions=2).load()
+    return numbers.selectExpr(f"value % {_KEYS} AS k").keyBy("k", numPartitions=2).count()
+
+
+def _rates(spark: Any, interval: str, reports: int) -> tuple[list[float], list[float]]:
+    """Millions of rows in each second behind the first ones, and the seconds of each one's last checkpoint."""
+    query = _counters(spark).writeStream.format("noop").option("checkpointInterval", interval).start()
+    try:
+        _until(query, lambda: len(query.recentProgress) >= _WARM_REPORTS + reports)
+        found = query.recentProgress[-reports:]
+    finally:
+        query.stop()
+    rates = [report["stages"][1]["rowsIn"] / report["batchDuration"] / 1e3 for report in found]
+    return rates, [report["checkpoints"]["lastSeconds"] for report in found if report["checkpoints"]["completed"]]
+
+
+def _latencies(spark: Any, reports: int) -> np.ndarray[Any, Any]:
+    """The milliseconds of each row's way, without those of the first seconds."""
+    numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=_RATE, numPartitions=1)
+    timed = numbers.option("numRows", _RATE * (reports + _WARM_REPORTS)).load().keyBy("value", numPartitions=1)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        writer = timed.mapInArrow(_clocked, "value long, micros long").writeStream.format("parquet")
+        query = writer.option("bufferTimeout", "1ms").option("checkpointInterval", "1s").start(folder)
+        query.awaitTermination(_WAIT_SECONDS)
+        table = pq.read_table(folder)
+    behind = table["value"].to_numpy() >= _RATE * _WARM_REPORTS
+    if not behind.any():
+        raise WrongAnswerError("no row has arrived")
+    found: np.ndarray[Any, Any] = table["micros"].to_numpy()[behind] / 1e3
+    return found
+
+
+def _clocked(batches: Batches) -> Batches:
+    """Each row with the time since it was due."""
+    import numpy as np
+    import pyarrow as pa
+
+    for batch in batches:
+        due = batch.column(0).cast(pa.int64()).to_numpy()
+        micros = pa.array(int(time.time() * 1e6) - np.asarray(due))
+        yield pa.record_batch([batch.column(1), micros], names=["value", "micros"])
+
+
+def _recovery(spark: Any) -> float:
+    """Seconds from the end of one task's process until the counters take rows again."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        writer = _counters(spark, _RATE).writeStream.format("noop").option("checkpointLocation", f"{folder}/chk")
+        query = writer.option("checkpointInterval", "1s").start()
+        try:
+            _until(query, lambda: query.lastProgress is not None and query.lastProgress["batchId"] > 0)
+            began = time.monotonic()
+            os.kill(_a_worker(), signal.SIGKILL)
+            _until(query, lambda: _flows_again(query))
+            return time.monotonic() - began
+        finally:
+            query.stop()
+
+
+def _flows_again(query: StreamingQuery) -> bool:
+    last = query.lastProgress
+    return last is not None and last["restarts"] > 0 and last["stages"][1]["running"] > 0 and last["numInputRows"] > 0
+
+
+def _a_worker() -> int:
+    """A process that runs one of this session's tasks."""
+    daemons = [pid for pid in descendants(os.getpid()) if "daemon" in _command(pid)]
+    return min(pid for parent in daemons for pid in descendants(parent))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _until(query: StreamingQuery, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not holds():
+        if not query.isActive or time.monotonic() > deadline:
+            raise WrongAnswerError(f"the query does not get on: {query.status['message']}")
+        time.sleep(0.02)

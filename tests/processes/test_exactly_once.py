@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exactly once through kills: real environments and task processes, checkpoints as fast as they go, no Spark.
+
+Numbers go from a source through an exchange by key into a count for each number, through another exchange into a
+sink of two phases. What the sink committed must hold each number once, with the count 1: a lost row is a number that
+is missing, a row that came twice is one that is there twice, or with the count 2. Each run has its seed, and with it
+its victims and its moments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from process_cluster import PRELOADED, ProcessCluster, kill
+from pyarrow import fs
+
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.api.streaming.writer import query_graph
+from penstock.checkpoint.errors import FencedError
+from penstock.graph.streaming import StreamingOptions
+from penstock.job.query_storage import QueryStorage
+from penstock.job.shell.master import JobHandle
+from penstock.shuffle.errors import JobCancelledError
+from penstock.shuffle.settings import RestartSettings
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.rate import RateSource
+from penstock.testing import wait_until
+from penstock.testing.process_launcher import Executor, Nursery
+
+pytestmark = pytest.mark.processes
+
+RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "6"))
+ROWS = 20_000
+RATE = 10_000
+SLOTS = 5
+RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
+VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run keeps its checkpoints and its output."""
+
+    checkpoints: Path
+    output: Path
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One for all tests of this file."""
+    with Nursery(
+        [*PRELOADED, "penstock.spark.stream_task", "penstock.stream.folder_sink", "penstock.stream.rate"]
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def clusters(nursery: Nursery) -> Iterator[list[ProcessCluster]]:
+    """The drivers of a run, each with its executors; the last one is the one that counts."""
+    made = [ProcessCluster(nursery)]
+    with contextlib.ExitStack() as stack:
+        yield made
+        for cluster in made:
+            stack.callback(cluster.close)
+
+
+def pipeline() -> Stream:
+    """Two sources, two counters, two ways into the sink."""
+    source = RateSource(RATE, 2, ROWS)
+    step = SourceStep(source.name, source.schema, source, partitions=2, streaming=True)  # type: ignore[arg-type]
+    counted = Stream((step,)).keyBy("value", numPartitions=2).agg(n=("value", "count"))
+    return counted.rebalance(1)
+
+
+def start(cluster: ProcessCluster, places: Places, consistency: str = "exactly_once") -> JobHandle:
+    """Start the query, as a new driver does: from what is at its location."""
+    options = StreamingOptions(
+        "q", "numbers", str(places.checkpoints), interval=0.02, buffer_timeout=0.01, consistency=consistency
+    )
+    schema = pipeline().schema
+    sink = FolderSink(fs.LocalFileSystem(), str(places.output), schema, "numbers")
+    graph = query_graph(pipeline().branches, sink, cluster.settings, SLOTS + 1, options)
+    storage = QueryStorage(options)
+    storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+    settings = replace(cluster.settings, restart=RESTARTS)
+    return cluster.submit_graph(graph, SLOTS, settings, storage)
+
+
+def committed(places: Places) -> tuple[int, int]:
+    """How many numbers are missing in what a plain reader of the folder sees, and how many rows are too many."""
+    table = pq.read_table(places.output)
+    distinct = len(pc.unique(table["value"]))
+    doubled = table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()
+    return ROWS - distinct, doubled
+
+
+def workers(executor: Executor) -> list[int]:
+    """The processes that an executor has forked."""
+    path = Path(f"/proc/{executor.pid}/task/{executor.pid}/children")
+    with contextlib.suppress(OSError):
+        return [int(pid) for pid in path.read_text().split()]
+    return []
+
+
+def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
+    """Kill one of these, whichever chance says."""
+    executors = [executor for executor in cluster.launcher.executors if not executor.is_dead]
+    if victim == "task":
+        found = sorted(pid for executor in executors for pid in workers(executor))
+        if found:
+            kill(chance.choice(found))
+    elif victim == "environment":
+        attached = sorted(cluster.attached())
+        if attached:
+            kill(chance.choice(attached))
+    elif executors:
+        chance.choice(executors).kill()
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_every_number_once_through_kills(
+    clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
+    """Several random kills at random moments, of tasks, environments, executors and the driver: 0 lost, 0 doubled."""
+    chance = random.Random(seed)
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    handle = start(clusters[-1], places)
+    for _ in range(chance.randint(2, 4)):
+        with contextlib.suppress(TimeoutError):
+            handle.wait(chance.uniform(0.1, 1.0))
+            break
+        victim = chance.choice(VICTIMS)
+        if victim == "driver":  # another one takes over while the first one still runs
+            clusters.append(ProcessCluster(nursery))
+            former, handle = handle, start(clusters[-1], places)
+            with pytest.raises(FencedError):
+                former.wait(30)
+        else:
+            strike(victim, clusters[-1], chance)
+    handle.wait(60)
+    assert committed(places) == (0, 0)
+
+
+def test_rows_come_again_where_nothing_is_restored(
+    clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path
+) -> None:
+    """The check sees what it is for: a driver that goes on without the checkpoints doubles what was committed."""
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    handle = start(clusters[-1], places)
+    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    handle.cancel("its driver is gone")
+    with pytest.raises(JobCancelledError):
+        handle.wait(30)
+    clusters.append(ProcessCluster(nursery))
+    start(clusters[-1], replace(places, checkpoints=tmp_path / "elsewhere")).wait(60)
+    lost, doubled = committed(places)
+    assert lost == 0
+    assert doubled > 0
+
+
+def test_at_least_once_loses_nothing(clusters: list[ProcessCluster], tmp_path: Path) -> None:
+    """Barriers that stop no channel: rows may count twice after a kill, and none is missing."""
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    handle = start(clusters[-1], places, "at_least_once")
+    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    strike("task", clusters[-1], random.Random(1))
+    handle.wait(60)
+    assert committed(places)[0] == 0

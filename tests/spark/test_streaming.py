@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming queries on Spark: PySpark's names, checkpoints, ends, and what kills change - nothing.
+
+Rows are numbered by their source, so what a sink committed can be counted: a number that is missing was lost, one
+that is there twice was doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from session_probe import SessionProbe, wait_until
+
+import penstock
+from penstock.api.streaming.query import StreamingQuery
+from penstock.shuffle.errors import PlanError, SettingError, SlotsError
+
+pytestmark = pytest.mark.spark
+
+WAIT = 60.0
+
+
+@pytest.fixture(autouse=True)
+def ended(spark: Any) -> Iterator[None]:
+    """No query outlives its test, and slots come back."""
+    before = SessionProbe(spark).holdings()
+    yield
+    for query in penstock.streams(spark).active:
+        query.stop(0.1)
+    SessionProbe(spark).wait_as_before(before)
+
+
+def numbers(spark: Any, rows: int, rate: int) -> Any:
+    """So many numbers, each counted once behind an exchange by itself, through another exchange."""
+    source = penstock.readStream(spark).format("rate").options(rowsPerSecond=rate, numPartitions=2, numRows=rows)
+    return source.load().keyBy("value", numPartitions=2).agg(n=("value", "count")).rebalance(1)
+
+
+def started(stream: Any, folder: Path, **options: Any) -> StreamingQuery:
+    """A query into files, with a checkpoint each fifth of a second."""
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoints"))
+    query: StreamingQuery = writer.options(**{"checkpointInterval": "200ms", **options}).start(str(folder / "output"))
+    return query
+
+
+def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
+    """What a plain reader of the folder misses, and what it sees too often."""
+    table = pq.read_table(folder / "output")
+    distinct = len(pc.unique(table["value"]))
+    return rows - distinct, table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()
+
+
+def workers() -> list[int]:
+    """The Python processes that run tasks of this session."""
+    processes = psutil.Process().children(recursive=True)
+    found = [p for p in processes if "pyspark.daemon" in " ".join(_command(p))]
+    return sorted(p.pid for p in found if any("pyspark.daemon" in part for part in _command(p.parent())))
+
+
+def _command(process: Any) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except (psutil.Error, AttributeError):
+        return []
+
+
+def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path) -> None:
+    """Its sources end, its last checkpoint is complete, its sink has all rows, and the handle says so."""
+    query = started(numbers(spark, 2_000, 1_000), tmp_path)
+    assert query in penstock.streams(spark).active
+    assert query.isActive
+    assert query.awaitTermination(WAIT) is True
+    assert query.exception() is None
+    assert lost_and_doubled(tmp_path, 2_000) == (0, 0)
+    assert query not in penstock.streams(spark).active
+    assert query.status["message"] == "Stopped"
+
+
+def test_memory_table_progress_and_stop(spark: Any) -> None:
+    """A query without an end: its table grows, its progress has PySpark's fields, `stop` commits what was read."""
+    rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=500, numPartitions=1).load()
+    counts = rate.selectExpr("value % 5 AS k").keyBy("k", numPartitions=1).count()
+    writer = counts.writeStream.format("memory").queryName("five").option("checkpointInterval", "300ms")
+    query = writer.start()
+    wait_until("a checkpoint is complete", lambda: (query.lastProgress or {}).get("batchId", -1) > 0, WAIT)
+    with pytest.raises(SettingError, match="five"):
+        counts.writeStream.format("memory").queryName("five").start()
+    number = query.checkpoint()
+    assert number > 0
+    query.stop()
+    assert query.exception() is None
+    last = query.recentProgress[-1]
+    assert {
+        "id",
+        "runId",
+        "name",
+        "timestamp",
+        "numInputRows",
+        "inputRowsPerSecond",
+        "sources",
+        "sink",
+    } <= last.keys()
+    assert [stage["tasks"] for stage in last["stages"]] == [1, 1]
+    found = spark.table("five").groupBy("k").max("count").collect()
+    assert len(found) == 5
+    assert max(row[1] for row in found) - min(row[1] for row in found) <= 1
+
+
+def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
+    """SIGKILL of one task of a running query: it goes on from its last checkpoint, with no row lost or doubled."""
+    query = started(numbers(spark, 12_000, 2_000), tmp_path)
+    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    os.kill(workers()[0], signal.SIGKILL)
+    assert query.awaitTermination(WAIT) is True
+    assert lost_and_doubled(tmp_path, 12_000) == (0, 0)
+    assert query.recentProgress[-1]["restarts"] >= 1
+
+
+def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path) -> None:
+    """Another run with the same checkpointLocation: the same id, no row twice, though the first one never stopped."""
+    first = started(numbers(spark, 8_000, 2_000), tmp_path)
+    wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
+    first.stop(0.0)
+    second = started(numbers(spark, 8_000, 2_000), tmp_path)
+    assert (second.id, second.runId != first.runId) == (first.id, True)
+    assert second.awaitTermination(WAIT) is True
+    assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
+
+
+def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
+    """Too few slots are refused with both numbers; a running query says what it leaves; batch jobs run beside it."""
+    with pytest.raises(SlotsError, match=r"(?s)9.*8"):
+        started(penstock.readStream(spark).format("rate").load().rebalance(8), tmp_path)
+    rate = penstock.readStream(spark).format("rate").load()
+    query = started(rate, tmp_path)
+    assert query.status["slots"] == 1
+    assert query.status["slotsLeft"] == 7
+    assert penstock.fromDataFrame(spark.range(10)).keyBy("id").count().count() == 10
+    with pytest.raises(SettingError, match="checkpointLocation"):
+        started(rate, tmp_path)
+    query.stop()
+
+
+def test_what_needs_an_end_is_refused(spark: Any) -> None:
+    """DataFrames in a query, and actions on a stream without an end."""
+    rate = penstock.readStream(spark).format("rate").load()
+    frame = penstock.fromDataFrame(spark.range(3).selectExpr("current_timestamp() AS timestamp", "id AS value"))
+    with pytest.raises(PlanError, match="toDF needs all rows"):
+        rate.toDF()
+    with pytest.raises(PlanError, match="read once"):
+        rate.union(cast_to(frame, rate.schema)).writeStream.format("noop").start()
+
+
+def cast_to(stream: Any, schema: pa.Schema) -> Any:
+    """The stream with this schema."""
+    return stream.mapInArrow(lambda batches: (batch.cast(schema) for batch in batches), schema)
+
+
+def test_error_of_a_function_ends_the_query(spark: Any, tmp_path: Path) -> None:
+    """It is tried again some times, then `exception` and `awaitTermination` have its text."""
+
+    def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            raise ValueError("no such shop")
+            yield batch
+
+    rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=100).load()
+    query = started(rate.mapInArrow(broken, rate.schema), tmp_path)
+    with pytest.raises(Exception, match="no such shop"):
+        query.awaitTermination(WAIT)
+    assert "no such shop" in str(query.exception())
+    assert not query.isActive
