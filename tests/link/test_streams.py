@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming writers and gates over a real environment: whole messages, sums, one place to wait, and its time."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from environment_thread import SEGMENT, EnvironmentThread, environment
+
+from penstock.environment.inputs import WINDOW
+from penstock.environment.line import TaskLine as EnvironmentsLine
+from penstock.link import commands
+from penstock.record.framing import HEADER
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.service import LocalShuffleEnvironment
+from penstock.services.local.stream_gate import SegmentStreamGate
+from penstock.services.local.task_line import AttachmentLine
+from penstock.shuffle import (
+    AttemptId,
+    ChannelDescriptor,
+    EndOfData,
+    EpochEnd,
+    InputGateDescriptor,
+    MetricGroup,
+    OwnerContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    Received,
+    ResultPartitionDescriptor,
+    Settings,
+    ShuffleDescriptor,
+    TaskEvent,
+)
+from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
+from penstock.shuffle.streaming import EventKind, StopSource, StreamInputGate, StreamPartitionWriter
+from penstock.testing import DEADLINE, wait_until
+
+SCHEMA = pa.schema([("n", pa.int64())])
+TEXTS = pa.schema([("text", pa.string())])
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[EnvironmentThread]:
+    """An environment with small segments."""
+    with environment(tmp_path, segments=256) as found:
+        yield found
+
+
+@dataclass(slots=True)
+class Task:
+    """A streaming task: what it waits at, and what its writers and gates are made with."""
+
+    attachment: Attachment
+    owner: OwnerContext
+    line: AttachmentLine
+    environment: LocalShuffleEnvironment
+
+    def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
+        """A writer with its first room."""
+        descriptor = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
+        result = ResultPartitionDescriptor(descriptor, self.place(number), schema)
+        (writer,) = self.environment.create_stream_writers(self.owner, [result])
+        writer.setup()
+        self.line.wait(DEADLINE)
+        return writer
+
+    def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
+        """A gate over these subpartitions of partitions of this task."""
+        channels = tuple(ChannelDescriptor(self.place(number), subpartition) for number, subpartition in sources)
+        (gate,) = self.environment.create_stream_gates(self.owner, [InputGateDescriptor(0, schema, channels)])
+        gate.setup()
+        return gate
+
+    def place(self, number: int) -> ShuffleDescriptor:
+        """Where a partition of this task is found."""
+        kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
+        return ShuffleDescriptor(PartitionId("job-e0", number, self.owner.attempt.attempt), "local", kind, name)
+
+
+@pytest.fixture
+def task(here: EnvironmentThread) -> Iterator[Task]:
+    """A task of it."""
+    attachment = here.attach()
+    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
+    yield Task(
+        attachment,
+        owner,
+        AttachmentLine(attachment, owner.attempt),
+        LocalShuffleEnvironment(attachment, Settings(), owned=False),
+    )
+    attachment.close()
+    wait_until(lambda: here.run(lambda: here.host.memory.pool.statistics().in_use) == 0, "all segments to come back")
+    here.run(here.host.memory.references.check)
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    """A batch of one column."""
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+def next_of(gates: Sequence[StreamInputGate], line: AttachmentLine) -> Received:
+    """The next thing of any gate, waited for at the one place."""
+    while True:
+        for gate in gates:
+            received = gate.poll()
+            if received is not None:
+                return received
+        line.wait(DEADLINE)
+
+
+def milliseconds(step: Callable[[], object], times: int) -> float:
+    """The median time of a step."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - begin)
+    return statistics.median(found) * 1000
+
+
+def test_an_action_reaches_a_task_whose_rows_wait_for_room(here: EnvironmentThread, task: Task) -> None:
+    """Nobody reads, the writer is full, the task waits: it acts within 20 ms (median of 20)."""
+    writer = task.write()
+    while writer.offer(numbers(*range(100)), 0):
+        pass
+    told = threading.Semaphore(0)
+    asked: list[float] = []
+
+    def tell() -> None:
+        while told.acquire() and len(asked) < 20:
+            asked.append(time.perf_counter())
+            here.run(lambda: here.host.obey(commands.StopSource(task.owner.attempt)))
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    took = []
+    for _ in range(20):
+        told.release()
+        while not (actions := task.line.take_actions()):
+            task.line.wait(DEADLINE)
+        took.append(time.perf_counter() - asked[-1])
+        assert actions == [StopSource()]
+        assert writer.offer(numbers(1), 0) == 0
+    told.release()
+    thread.join(DEADLINE)
+    assert statistics.median(took) < 0.02
+    writer.close()
+
+
+def test_four_idle_gates_cost_under_a_millisecond(task: Task) -> None:
+    """A row through one gate, and through the same beside four others that nobody writes to."""
+    writers = [task.write(number) for number in range(5)]
+    gates = [task.read((number, 0)) for number in range(5)]
+
+    def one_row(read: Sequence[StreamInputGate]) -> None:
+        writers[0].offer(numbers(1), 0)
+        writers[0].flush()
+        next_of(read, task.line)
+
+    alone, beside = [], []
+    for _ in range(5):
+        alone.append(milliseconds(lambda: one_row(gates[:1]), 40))
+        beside.append(milliseconds(lambda: one_row([*gates[1:], gates[0]]), 40))
+    assert min(beside) - min(alone) < 1.0
+    for member in (*gates, *writers):
+        member.close()
+
+
+class Slices:
+    """A gate's port that keeps the slices as they come."""
+
+    def __init__(self, gate: SegmentStreamGate, attachment: Attachment) -> None:
+        self.found: list[bytes] = []
+        self._take = gate.on_slice
+        self._memory = attachment.memory
+
+    def __call__(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """A slice has come."""
+        self.found.append(bytes(self._memory.view(segment, offset, length)))
+        self._take(channel, segment, offset, length)
+
+
+def messages_in(data: bytes) -> int:
+    """How many messages these bytes are, which must be whole ones."""
+    count = position = 0
+    while position < len(data):
+        length, _ = HEADER.unpack_from(data, position)
+        position += HEADER.size + length + -length % 8
+        count += 1
+    assert position == len(data), f"{len(data)} bytes end in the middle of a message"
+    return count
+
+
+def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of all sizes, offered as room comes; what a segment does not hold is a figure."""
+    writer, gate = task.write(subpartitions=2), task.read((0, 0), (0, 1))
+    assert isinstance(gate, SegmentStreamGate)
+    slices = Slices(gate, task.attachment)
+    monkeypatch.setattr(gate, "on_slice", slices)
+    expected: list[int] = []
+    found: list[int] = []
+    for size in (1, 7, 40, 130, 600, 3, 2000, 90):
+        rest = numbers(*range(len(expected), len(expected) + size))
+        expected += rest.column(0).to_pylist()
+        while rest.num_rows:
+            rest = rest.slice(writer.offer(rest, size % 2))
+            while (received := gate.poll()) is not None:
+                found += received.batch.column(0).to_pylist() if received.batch is not None else []
+            task.line.wait(0.001)
+    writer.end_epoch(b"", EventKind.IN_ORDER)
+    while len(found) < len(expected):
+        received = next_of([gate], task.line)
+        found += received.batch.column(0).to_pylist() if received.batch is not None else []
+    assert sorted(found) == expected
+    assert len(slices.found) > 4
+    assert all(len(each) <= SEGMENT and messages_in(each) for each in slices.found)
+    assert sum(map(messages_in, slices.found)) == sum(writer.positions) == sum(gate.positions)
+    assert 0 < task.owner.metrics.values["bytes_unused"] < task.owner.metrics.values["bytes_out"]
+    assert "rows_spanning" not in task.owner.metrics.values
+    writer.close()
+    gate.close()
+
+
+def test_a_row_larger_than_a_segment_spans_and_is_counted(task: Task) -> None:
+    """It is taken at once as far as there is room; the rest is given out by flushes, and no event cuts it."""
+    writer, gate = task.write(schema=TEXTS), task.read((0, 0), schema=TEXTS)
+    large = "x" * (40 * SEGMENT)
+    assert writer.offer(pa.record_batch([pa.array([large])], schema=TEXTS), 0) == 1
+    assert writer.has_pending
+    for step in (lambda: writer.emit(EndOfData()), lambda: writer.end_epoch(b"", EventKind.BLOCKING), writer.finish):
+        with pytest.raises(ProtocolError, match="middle of a row"):
+            step()
+    received = None
+    while received is None:
+        received = gate.poll()
+        writer.flush()
+        task.line.wait(0.001)
+    assert received.batch is not None
+    assert received.batch.column(0).to_pylist() == [large]
+    assert not writer.has_pending
+    assert task.owner.metrics.values["rows_spanning"] == 1
+    writer.close()
+    gate.close()
+
+
+@pytest.mark.parametrize("fault", ["dropped", "doubled"])
+def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
+    task: Task, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The epoch in which it happened fails, with both figures; the one before did not."""
+    writer, gate = task.write(), task.read((0, 0))
+    assert isinstance(gate, SegmentStreamGate)
+    writer.offer(numbers(1), 0)
+    writer.end_epoch(b"good", EventKind.IN_ORDER)
+    next_of([gate], task.line)
+    assert isinstance(next_of([gate], task.line).event, EpochEnd)
+    monkeypatch.setattr(gate, "on_slice", _dropped if fault == "dropped" else _doubled(gate))
+    writer.offer(numbers(2, 3), 0)
+    writer.end_epoch(b"bad", EventKind.IN_ORDER)
+    with pytest.raises(IncompleteDataError, match="2 rows"):
+        _ = [next_of([gate], task.line) for _ in range(3)]
+    writer.close()
+    gate.close()
+
+
+def _dropped(channel: int, segment: int, offset: int, length: int) -> None:
+    """A slice that gets lost."""
+
+
+def _doubled(gate: SegmentStreamGate) -> Callable[[int, int, int, int], None]:
+    take = gate.on_slice
+
+    def twice(channel: int, segment: int, offset: int, length: int) -> None:
+        for _ in range(2):
+            take(channel, segment, offset, length)
+
+    return twice
+
+
+def test_an_event_behind_a_full_window_is_handed_over(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many slices as a task may hold are out and none has come back: the barrier is there, and data is not."""
+    events: list[bytes] = []
+    said = EnvironmentsLine.event
+
+    def note(line: EnvironmentsLine, port: int, data_type: int, channel: int, payload: bytes) -> None:
+        events.append(payload)
+        said(line, port, data_type, channel, payload)
+
+    monkeypatch.setattr(EnvironmentsLine, "event", note)
+    writer, gate = task.write(), task.read((0, 0))
+    for value in range(WINDOW):
+        assert writer.offer(numbers(value), 0) == 1
+        writer.flush()
+    writer.end_epoch(b"barrier", EventKind.BLOCKING)
+    wait_until(lambda: len(events) == 1, "the barrier to be handed over before anything was polled")
+    things = [next_of([gate], task.line) for _ in range(WINDOW + 1)]
+    assert isinstance(things[-1].event, EpochEnd)
+    writer.close()
+    gate.close()
+
+
+def test_a_producer_without_rows_is_announced_by_its_first_event(here: EnvironmentThread, task: Task) -> None:
+    """Its consumers are deployed, so that its barriers reach them."""
+    announced: list[PartitionId] = []
+    here.host.master.report = lambda report: announced.append(report.partition)  # type: ignore[method-assign,assignment,union-attr]
+    writer = task.write()
+    writer.emit(TaskEvent(b"barrier"))
+    wait_until(lambda: announced == [writer.partition], "the partition to be announced")
+    writer.close()
+
+
+def test_a_closed_writer_takes_nothing(task: Task) -> None:
+    """And says in which state it is; closing it again changes nothing."""
+    writer = task.write()
+    writer.close()
+    writer.close()
+    with pytest.raises(PenstockError, match="closed"):
+        writer.offer(numbers(1), 0)
