@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random interleavings of a streaming exchange with real environment processes: every row once, each epoch whole.
 
-Two producers on one host, and readers there and on another. Whatever is drawn, the readers see each producer's rows in
-its order, every barrier between the rows that it was put between, and no row behind a barrier that blocks before the
-channel is resumed. Offers that find no room, rows larger than a segment, readers that do not read for a while and
+Two producers on one host, and readers there and on another. Whatever is drawn, the readers see each producer's rows
+in its order, every barrier between the rows that it was put between, and no row behind a barrier that blocks before
+the channel is resumed. Offers that find no room, rows larger than a segment, readers that do not read for a while and
 tasks that are cancelled in the middle are part of it.
 """
 
@@ -86,7 +86,7 @@ class Writing:
             writer.emit(TaskEvent(b"early"), EventKind.PRIORITY)
         elif self.epoch < EPOCHS:
             kind = self.random.choice((EventKind.BLOCKING, EventKind.IN_ORDER))
-            writer.end_epoch(b"%d" % self.epoch, kind)
+            writer.end_epoch(b"%d" % (2 * self.epoch + (kind is EventKind.BLOCKING)), kind)
             for target in self.written:
                 target.append(-1 - self.epoch)
             self.epoch += 1
@@ -107,8 +107,8 @@ class Writing:
         writer = self.producer.writer
         taken = writer.broadcast(batch) if target == SUBPARTITIONS else writer.offer(batch, target)
         values = batch.column(1).slice(0, taken).to_pylist()
-        for found in self.written if target == SUBPARTITIONS else [self.written[target]]:
-            found += values
+        for written in self.written if target == SUBPARTITIONS else [self.written[target]]:
+            written.extend(values)
         self.rest = None if taken == batch.num_rows else (batch.slice(taken), target)
 
 
@@ -139,8 +139,10 @@ class Reading:
                 assert received.channel not in self.blocked
                 self.read[received.channel] += received.batch.column(1).to_pylist()
             elif isinstance(event, EpochEnd):
-                self.read[received.channel].append(-1 - int(event.payload))
-                self.blocked.add(received.channel)  # whether it does block or not: to resume it does no harm
+                epoch, blocks = divmod(int(event.payload), 2)
+                self.read[received.channel].append(-1 - epoch)
+                if blocks:
+                    self.blocked.add(received.channel)
             elif isinstance(event, TaskEvent):
                 self.early += 1
             else:
