@@ -9,6 +9,7 @@ from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
 from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
+from penstock.services.local.hybrid_writer import HybridPartitionWriter
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.services.local.result import BlockingPartitionWriter
 from penstock.services.local.stream_gate import SegmentStreamGate
@@ -106,14 +107,7 @@ class LocalShuffleEnvironment:
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
-        return [
-            SegmentPartitionWriter(
-                self._attachment, owner, descriptor, verify=self._verify, reserve=self._blocking.reserve
-            )
-            if descriptor.partition.kind.pipelined
-            else BlockingPartitionWriter(self._attachment, owner, descriptor, self._blocking)
-            for descriptor in descriptors
-        ]
+        return [self._writer(owner, descriptor) for descriptor in descriptors]
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
@@ -161,3 +155,12 @@ class LocalShuffleEnvironment:
         """Detach, where this environment made the attachment itself; idempotent."""
         if self._owned:
             self._attachment.close()
+
+    def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> ResultPartitionWriter:
+        attachment, kind = self._attachment, descriptor.partition.kind
+        if kind.is_hybrid:
+            reserve = self._blocking.reserve
+            return HybridPartitionWriter(attachment, owner, descriptor, verify=self._verify, reserve=reserve)
+        if kind.pipelined:
+            return SegmentPartitionWriter(attachment, owner, descriptor, verify=self._verify)
+        return BlockingPartitionWriter(attachment, owner, descriptor, self._blocking)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a pipelined or hybrid result partition into shared segments.
+"""Writes a pipelined result partition into shared segments; what hybrid ones do besides is in `hybrid_writer`.
 
 Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. How the
-streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. A hybrid
-partition's writer stores by itself what it has no segments at hand for, once the environment has told it where.
-Whoever writes waits only for a buffer, never for the environment's answer: pipelined for one that a reader has given
-back (back-pressure), hybrid for one whose data was stored, and only in the middle of a message. A hybrid partition
-that can't be stored fails the next write.
+streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. Whoever
+writes waits only for a buffer, one that a reader has given back (back-pressure), never for the environment's answer.
 """
 
 from __future__ import annotations
@@ -14,13 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
-from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
+from penstock.link.calls import FailWriter, FinishWriter, OpenWriter, WriterOpened
 from penstock.link.frames import (
     ALL,
     FINISHED,
@@ -29,22 +25,18 @@ from penstock.link.frames import (
     event_frame,
     port_frame,
     slices_frame,
-    stored_frame,
 )
-from penstock.partition.hybrid_items import Extent
-from penstock.partition.stretched_file import StretchedFile
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
-from penstock.record.framing import HEADER, Message, MessageWriter
+from penstock.record.framing import Message, MessageWriter
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.builders import Builders, OwnFile, OwnSegments, SharedSegment
+from penstock.services.local.builders import Builders, OwnSegments
 from penstock.shuffle import (
     EndOfData,
     EndOfPartition,
     Event,
     OwnerContext,
     PartitionId,
-    PartitionKind,
     ResultPartitionDescriptor,
 )
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
@@ -67,18 +59,14 @@ class SegmentPartitionWriter:
         descriptor: ResultPartitionDescriptor,
         *,
         verify: bool = True,
-        reserve: int = 0,
     ) -> None:
         self._attachment = attachment
-        self._reserve = reserve
         self._descriptor = descriptor
         self._owner = owner
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
         self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
-        self._file: OwnFile | None = None
-        self._is_storing = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
@@ -116,8 +104,7 @@ class SegmentPartitionWriter:
                 partition.kind,
             )
         )
-        if opened.packed:
-            self._builders = SharedSegment(self._take_segment, self._note)
+        self._opened(opened)
         self._lifecycle.move(WriterEvent.SET_UP)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
@@ -137,9 +124,7 @@ class SegmentPartitionWriter:
             self._ship_if_due()
 
     def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions, behind everything written so far; a hybrid partition takes none."""
-        if self._kind.is_hybrid:
-            raise PenstockError(f"{self.partition}: a {self._kind.label} partition takes no event {event}")
+        """Append an event to all subpartitions, behind everything written so far."""
         with self._lock:
             self._check_writing()
             self._builders.commit()
@@ -167,10 +152,7 @@ class SegmentPartitionWriter:
         """Flush, then EndOfData and EndOfPartition to all subpartitions."""
         with self._lock:
             self._check_writing()
-            self._builders.finish()
-            self._ship()
-            if self._file is not None:
-                self._file.finish()
+            self._complete()
             self._send_event(ALL, EndOfData())
             ends = tuple(each.merged(self._broadcast_counter).end_of_partition() for each in self._counters)
             for subpartition, end in enumerate(ends):
@@ -189,8 +171,8 @@ class SegmentPartitionWriter:
             self._attachment.hand_in(FailWriter(self._port, text, isinstance(cause, StorageError)))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
-        """The payload bytes of each subpartition of a finished hybrid partition; empty where pipelined."""
-        return tuple(end.bytes for end in self._ends) if self._kind.is_hybrid else ()
+        """Empty: nobody plans by the size of what is read while it is written."""
+        return ()
 
     def fingerprint(self) -> int:
         """A number that depends on what was written and on nothing else; 0 before `finish`."""
@@ -202,22 +184,18 @@ class SegmentPartitionWriter:
             if self._lifecycle.state is WriterState.WRITING:
                 self.fail(TaskCancelledError("the writer was closed before it was finished"))
             if self._lifecycle.state is not WriterState.CLOSED:
-                if self._file is not None and self._lifecycle.state is not WriterState.FINISHED:
-                    self._file.drop()
+                self._drop()
                 self._lifecycle.move(WriterEvent.CLOSE)
                 self._attachment.close_port(self._port)
                 self._segments.clear()
-                self._builders.drop()
 
     def on_grant(self, segments: tuple[int, ...]) -> None:
         """Take segments to write into."""
         self._segments.extend(segments)
 
     def on_store(self, folder: str) -> None:
-        """Store in this folder what memory has no room for."""
-        descriptor = self._descriptor.partition
-        file = StretchedFile(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve)
-        self._file = OwnFile(file, self._note_stored)
+        """Refuse: a pipelined partition is not stored."""
+        raise PenstockError(f"{self.partition}: a folder for a writer that stores nothing")
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Refuse: a writer gets no data."""
@@ -231,34 +209,26 @@ class SegmentPartitionWriter:
         """The environment can't keep what was written: the next write says so."""
         self._error = error
 
-    @property
-    def _kind(self) -> PartitionKind:
-        return self._descriptor.partition.kind
+    def _opened(self, opened: WriterOpened) -> None:
+        """The partition is registered; what that means for how it is laid out."""
 
     def _append(self, target: int, message: Message) -> None:
-        """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.
-
-        A writer that stores goes on until it has told of what it has stored. One that begins to store lets go of its
-        open segments, as nobody can store or forget those.
-        """
-        if self._kind.is_hybrid and (self._file is None or not self._file.is_under_way):
-            needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
-            if len(self._segments) < needed:
-                self._attachment.look()
-            has_room = len(self._segments) >= needed
-            if self._is_storing == has_room and self._file is not None:
-                self._builders.finish()
-                self._commit()  # what follows in the other place comes behind it
-                self._is_storing = not has_room
-        builders = self._file if self._is_storing and self._file is not None else self._builders
-        builders.append(target, message.parts)
+        """Lay out a message; waits for segments."""
+        self._builders.append(target, message.parts)
 
     def _commit(self) -> None:
         """Everything so far becomes visible."""
         self._builders.commit()
         self._ship()
-        if self._file is not None:
-            self._file.commit()
+
+    def _complete(self) -> None:
+        """Everything becomes visible, and nothing follows."""
+        self._builders.finish()
+        self._ship()
+
+    def _drop(self) -> None:
+        """Let go of what is laid out; called once."""
+        self._builders.drop()
 
     def _take_segment(self) -> BufferBuilder:
         if not self._segments:
@@ -284,13 +254,6 @@ class SegmentPartitionWriter:
         length = piece.length | FINISHED if piece.finished else piece.length
         self._pending.append((self._port, target, piece.segment, piece.offset, length))
         self._metrics.add("bytes_out", piece.length)
-
-    def _note_stored(self, extents: list[tuple[int, Extent]]) -> None:
-        records = [(target, each.length, each.offset, each.checksum) for target, each in extents]
-        size = sum(each.length for _, each in extents)
-        self._metrics.add("bytes_out", size)
-        self._metrics.add("bytes_stored", size)
-        self._attachment.send(stored_frame(self._port, records))
 
     def _ship_if_due(self) -> None:
         if len(self._pending) >= _SHIP_AT:
