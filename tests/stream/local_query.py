@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -266,7 +267,8 @@ class LocalQuery:
             elif isinstance(decision, do.Abandon):
                 self._act(CheckpointAborted(decision.checkpoint), self._tasks)
             elif isinstance(decision, do.Discard):
-                self._storage.discard(self._storage.stamp(decision.checkpoint))
+                with suppress(OSError):
+                    self._storage.discard(self._storage.stamp(decision.checkpoint))
             elif isinstance(decision, do.WakeAt):
                 self._wake = decision.time
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of a streaming task: it waits in one place, and what can't go on there stops nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+from local_query import LocalQuery, linear_graph, location
+
+from penstock.record import PartitionerSpec
+from penstock.shuffle.streaming import CheckpointCompleted
+from penstock.stream.chain import PlainStep
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.noop import NoopSink
+from penstock.stream.pace import LEAST_ROWS, MOST_ROWS, STEP_SECONDS, Pace
+from penstock.stream.rate import SCHEMA, RateSource
+from penstock.stream.sinks import SinkOperator
+from penstock.testing import DEADLINE, wait_until
+
+TO_ONE = PartitionerSpec("to_one")
+
+
+@dataclass
+class Held:
+    """An operator of a step that a test can hold up, and that says when it was told of a checkpoint."""
+
+    is_open: threading.Event = field(default_factory=threading.Event)
+    told: list[float] = field(default_factory=list)
+    name: str = "held"
+    uid: str = "held"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As they are."""
+        return batches
+
+    def step(self) -> HeldStep:
+        """The step of one subtask."""
+        return HeldStep(self)
+
+
+class HeldStep(PlainStep):
+    """Passes batches on while it is open."""
+
+    name = "held"
+
+    def __init__(self, operator: Held) -> None:
+        self._operator = operator
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """The batch, when it is open."""
+        assert self._operator.is_open.wait(DEADLINE)
+        return (batch,)
+
+    def completed(self, checkpoint: int) -> None:
+        """Note when."""
+        self._operator.told.append(time.monotonic())
+
+
+def test_a_word_of_the_coordinator_is_heard_while_rows_wait(tmp_path: Path) -> None:
+    """With a consumer that reads nothing any more, the producer hears it within 20 ms, though it has no room."""
+    first, second = Held(), Held()
+    first.is_open.set()
+    graph = linear_graph(
+        RateSource(0, 1, None), [(1, (first,), SCHEMA, None), (1, (second, SinkOperator(NoopSink())), SCHEMA, TO_ONE)]
+    )
+    with LocalQuery(graph, location(tmp_path)) as query:
+        query.start()
+        line = query.lines[0, 0]
+        wait_until(lambda: line.metrics.get("back_pressured_seconds", 0.0) > 0.1, "back-pressure")
+        rows = line.metrics["rows_out"]
+        said = time.monotonic()
+        line.act(CheckpointCompleted(77))
+        wait_until(lambda: bool(first.told), "word of the checkpoint")
+        assert first.told[0] - said < 0.02
+        assert line.metrics["rows_out"] - rows <= MOST_ROWS
+        second.is_open.set()
+        query.stop()
+        query.run_through()
+
+
+def test_a_location_that_can_not_be_written_declines_and_stops_nobody(tmp_path: Path) -> None:
+    """Each checkpoint is declined with the reason; the query goes on, and rows flow."""
+    graph = linear_graph(
+        RateSource(2000, 1, None), [(1, (), SCHEMA, None), (1, (SinkOperator(NoopSink()),), SCHEMA, TO_ONE)]
+    )
+    with LocalQuery(graph, location(tmp_path)) as query:
+        query.start()
+        assert not query.run(time.monotonic() + 0.2)
+        completed = len(query.completed)
+        assert completed
+        for folder in Path(location(tmp_path)).glob("chk-*"):
+            for part in folder.iterdir():
+                part.unlink()
+            folder.rmdir()
+        # A file where each checkpoint's folder would be: no part can be written.
+        for number in range(completed + 1, completed + 500):
+            (Path(location(tmp_path)) / f"chk-{number:012d}-{1:06d}").touch()
+        assert not query.run(time.monotonic() + 0.3)
+        assert query.declined
+        assert "v0.0: " in query.declined[0] or "v1.0: " in query.declined[0]
+        assert not query.failures
+        rows = query.lines[1, 0].metrics["rows_in"]
+        wait_until(lambda: query.lines[1, 0].metrics["rows_in"] > rows, "rows")
+
+
+def test_parts_of_a_row_larger_than_all_room_wait_their_turn(tmp_path: Path) -> None:
+    """Steps larger than the whole exchange: rows wait in the task, none is lost and their order is kept."""
+    sink = FolderSink(pafs.LocalFileSystem(), str(tmp_path / "out"), SCHEMA, "q")
+    graph = linear_graph(
+        RateSource(0, 1, 20_000), [(1, (), SCHEMA, None), (1, (SinkOperator(sink),), SCHEMA, TO_ONE)]
+    )
+    with LocalQuery(graph, location(tmp_path), message_rows=7) as query:
+        query.start()
+        query.run_through()
+    files = sorted((tmp_path / "out").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    found = [value for path in files for value in ds.dataset(path).to_table()["value"].to_pylist()]
+    assert found == list(range(20_000))
+
+
+def test_steps_are_as_large_as_their_time_allows() -> None:
+    """Fast ones grow up to a bound; one that was too slow makes the next ones smaller at once."""
+    pace = Pace()
+    for _ in range(20):
+        pace.took(pace.rows, pace.rows * 1e-8)
+    assert pace.rows == MOST_ROWS
+    pace.took(MOST_ROWS, 10 * STEP_SECONDS)
+    assert pace.rows <= MOST_ROWS // 10
+    for _ in range(3):
+        pace.took(pace.rows, 1.0)
+    assert pace.rows == LEAST_ROWS
+    pace.took(3, 1e-6)
+    assert pace.rows == LEAST_ROWS
