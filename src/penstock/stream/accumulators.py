@@ -10,6 +10,7 @@ copy of what it changes, and not for the storing.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -30,22 +31,28 @@ _LOW = np.int64(0xFFFFFFFF)
 
 
 class SlotArray:
-    """One number for each slot, beginning with `first`."""
+    """One number for each slot, beginning with `first`.
+
+    There are two arrays once there were snapshots: what is written to, and the one before, which a snapshot may hold.
+    Memory is taken anew only where they grow, because fresh pages cost more than the copy.
+    """
 
     def __init__(self, dtype: npt.DTypeLike, first: float = 0) -> None:
         self._first = first
-        self._values: npt.NDArray[Any] = np.full(_LEAST, first, dtype)
-        self._is_shared = False
+        self._values = _filled(_LEAST, first, np.dtype(dtype))
+        self._snapshot: weakref.ref[npt.NDArray[Any]] | None = None
+        """What a snapshot holds of the values; gone when that is stored."""
+        self._spare: npt.NDArray[Any] | None = None
+        self._spare_snapshot: weakref.ref[npt.NDArray[Any]] | None = None
 
     def writable(self, slots: int) -> npt.NDArray[Any]:
         """The values of at least so many slots, to be changed in place until the next `frozen`."""
         if slots > len(self._values):
-            grown = np.full(max(slots, 2 * len(self._values)), self._first, self._values.dtype)
+            grown = _filled(max(slots, 2 * len(self._values)), self._first, self._values.dtype)
             grown[: len(self._values)] = self._values
-            self._values = grown
-        elif self._is_shared:
-            self._values = self._values.copy()
-        self._is_shared = False
+            self._values, self._spare, self._snapshot = grown, None, None
+        elif self._snapshot is not None and self._snapshot() is not None:
+            self._leave(slots)
         return self._values
 
     def at(self, slots: Slots) -> npt.NDArray[Any]:
@@ -54,12 +61,26 @@ class SlotArray:
         return found
 
     def frozen(self, slots: int) -> npt.NDArray[Any]:
-        """The values of the first slots, which never change from now on."""
-        self._is_shared = True
+        """The values of the first slots, which never change as long as this very array is held."""
         if slots > len(self._values):
             self.writable(slots)
-            self._is_shared = True
-        return self._values[:slots]
+        held = self._snapshot() if self._snapshot is not None else None
+        if held is None or len(held) != slots:
+            if held is not None:
+                self._leave(slots)
+            held = self._values[:slots]
+            self._snapshot = weakref.ref(held)
+        return held
+
+    def _leave(self, slots: int) -> None:
+        """Go on in the other array, with the values of the first slots."""
+        spare = self._spare
+        is_held = self._spare_snapshot is not None and self._spare_snapshot() is not None
+        if spare is None or is_held or len(spare) != len(self._values):
+            spare = _filled(len(self._values), self._first, self._values.dtype)
+        spare[:slots] = self._values[:slots]
+        self._spare, self._spare_snapshot = self._values, self._snapshot
+        self._values, self._snapshot = spare, None
 
 
 class Accumulator(Protocol):
@@ -237,6 +258,11 @@ def _present(column: pa.Array, dtype: np.dtype[Any], slots: Slots) -> tuple[npt.
     values = fixed_values(column, dtype)
     missing = null_mask(column)
     return (values, slots) if missing is None else (values[~missing], slots[~missing])
+
+
+def _filled(count: int, value: float, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """So many times the value; zeros cost nothing before they are used."""
+    return np.full(count, value, dtype) if value else np.zeros(count, dtype)
 
 
 def _array(kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:

@@ -85,7 +85,7 @@ class AggregateStep(PlainStep):
         """Take this subtask's keys out of the states."""
         self._context = context
         for batch in restored_rows(restored, context):
-            slots = self._index.slots(key_columns(batch) or [batch.column(0)])
+            slots = self._index.add(key_columns(batch) or [batch.column(0)])
             self._states.restore(batch, slots, len(self._index))
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:

@@ -26,8 +26,11 @@ from penstock.task.keys import group_rows, normalised
 Slots = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-_FREE = -1
+_NONE = -1
 _LEAST = 1 << 10
+_LEAST_BITS = 10
+_MOVED_ROWS = 1 << 15
+"""So many words move into a larger table with each step: a millisecond or two."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -39,6 +42,9 @@ class KeyIndex(Protocol):
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row; keys that are new get the next ones."""
+
+    def add(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slots of keys that are new, each once."""
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The keys of these slots, one array for each column."""
@@ -85,14 +91,65 @@ class Grown:
         self._used = end
 
 
+class _Places:
+    """An open-addressed table of slots: entry 0 is free, others are a slot plus one."""
+
+    def __init__(self, slots: int) -> None:
+        bits = max(_LEAST_BITS, (4 * slots - 1).bit_length())
+        self._entries: npt.NDArray[np.int32] = np.zeros(1 << bits, np.int32)
+        self._mask = (1 << bits) - 1
+        self._shift = np.uint64(64 - bits)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, words: Words, known: Words) -> Slots:
+        """The slot of each word, where `known` are those of all slots; -1 where there is none."""
+        positions = self._first(words)
+        found = self._entries[positions].astype(np.int64)
+        found -= 1
+        if not len(known):
+            return found
+        open_rows = np.flatnonzero((known[found] != words) & (found != _NONE))
+        while len(open_rows):
+            positions[open_rows] += 1
+            slots = self._entries[positions[open_rows] & self._mask].astype(np.int64) - 1
+            found[open_rows] = slots
+            open_rows = open_rows[(known[slots] != words[open_rows]) & (slots != _NONE)]
+        return found
+
+    def insert(self, words: Words, slots: Slots) -> None:
+        """Put slots in, each once."""
+        positions = self._first(words)
+        entries = (slots + 1).astype(np.int32)
+        waiting = np.arange(len(words))
+        while len(waiting):
+            at = positions[waiting] & self._mask
+            free = self._entries[at] == 0
+            # Of several that want one place the last gets it, and the others go on to the next.
+            self._entries[at[free]] = entries[waiting[free]]
+            waiting = waiting[self._entries[at] != entries[waiting]]
+            positions[waiting] += 1
+
+    def _first(self, words: Words) -> npt.NDArray[np.int64]:
+        positions = words * _GOLDEN
+        positions >>= self._shift
+        return positions.view(np.int64)
+
+
 class WordTable:
-    """Finds the slot of a 64-bit word. Several slots may have one word; then the first of them is found."""
+    """Finds the slot of a 64-bit word. Several slots may have one word; then one of them is found.
+
+    A table that is half full is replaced by a larger one, into which the words move some at a time, so that no step
+    has to move them all; until then both are looked into.
+    """
 
     def __init__(self) -> None:
         self._words = Grown(np.uint64)
-        self._table: npt.NDArray[np.int32] = np.full(_LEAST, _FREE, np.int32)
-        self._shift = np.uint64(64 - 10)
-        self._reserved = _FREE
+        self._places = _Places(0)
+        self._before: _Places | None = None
+        self._moved = self._end = 0
+        self._reserved = _NONE
 
     def __len__(self) -> int:
         return len(self._words)
@@ -104,29 +161,26 @@ class WordTable:
 
     def find(self, words: Words) -> Slots:
         """The slot of each word; -1 where there is none."""
-        positions = self._positions(words)
-        found = self._table[positions]
         known = self._words.values
-        if not len(known):
-            return found.astype(np.int64)
-        open_rows = np.flatnonzero((known[found] != words) & (found != _FREE))
-        while len(open_rows):
-            positions[open_rows] += 1
-            at = positions[open_rows] & (len(self._table) - 1)
-            slots = self._table[at]
-            found[open_rows] = slots
-            open_rows = open_rows[(known[slots] != words[open_rows]) & (slots != _FREE)]
-        return found.astype(np.int64)
+        found = self._places.find(words, known)
+        if self._before is not None:
+            missing = np.flatnonzero(found == _NONE)
+            found[missing] = self._before.find(words[missing], known)
+            self._move(_MOVED_ROWS)
+        return found
 
     def add(self, words: Words) -> Slots:
         """Slots for new words, each once."""
         first = len(self._words)
         self._words.extend(words)
-        slots = np.arange(first, first + len(words), dtype=np.int64)
-        if 2 * len(self._words) > len(self._table):
-            self._rebuild()
-        else:
-            self._insert(words, slots)
+        slots = np.arange(first, len(self._words), dtype=np.int64)
+        self._move(2 * len(words))  # more than come, so all have moved before the larger table is too small
+        if 2 * len(self._words) > len(self._places):
+            self._move(self._end)
+            self._before, self._moved = self._places, 0
+            self._places = _Places(len(self._words))
+            self._end = first
+        self._places.insert(words, slots)
         return slots
 
     def reserve(self) -> int:
@@ -135,31 +189,16 @@ class WordTable:
         self._reserved = len(self._words) - 1
         return self._reserved
 
-    def _rebuild(self) -> None:
-        bits = max(10, int(4 * len(self._words) - 1).bit_length())
-        self._table = np.full(1 << bits, _FREE, np.int32)
-        self._shift = np.uint64(64 - bits)
-        slots = np.arange(len(self._words), dtype=np.int64)
+    def _move(self, rows: int) -> None:
+        """Take so many of the words over into the larger table."""
+        if self._before is None:
+            return
+        slots = np.arange(self._moved, min(self._end, self._moved + rows), dtype=np.int64)
+        self._moved += len(slots)
         slots = slots[slots != self._reserved]
-        self._insert(self._words.values[slots], slots)
-
-    def _insert(self, words: Words, slots: Slots) -> None:
-        positions = self._positions(words)
-        numbers = slots.astype(np.int32)
-        mask = len(self._table) - 1
-        waiting = np.arange(len(words))
-        while len(waiting):
-            at = positions[waiting] & mask
-            free = self._table[at] == _FREE
-            # Of several that want one place the last gets it, and the others go on to the next.
-            self._table[at[free]] = numbers[waiting[free]]
-            waiting = waiting[self._table[at] != numbers[waiting]]
-            positions[waiting] += 1
-
-    def _positions(self, words: Words) -> npt.NDArray[np.int64]:
-        positions = words * _GOLDEN
-        positions >>= self._shift
-        return positions.view(np.int64)
+        self._places.insert(self._words.values[slots], slots)
+        if self._moved == self._end:
+            self._before = None
 
 
 class IntegerKeys:
@@ -169,7 +208,7 @@ class IntegerKeys:
         self._kind = kind
         self._dtype = np.dtype(f"{'u' if pt.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
         self._table = WordTable()
-        self._null = _FREE
+        self._null = _NONE
         """The slot of null: its word stands for no other key, as it is not in the table."""
 
     def __len__(self) -> int:
@@ -184,14 +223,21 @@ class IntegerKeys:
             return self._slots_of(words)
         slots = np.empty(len(words), np.int64)
         slots[~missing] = self._slots_of(words[~missing])
-        if self._null == _FREE:
+        if self._null == _NONE:
             self._null = self._table.reserve()
         slots[missing] = self._null
         return slots
 
+    def add(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slots of keys that are new."""
+        (column,) = columns
+        if column.null_count:
+            return self.slots(columns)
+        return self._table.add(fixed_values(column, self._dtype).astype(np.int64, copy=False).view(np.uint64))
+
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The keys of these slots."""
-        is_null = None if self._null == _FREE else slots == self._null
+        is_null = None if self._null == _NONE else slots == self._null
         return [self._array(self._table.words[slots], is_null)]
 
     def frozen_keys(self, start: int, end: int) -> list[pa.Array | pa.ChunkedArray]:
@@ -201,7 +247,7 @@ class IntegerKeys:
 
     def _slots_of(self, words: Words) -> Slots:
         slots = self._table.find(words)
-        new = np.flatnonzero(slots == _FREE)
+        new = np.flatnonzero(slots == _NONE)
         if len(new):
             distinct, places = np.unique(words[new], return_inverse=True)
             slots[new] = self._table.add(distinct)[places]
@@ -232,11 +278,15 @@ class ComposedKeys:
         words = word_hash(keys)
         slots = self._table.find(words)
         slots = self._compared(slots, words, keys)
-        new = np.flatnonzero(slots == _FREE)
+        new = np.flatnonzero(slots == _NONE)
         if len(new):
             slots[new] = self._table.add(words[new])
             self._append([key.take(int64_array(new)) for key in keys] if len(new) < len(slots) else keys)
         return slots[groups.codes]
+
+    def add(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slots of keys that are new."""
+        return self.slots(columns)
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """The keys of these slots."""
@@ -250,7 +300,7 @@ class ComposedKeys:
 
     def _compared(self, slots: Slots, words: Words, keys: Sequence[pa.Array]) -> Slots:
         """The slots, where a key's hash is that of another key found by looking at all of that hash."""
-        found = np.flatnonzero(slots != _FREE)
+        found = np.flatnonzero(slots != _NONE)
         if not len(found):
             return slots
         known = self.keys(slots[found])
@@ -259,7 +309,7 @@ class ComposedKeys:
             same = np.flatnonzero(self._table.words == words[row])
             one = [key.take(pa.array([row] * len(same), pa.int64())) for key in keys]
             matches = same[_equal(self.keys(same), one)]
-            slots[row] = matches[0] if len(matches) else _FREE
+            slots[row] = matches[0] if len(matches) else _NONE
         return slots
 
     def _append(self, keys: list[pa.Array]) -> None:
@@ -282,6 +332,10 @@ class SingleKey:
         """One slot for all; `columns` may be any column, which tells the number of rows."""
         self._seen = 1
         return np.zeros(len(columns[0]), np.int64)
+
+    def add(self, columns: Sequence[pa.Array]) -> Slots:
+        """The one slot."""
+        return self.slots(columns)
 
     def keys(self, slots: Slots) -> list[pa.Array]:
         """No columns."""
