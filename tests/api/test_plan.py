@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.lineage import SourceStep
+from penstock.api.plan import plan_job
 from penstock.api.stream import Stream
 from penstock.graph import JobGraph, Resources
 from penstock.shuffle import PartitionKind, Settings
@@ -110,6 +111,21 @@ def test_diamonds_that_end_in_a_join_store_what_is_read_last() -> None:
     job = join("pipelined")
     hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
     assert [(edge.producer, edge.consumer) for edge in hybrid] == [(0, 1)]
+
+
+def test_auto_is_blocking_where_writers_need_more_buffers_than_there_are() -> None:
+    """Each writer needs two, however wide it is; a note says so, and what the user asked for stays."""
+    stream = source(6).keyBy("k", numPartitions=6).mapInArrow(same, ROWS.schema).rebalance(6)
+    plan = plan_job(stream.branches, Settings(), 18, buffers=2 * 12).graph
+    assert [edge.kind for edge in plan.edges] == [PartitionKind.PIPELINED_BOUNDED] * 2
+    plan = plan_job(stream.branches, Settings(), 18, buffers=2 * 12 - 1).graph
+    assert not any(edge.kind.runs_together or edge.kind.is_hybrid for edge in plan.edges)
+    assert "because 12 writers at once would need 24 network buffers and there are 23" in plan.notes[0]
+    crowded = plan_job(stream.branches, Settings(), 6, buffers=11).graph
+    assert not any(edge.kind.runs_together or edge.kind.is_hybrid for edge in crowded.edges)
+    stream = source(6).keyBy("k", numPartitions=6, mode="pipelined")
+    asked = plan_job(stream.branches, Settings(), 18, buffers=4).graph
+    assert [edge.kind for edge in asked.edges] == [PartitionKind.PIPELINED_BOUNDED]
 
 
 def test_auto_is_hybrid_where_not_everything_fits() -> None:

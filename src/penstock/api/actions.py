@@ -41,7 +41,7 @@ def dataframe_of(branches: tuple[Step, ...], session: Any, verb: str) -> Any:
     settings = runtime.settings()
     outline = PersistedReading(runtime, settings).outline(branches)
     slots = runtime.certain_slots()
-    graph = plan_job(outline, settings, slots or PLANNING_SLOTS).graph
+    graph = plan_job(outline, settings, slots or PLANNING_SLOTS, buffers=runtime.buffers(settings)).graph
     runtime.refuse(graph, slots)
 
     def build(user: Any) -> Any:

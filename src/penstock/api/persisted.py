@@ -119,7 +119,8 @@ class PersistedReading:
 
     def plan(self, results: tuple[Step, ...], *, keep: bool = True) -> Plan:
         """The job of these results; what it reads of persisted steps is made first where it is not there."""
-        return plan_job(self._made(results, None), self.settings, self.runtime.total_slots(), keep=keep)
+        slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+        return plan_job(self._made(results, None), self.settings, slots, keep=keep, buffers=buffers)
 
     def plan_or_made(self, results: tuple[Step, ...]) -> Plan | MadeResult:
         """As `plan`; where all results are persisted themselves, what is held of them, and there is no job."""
@@ -146,13 +147,13 @@ class PersistedReading:
 
     def explain(self, results: tuple[Step, ...]) -> str:
         """The plan as text, and before it those of the persisted results that it makes first. Runs nothing."""
-        slots = self.runtime.total_slots()
+        slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
         parts = []
         for result in dict.fromkeys(self.unmade(results)):
             step = _step_of(result)
-            text = explain_graph(plan_job(self.outline((step,), step), self.settings, slots).graph)
+            text = explain_graph(plan_job(self.outline((step,), step), self.settings, slots, buffers=buffers).graph)
             parts.append(f"first, for persisted {result.name}:\n{text}\n")
-        graph = plan_job(self.outline(results), self.settings, slots).graph
+        graph = plan_job(self.outline(results), self.settings, slots, buffers=buffers).graph
         return "".join([*parts, explain_graph(graph)])
 
     def _made(self, results: tuple[Step, ...], own: Step | None) -> tuple[Step, ...]:
@@ -179,7 +180,8 @@ class PersistedReading:
         step = _step_of(result)
 
         def make(lost: Callable[[], None]) -> FinishedJob:
-            plan = plan_job(self._made((step,), step), self.settings, self.runtime.total_slots())
+            slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+            plan = plan_job(self._made((step,), step), self.settings, slots, buffers=buffers)
             graph = replace(plan.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT)
             return self.runtime.finished((graph, plan.dataframes), self.settings, self.user, lost=lost)
 

@@ -12,7 +12,8 @@ not split finer than its parts, and a vertex behind a forward edge has its produ
 Sources read no more than is needed of them (`penstock.api.pushdown`).
 
 Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
-there are become hybrid, and then its stages need not run at once. What was asked to be pipelined stays, and whether
+there are become hybrid, and then its stages need not run at once. Where even so its writers need more network buffers
+than the environments have, they become blocking, which need none. What was asked to be pipelined stays, and whether
 it fits is the JobMaster's to say. What could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say
 what was changed and why.
 """
@@ -57,6 +58,8 @@ PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
 AUTO = "auto"
 """The mode that leaves the choice to the plan."""
+_BUFFERS = 2
+"""What a writer is guaranteed at the least, however many subpartitions it has."""
 _NAME_LENGTH = 80
 _FIXED = ("to_one", "custom", "range")
 """Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
@@ -86,9 +89,12 @@ class _Vertex:
     resources: Resources | None = None
 
 
-def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: bool = True) -> Plan:
+def plan_job(
+    results: Sequence[Step], settings: Settings, slots: int, *, keep: bool = True, buffers: int | None = None
+) -> Plan:
     """The job that makes these results; `keep` says whether its output is the job's result or dropped.
 
+    `buffers` are the network buffers of all environments together; None where nobody knows.
     Raises PlanError for what cannot run, by the names of the stages.
     """
     builder = _Builder(settings)
@@ -100,7 +106,7 @@ def plan_job(results: Sequence[Step], settings: Settings, slots: int, *, keep: b
         tuple(builder.edges),
         tuple(vertices) if keep else (),
     )
-    graph = _fitted(graph, builder, slots)
+    graph = _fitted(graph, builder, slots, buffers)
     graph = _with_open_parallelism(graph, builder.vertices, settings.blocking.max_subpartitions)
     dataframes = {
         vertex.id: vertex.source.dataframe
@@ -257,8 +263,8 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
     )
 
 
-def _fitted(graph: JobGraph, builder: _Builder, slots: int) -> JobGraph:
-    """The graph with kinds that cannot deadlock, with parallelism, and with its automatic edges fit to the slots."""
+def _fitted(graph: JobGraph, builder: _Builder, slots: int, buffers: int | None) -> JobGraph:
+    """The graph with kinds that cannot deadlock, with parallelism, its automatic edges fit to slots and buffers."""
     crowded: list[str] = []
     while True:
         mended, reasons = without_deadlocks(graph, builder.asked)
@@ -266,15 +272,42 @@ def _fitted(graph: JobGraph, builder: _Builder, slots: int) -> JobGraph:
         shares = _parallelism(builder.vertices, groups, slots)
         vertices = tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in mended.vertices)
         mended = replace(mended, vertices=vertices, notes=(*crowded, *reasons))
-        for region in regions(mended):
-            loose = [edge for edge in _joining(mended, region) if edge.id not in builder.asked]
-            if slots_needed(mended, region) > slots and loose:
-                break
-        else:
+        found = _crowded(mended, builder.asked, slots) or _thirsty(mended, builder.asked, slots, buffers)
+        if found is None:
             return mended
-        for edge in loose:
-            graph = graph.with_edge(replace(edge, kind=PartitionKind.HYBRID_FULL))
-            crowded.append(_crowded_text(mended, region, edge, slots))
+        kind, edges, why = found
+        for edge in edges:
+            graph = graph.with_edge(replace(edge, kind=kind))
+            crowded.append(f"{mended.title_of(edge)}: {kind.label}, because {why}")
+
+
+_Change = tuple[PartitionKind, list[JobEdge], str]
+"""Which edges get which kind, and why."""
+
+
+def _crowded(graph: JobGraph, asked: set[int], slots: int) -> _Change | None:
+    """The automatic edges of a region that needs more slots than there are."""
+    for region in regions(graph):
+        loose = [edge for edge in _joining(graph, region) if edge.id not in asked]
+        if slots_needed(graph, region) > slots and loose:
+            return PartitionKind.HYBRID_FULL, loose, _crowded_text(graph, region, slots)
+    return None
+
+
+def _thirsty(graph: JobGraph, asked: set[int], slots: int, buffers: int | None) -> _Change | None:
+    """The automatic edges of a region whose writers need more buffers than there are."""
+    for region in regions(graph) if buffers is not None else ():
+        written = [edge for edge in graph.edges if edge.producer in region.vertices and _takes_buffers(edge.kind)]
+        writers = sum(min(graph.vertex(edge.producer).parallelism, slots) for edge in written)
+        loose = [edge for edge in written if edge.id not in asked]
+        if buffers is not None and _BUFFERS * writers > buffers and loose:
+            why = f"{writers} writers at once would need {_BUFFERS * writers} network buffers and there are {buffers}"
+            return mode_to_kind("blocking"), loose, why
+    return None
+
+
+def _takes_buffers(kind: PartitionKind) -> bool:
+    return kind.runs_together or kind.is_hybrid
 
 
 def _joining(graph: JobGraph, region: Region) -> list[JobEdge]:
@@ -282,14 +315,11 @@ def _joining(graph: JobGraph, region: Region) -> list[JobEdge]:
     return [edge for edge in graph.edges if edge.kind.runs_together and edge.producer in region.vertices]
 
 
-def _crowded_text(graph: JobGraph, region: Region, edge: JobEdge, slots: int) -> str:
+def _crowded_text(graph: JobGraph, region: Region, slots: int) -> str:
     everything = len(region.vertices) == len(graph.vertices)
     names = ", ".join(repr(graph.vertex(number).name) for number in region.vertices)
     stages = "all stages" if everything else f"the stages {names}"
-    return (
-        f"{graph.title_of(edge)}: {PartitionKind.HYBRID_FULL.label}, because {stages} at once would need "
-        f"{slots_needed(graph, region)} slots and there are {slots}"
-    )
+    return f"{stages} at once would need {slots_needed(graph, region)} slots and there are {slots}"
 
 
 def _with_open_parallelism(graph: JobGraph, vertices: list[_Vertex], subpartitions: int) -> JobGraph:

@@ -29,6 +29,7 @@ from penstock.job.results.results import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, SettingError
+from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
@@ -44,7 +45,7 @@ from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.result_scan import LazyResult, result_frame
 from penstock.spark.results_in_use import ResultsInUse
 from penstock.spark.shared_workers import in_shared_workers
-from penstock.spark.slots import certain_slots, naming_holders, refuse_what_cannot_fit, total_slots
+from penstock.spark.slots import certain_slots, is_local, naming_holders, refuse_what_cannot_fit, total_slots
 from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, dataframe_task, worker_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
@@ -95,6 +96,16 @@ class SparkRuntime:
     def certain_slots(self) -> int | None:
         """The application's task slots once all is there, without waiting; None where nobody knows."""
         return certain_slots(self._context)
+
+    def buffers(self, settings: Settings) -> int | None:
+        """The network buffers of the application's environments together; None where nobody knows.
+
+        That is known where all tasks are on the driver's machine, which has one environment.
+        """
+        if not is_local(self._context):
+            return None
+        network = settings.network
+        return network.memory_on(machine_memory()) // network.segment_size
 
     def refuse(self, graph: JobGraph, slots: int | None) -> None:
         """Refuse, before anything runs, a plan that can never run: SlotsError or PlanError."""

@@ -41,12 +41,17 @@ def total_slots(context: SparkContext, timeout: float) -> int:
         time.sleep(_POLL_SECONDS)
 
 
+def is_local(context: SparkContext) -> bool:
+    """Whether all tasks run on the driver's machine, in its JVM."""
+    return _LOCAL.match(context.master) is not None
+
+
 def certain_slots(context: SparkContext) -> int | None:
     """The task slots the application has once all is there, without waiting for it; None where nobody knows."""
     conf = context.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true":
         return None
-    if _LOCAL.match(context.master):
+    if is_local(context):
         return _slots_now(context) or None
     cluster = _LOCAL_CLUSTER.match(context.master)
     told = (conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
