@@ -38,10 +38,10 @@ from penstock.testing.process_launcher import Executor, Nursery
 
 pytestmark = pytest.mark.processes
 
-RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "6"))
-ROWS = 20_000
+RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "12"))
+ROWS = 10_000
 RATE = 10_000
-SLOTS = 5
+SLOTS = 6
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
 VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
 
@@ -73,22 +73,22 @@ def clusters(nursery: Nursery) -> Iterator[list[ProcessCluster]]:
             stack.callback(cluster.close)
 
 
-def pipeline() -> Stream:
-    """Two sources, two counters, two ways into the sink."""
+def pipeline(counters: int = 2) -> Stream:
+    """Two sources, two counters or three, and the sink."""
     source = RateSource(RATE, 2, ROWS)
     step = SourceStep(source.name, source.schema, source, partitions=2, streaming=True)  # type: ignore[arg-type]
-    counted = Stream((step,)).keyBy("value", numPartitions=2).agg(n=("value", "count"))
+    counted = Stream((step,)).keyBy("value", numPartitions=counters).agg(n=("value", "count"))
     return counted.rebalance(1)
 
 
-def start(cluster: ProcessCluster, places: Places, consistency: str = "exactly_once") -> JobHandle:
+def start(cluster: ProcessCluster, places: Places, consistency: str = "exactly_once", counters: int = 2) -> JobHandle:
     """Start the query, as a new driver does: from what is at its location."""
     options = StreamingOptions(
         "q", "numbers", str(places.checkpoints), interval=0.02, buffer_timeout=0.01, consistency=consistency
     )
     schema = pipeline().schema
     sink = FolderSink(fs.LocalFileSystem(), str(places.output), schema, "numbers")
-    graph = query_graph(pipeline().branches, sink, cluster.settings, SLOTS + 1, options)
+    graph = query_graph(pipeline(counters).branches, sink, cluster.settings, SLOTS + 1, options)
     storage = QueryStorage(options)
     storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
     settings = replace(cluster.settings, restart=RESTARTS)
@@ -136,12 +136,12 @@ def test_every_number_once_through_kills(
     handle = start(clusters[-1], places)
     for _ in range(chance.randint(2, 4)):
         with contextlib.suppress(TimeoutError):
-            handle.wait(chance.uniform(0.1, 1.0))
+            handle.wait(chance.uniform(0.05, 0.7))
             break
         victim = chance.choice(VICTIMS)
         if victim == "driver":  # another one takes over while the first one still runs
             clusters.append(ProcessCluster(nursery))
-            former, handle = handle, start(clusters[-1], places)
+            former, handle = handle, start(clusters[-1], places, counters=chance.choice((2, 3)))
             with pytest.raises(FencedError):
                 former.wait(30)
         else:

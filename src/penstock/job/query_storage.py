@@ -95,10 +95,11 @@ class QueryStorage:
                 f"{self._options.max_parallelism} by {KEY_GROUP_HASH}: its state can't be divided anew"
             )
         changed = [uid for uid, count in saved.parallelism.items() if vertices[uid] != count]
-        if changed:
+        cut = [uid for uid in changed if any(name.rpartition(".")[0] == uid for name in saved.finished)]
+        if cut:
             raise PlanError(
-                f"{where} has {saved.parallelism[changed[0]]} tasks of stage {changed[0]}, this query "
-                f"{vertices[changed[0]]}: give it as many, by numPartitions of its exchange or source"
+                f"{where}: some tasks of stage {cut[0]} had handled all of their data, so it must go on with its "
+                f"{saved.parallelism[cut[0]]} tasks, not with {vertices[cut[0]]}"
             )
 
 

@@ -23,6 +23,8 @@ PROGRESS_SECONDS = 1.0
 """How often a query reports."""
 STOP_SECONDS = 120.0
 """How long `stop` waits for the query to end well, before it is cancelled."""
+CANCEL_SECONDS = 60.0
+"""How long it waits for one that was cancelled."""
 _KEPT_REPORTS = 100
 
 
@@ -143,7 +145,7 @@ class StreamingQuery:
             self._started.master.stop_query(self._started.handle.job)
             if not self._wait(timeout):
                 self._started.handle.cancel(f"it did not end within {timeout:g} s after stop()")
-                self._wait(timeout)
+                self._wait(CANCEL_SECONDS)
         except ControlError:
             _LOG.debug("the query's JobMaster is closed")
 
