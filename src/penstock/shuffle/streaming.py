@@ -173,8 +173,8 @@ class StreamEnvironment(Protocol):
 class TaskLine(Protocol):
     """The one place where a streaming task waits, and its line to the JobMaster.
 
-    What is said to the JobMaster may be said by any thread, and its answer is not waited for. Where that is an error,
-    the next `wait` raises it.
+    What is said to the JobMaster may be said by any thread, raises nothing, and its answer is not waited for. Where
+    that is an error, or the line is broken, the next `wait` raises it.
     """
 
     def wait(self, seconds: float | None) -> None:

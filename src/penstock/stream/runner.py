@@ -129,7 +129,7 @@ class _StreamTask:
         self._loop.run()
 
     def metrics(self) -> dict[str, float]:
-        return {} if self._loop is None else self._loop.metrics()
+        return {} if self._loop is None else {**self._owner.metrics.values, **self._loop.metrics()}
 
     def fail(self, cause: BaseException) -> None:
         self._failed = True

@@ -15,7 +15,7 @@ from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.link.wire import Done, Plain, Request
 from penstock.services.local.attachment import Attachment
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
 from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
@@ -72,7 +72,8 @@ class AttachmentLine:
         return self._attachment.arrivals.count != self._seen or bool(self._refused)
 
     def _tell(self, request: Request[Done]) -> None:
-        self._attachment.tell(request, self._answered)
+        with contextlib.suppress(EnvironmentLostError):  # raised where the task waits, not where a thread stores
+            self._attachment.tell(request, self._answered)
 
     def _answered(self, answer: Plain) -> None:
         try:
