@@ -333,7 +333,7 @@ def test_exclusive_reservation_is_a_fixed_guarantee() -> None:
     assert got == held[:4]
     with pytest.raises(InsufficientBuffersError, match="channels of gate 1"):
         network.reserve_exclusive(2, "channels of gate 1")
-    network.release_exclusive(exclusive)
+    exclusive.lazy_destroy()
     assert floating.size == 6
     for segment in held[:4]:
         exclusive.recycle(segment)

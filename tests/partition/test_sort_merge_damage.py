@@ -133,9 +133,9 @@ def test_what_a_range_does_not_read_does_not_harm_it(tmp_path: Path) -> None:
     """A flipped bit in one subpartition's rows is that one's loss: the others are read to their ends."""
     damage = Damage(tmp_path)
     with SortMergeReader(damage.sound, ORIGIN) as reader:
-        begin, end = reader.stretches(0, 1)[0]
+        stretch = next(reader.stretches(0, 1))
     flipped = bytearray(damage.data)
-    flipped[(begin + end) // 2] ^= 16
+    flipped[(stretch.begin + stretch.end) // 2] ^= 16
     damage.paths.data.write_bytes(flipped)
     damage.paths.index.write_bytes(damage.index)
     assert [read(damage.paths, *each)[1] is None for each in RANGES] == [False, True, True, False]

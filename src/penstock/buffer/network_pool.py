@@ -100,10 +100,6 @@ class NetworkBufferPool:
         """A pool of exactly `count` segments, as remote channels need them for their initial credit."""
         return self.create_local_pool(count, count, owner=owner)
 
-    def release_exclusive(self, reservation: LocalBufferPool) -> None:
-        """End a reservation; the same as destroying the pool."""
-        reservation.lazy_destroy()
-
     def close(self) -> None:
         """Destroy all pools; idempotent. Segments that are out still come back by `recycle`."""
         for pool in [*self._resizable, *self._fixed]:

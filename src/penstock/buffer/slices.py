@@ -74,10 +74,6 @@ class SegmentReferences:
         """References of a segment, its builder's included; 0 when it is free."""
         return self._counts[segment] if 0 <= segment < len(self._counts) else 0
 
-    def is_building(self, segment: int) -> bool:
-        """Whether the segment's builder is open."""
-        return 0 <= segment < len(self._building) and bool(self._building[segment])
-
     def add(self, segment: int, references: int = 1) -> None:
         """Further slices of a segment in use."""
         if references < 0:
@@ -123,11 +119,6 @@ class SegmentReferences:
     def forget(self, task: str) -> None:
         """A task's books are closed; called by `Holdings.drop_all`."""
         self._holdings.pop(task, None)
-
-    def held_by(self, task: str) -> Held:
-        """A snapshot of what a task holds; empty for an unknown one."""
-        holdings = self._holdings.get(task)
-        return holdings.snapshot() if holdings is not None else Held()
 
     def check(self) -> None:
         """Assert that the books agree with each other: used by tests after every step."""

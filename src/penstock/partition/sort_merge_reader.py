@@ -42,7 +42,7 @@ BATCH_BYTES = 128 << 10
 """Batches are joined up to this many bytes."""
 
 
-class _Stretch(NamedTuple):
+class RegionStretch(NamedTuple):
     """What a range reads of one region: number, begin and end of each part, and how often each block is meant."""
 
     region: int
@@ -83,10 +83,15 @@ class SortMergeReader:
         """Rows, bytes and checksum of a range. ValueError for a range that is not there."""
         return self._index.end(first, count)
 
-    def stretches(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Begin and end in the data file of what a range reads, in that order: for whoever orders several readers."""
+    def stretches(self, first: int, count: int) -> Iterator[RegionStretch]:
+        """What a range reads, in the order of the data file. ValueError for a range that is not there."""
         self._index.check_range(first, count)
-        return [(stretch.begin, stretch.end) for stretch in self._stretches(first, count)]
+        read = ((number, region, region.parts(first, count)) for number, region in enumerate(self._index.regions()))
+        return (
+            RegionStretch(number, parts, count if region.is_broadcast else 1)
+            for number, region, parts in read
+            if parts
+        )
 
     def batches(self, first: int, count: int) -> Iterator[pa.RecordBatch]:
         """The batches of a range. ValueError for a range that is not there."""
@@ -119,11 +124,11 @@ class SortMergeReader:
         if found != expected:
             raise data.incomplete(f"subpartitions {first} to {first + count - 1}: {found}, not {expected}")
 
-    def _ahead(self, first: int, count: int) -> Iterator[_Stretch]:
+    def _ahead(self, first: int, count: int) -> Iterator[RegionStretch]:
         """The stretches of a range, each announced to the kernel some MiB before its turn."""
-        waiting: deque[_Stretch] = deque()
+        waiting: deque[RegionStretch] = deque()
         announced = 0
-        for stretch in self._stretches(first, count):
+        for stretch in self.stretches(first, count):
             self._data.will_need(stretch.begin, stretch.end)
             waiting.append(stretch)
             announced += stretch.end - stretch.begin
@@ -132,12 +137,6 @@ class SortMergeReader:
                 announced -= following.end - following.begin
                 yield following
         yield from waiting
-
-    def _stretches(self, first: int, count: int) -> Iterator[_Stretch]:
-        for number, region in enumerate(self._index.regions()):
-            parts = region.parts(first, count)
-            if parts:
-                yield _Stretch(number, parts, count if region.is_broadcast else 1)
 
     def close(self) -> None:
         """Let go of both maps; idempotent. They go with the last batch that lies over them."""

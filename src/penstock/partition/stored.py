@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from penstock.partition.file_blocks import BEFORE_MESSAGE
-from penstock.partition.file_input import FileInput, FileOrigin
+from penstock.partition.file_input import FileOrigin
 from penstock.partition.result_file import ResultFileReader
-from penstock.partition.sort_merge_index import IndexReader
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths
 from penstock.shuffle.descriptors import PartitionDescriptor
@@ -211,14 +210,9 @@ class _SortMergeRange:
 
     @property
     def stretches(self) -> list[Stretch]:
-        data, index = self._stored.paths
-        found = []
-        for region in IndexReader(FileInput(index, self._stored.origin)).regions():
-            parts = region.parts(self._first, self._count)
-            if parts:
-                times = self._count if region.is_broadcast else 1
-                found.append(Stretch(str(data), parts[0][1], parts[-1][2], times))
-        return found
+        data = str(self._reader.paths.data)
+        found = self._reader.stretches(self._first, self._count)
+        return [Stretch(data, stretch.begin, stretch.end, stretch.times) for stretch in found]
 
     @property
     def end(self) -> EndOfPartition:

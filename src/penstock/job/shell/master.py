@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -114,7 +114,7 @@ class JobMaster:
     def submit(self, submission: Submission) -> JobHandle:
         """Submit a job; it may be refused at once, which `wait` raises."""
 
-        async def run() -> concurrent.futures.Future[FinishedJob]:
+        def run() -> concurrent.futures.Future[FinishedJob]:
             outcome: concurrent.futures.Future[FinishedJob] = concurrent.futures.Future()
             finished = self._driver.submit(submission)
             self._outcomes.add(outcome)
@@ -122,7 +122,7 @@ class JobMaster:
             finished.add_done_callback(lambda future: _copy_outcome(future, outcome))
             return outcome
 
-        return JobHandle(self, submission.job, self._call(run()))
+        return JobHandle(self, submission.job, self._call(run))
 
     def new_job(self) -> str:
         """An id for a job that is going to be submitted."""
@@ -130,11 +130,7 @@ class JobMaster:
 
     def add_result(self, name: str, build: Build) -> None:
         """Make a result known that is made when it is first opened."""
-
-        async def run() -> None:
-            self._results.add(name, build)
-
-        self._call(run())
+        self._call(lambda: self._results.add(name, build))
 
     def drop_result(self, name: str) -> None:
         """Nobody reads this result any more: it is released soon. Blocks nowhere; unknown ones are ignored."""
@@ -143,35 +139,19 @@ class JobMaster:
 
     def watch_result(self, job: str, lost: Callable[[], None]) -> None:
         """Before a job is submitted: call `lost` once when partitions of its result are lost. It must not block."""
-
-        async def run() -> None:
-            self._results.watch(job, lost)
-
-        self._call(run())
+        self._call(lambda: self._results.watch(job, lost))
 
     def release_result(self, job: str) -> None:
         """Release what is left of a finished job's result; unknown ones are ignored."""
-
-        async def run() -> None:
-            self._release_result(job)
-
-        self._call(run())
+        self._call(lambda: self._release_result(job))
 
     def cancel(self, job: str, cause: str) -> None:
         """Ask a job to stop; unknown ones are ignored."""
-
-        async def run() -> None:
-            self._driver.handle(events.CancelRequested(job, cause))
-
-        self._call(run())
+        self._call(lambda: self._driver.handle(events.CancelRequested(job, cause)))
 
     def stop_query(self, job: str) -> None:
         """Ask a streaming query to end well: its sources stop, a last checkpoint, its sinks commit."""
-
-        async def run() -> None:
-            self._driver.handle(events.StopAsked(job))
-
-        self._call(run())
+        self._call(lambda: self._driver.handle(events.StopAsked(job)))
 
     def checkpoint(self, job: str, seconds: float) -> int:
         """A checkpoint of a streaming query, now: its number.
@@ -186,11 +166,7 @@ class JobMaster:
 
     def job_progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
-
-        async def run() -> JobProgress | None:
-            return self._driver.progress(job)
-
-        return self._call(run())
+        return self._call(lambda: self._driver.progress(job))
 
     def close(self) -> None:
         """Cancel jobs, shut environments down, stop; idempotent."""
@@ -207,10 +183,15 @@ class JobMaster:
                 self._loop.call_soon_threadsafe(self._stop.set)
         return thread
 
-    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def _call(self, act: Callable[[], _T]) -> _T:
+        """What `act` gives on the loop's thread; raises its error, or ControlError where the loop has ended."""
+
+        async def run() -> _T:
+            return act()
+
         if self._thread is None:
-            work.close()
             raise ControlError("the JobMaster is closed: its SparkSession was stopped")
+        work = run()
         try:
             return _result(asyncio.run_coroutine_threadsafe(work, self._loop))
         except (RuntimeError, concurrent.futures.CancelledError) as error:
