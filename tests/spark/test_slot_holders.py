@@ -26,7 +26,7 @@ def holding(folder: str) -> Callable[[int], None]:
 
     def hold(number: int) -> None:
         mark(f"{folder}/held")
-        end = time.monotonic() + STAGE_SECONDS
+        end = time.monotonic() + 2 * STAGE_SECONDS
         while not Path(folder, "release").exists() and time.monotonic() < end:
             time.sleep(0.02)
 
@@ -43,7 +43,7 @@ def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None
 
     action = Action(foreign)
     try:
-        wait_until("a foreign job has all slots", lambda: len(marks(tmp_path / "held")) == SLOTS)
+        wait_until("a foreign job has all slots", lambda: len(marks(tmp_path / "held")) == SLOTS, STAGE_SECONDS)
         spark.conf.set(TIMEOUT, "1s")
         stream = penstock.fromDataFrame(spark.range(0, 10, 1, 2)).keyBy("id", numPartitions=2, mode="pipelined")
         with pytest.raises(SlotsError, match=r"Tasks are running of Spark job \d+ \(a long read, group night\): 8"):
