@@ -17,8 +17,9 @@ import pyarrow.fs as pafs
 import pytest
 from local_query import LocalQuery, linear_graph, location
 
-from penstock.graph import JobGraph
+from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.record import PartitionerSpec
+from penstock.shuffle import PartitionKind
 from penstock.stream import loop
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.folder_sink import FolderSink
@@ -152,6 +153,26 @@ def test_a_query_goes_on_with_another_parallelism(tmp_path: Path, counters: int)
         query.start()
         query.run_through()
     assert newest_counts(tmp_path) == Counter(value % KEYS for value in range(ROWS))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sources_that_end_at_different_times_are_one_stream(tmp_path: Path, seed: int) -> None:
+    """A union of a source that ends soon and one that goes on: what had finished gives nothing anew."""
+    few, many = 300, ROWS
+    union = JobVertex(2, "union", 2, KEYED, operators=(files(tmp_path, KEYED),))
+    short = JobVertex(0, "short", 1, KEYED, RateSource(0, 1, few), operators=(MapInArrow(keyed, KEYED),))
+    long = JobVertex(1, "long", 2, KEYED, RateSource(PER_SECOND, 2, many), operators=(MapInArrow(keyed, KEYED),))
+    kind = PartitionKind.PIPELINED_BOUNDED
+    edges = tuple(JobEdge(producer, producer, 2, BY_KEY, KEYED, kind, "memory") for producer in (0, 1))
+    with LocalQuery(JobGraph("union", (short, long, union), edges), location(tmp_path)) as query:
+        query.start()
+        while (0, 0) not in query.finished and not query.run(time.monotonic() + 0.01):
+            pass
+        query.kill((1, seed % 2) if seed else (2, 0))
+        query.run_through()
+        assert query.failures
+    found = Counter(row["value"] for row in rows_in(tmp_path))
+    assert found == Counter(range(many)) + Counter(range(few))
 
 
 def test_without_checkpoints_a_kill_doubles_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ Rules
   end, EndOfData goes on, and the coordinator is told that this task's data is processed. The task then takes part in
   checkpoints as before, and ends (EndOfPartition) when one that it took part in since is complete, and all its
   channels have ended. Without checkpoints it ends as soon as its channels have.
-- A task that had finished in the restored checkpoint has no data from the beginning.
+- A task that had finished in the restored checkpoint has no data from the beginning, and goes without a checkpoint.
 """
 
 from __future__ import annotations

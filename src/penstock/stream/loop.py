@@ -30,6 +30,8 @@ from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 REPORT_SECONDS = 0.5
 PUBLISH_SECONDS = 1.0
+ASK_SECONDS = 0.001
+"""A source that had nothing, and does not say when it will, is asked again after so long."""
 SOURCE_STATE = "source/position"
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
 
@@ -123,7 +125,8 @@ class StreamLoop:
         if self._outputs.flush_at is not None:
             moments.append(self._outputs.flush_at)
         if self._source is not None and self._is_ready and self._conversation.has_data:
-            moments.append(self._source.wake_at or now)
+            wake = self._source.wake_at
+            moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
         return max(0.0, min(moments) - now)
 
     @property

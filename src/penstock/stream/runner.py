@@ -119,7 +119,8 @@ class _StreamTask:
         conversation = Conversation(
             inputs.channels,
             exactly_once=streaming.consistency == EXACTLY_ONCE,
-            with_checkpoints=bool(streaming.location),
+            # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
+            with_checkpoints=bool(streaming.location) and not streaming.is_finished,
         )
         parts = TaskParts(self._line, inputs, self._outputs, self._chain, self._source, self._store)
         self._loop = StreamLoop(parts, conversation, time.monotonic)
