@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.shuffle.errors import PenstockError
 from penstock.torture.harm import worker_pids
-from penstock.torture.recipe import Recipe, in_order, random_recipe
+from penstock.torture.recipe import Exchange, Recipe, in_order, random_recipe
 from penstock.torture.session_figures import SessionFigures, growth, look
 
 MASTER = "local[12,1000]"
@@ -66,31 +66,42 @@ class LongJob:
         recipe = replace(random_recipe(seed, number, spark=True), harm="", harm_after=0.0)
         steps = tuple(step for step in recipe.steps if step.kind != "raise")
         recipe = replace(recipe, steps=steps, rows=chance.choice((0, 100, 5_000, 50_000, 200_000)))
-        return cls(number, recipe, chance.choice(MODES), chance.choice(ACTIONS))
+        # A broadcast stream can't be persisted.
+        last = [step.kind for step in steps if isinstance(step, Exchange)][-1]
+        actions = ACTIONS[:-1] if last == "broadcast" and not recipe.aggregate else ACTIONS
+        return cls(number, recipe, chance.choice(MODES), chance.choice(actions))
 
     def describe(self) -> str:
         """One line."""
         return f"{self.number} {self.mode}, {self.action}: {self.recipe.describe()}"
 
-    def is_right(self, spark: Any) -> bool:
-        """Run it, and compare its rows."""
+    def difference(self, spark: Any) -> str:
+        """Run it, and say how its rows differ from those that must come out; nothing where they are right."""
         expected = self.recipe.expected()
         stream = self.recipe.stream(spark)
         if self.action == "counted":
-            return bool(stream.count() == expected.num_rows)
+            return _difference(stream.count(), expected.num_rows)
         if self.action == "persisted":
             stream = stream.persist()
         try:
             frame = stream.toDF()
-            return all(_equal(frame.toArrow(), expected) for _ in range(2 if self.action == "read twice" else 1))
+            found = [
+                in_types(frame.toArrow(), expected.schema) for _ in range(2 if self.action == "read twice" else 1)
+            ]
         finally:
             if self.action == "persisted":
                 stream.unpersist()
+        wrong = [table for table in found if not table.equals(expected)]
+        return _difference(wrong[0].num_rows, expected.num_rows) or "other rows, as many" if wrong else ""
 
 
-def _equal(table: pa.Table, expected: pa.Table) -> bool:
-    found = in_order(pa.table(table.columns, names=table.column_names).cast(expected.schema))
-    return bool(found.equals(expected))
+def in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in order, in these types."""
+    return in_order(pa.table(table.columns, names=table.column_names).cast(schema))
+
+
+def _difference(found: int, expected: int) -> str:
+    return "" if found == expected else f"{found:,} rows where {expected:,} must come out"
 
 
 class Strikes:
@@ -174,18 +185,18 @@ class LongSession:
 
     def _run(self, job: LongJob, spark: Any, strikes: Strikes) -> None:
         before = strikes.kills
-        outcome: list[bool | BaseException] = []
+        outcome: list[str | Exception] = []
 
         def work() -> None:
             try:
-                outcome.append(job.is_right(spark))
+                outcome.append(job.difference(spark))
             except Exception as error:  # noqa: BLE001 - which errors are right is what is being asked
                 outcome.append(error)
 
         worker = threading.Thread(target=work, name="penstock-torture-job", daemon=True)
         worker.start()
         worker.join(_JOB_SECONDS)
-        if outcome == [True]:
+        if outcome == [""]:
             self.right += 1
         elif outcome and isinstance(outcome[0], Exception) and strikes.kills > before and _is_clear(outcome[0]):
             self.clear_errors += 1
