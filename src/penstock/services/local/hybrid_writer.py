@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.link.calls import WriterOpened
 from penstock.link.frames import stored_frame
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.record.framing import HEADER, Message
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.builders import OwnFile, SharedSegment
+from penstock.services.local.builders import OwnFile
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import Event, OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
@@ -54,10 +53,6 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         descriptor = self._descriptor.partition
         file = StretchedFile(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve)
         self._file = OwnFile(file, self._note_stored)
-
-    def _opened(self, opened: WriterOpened) -> None:
-        if opened.packed:
-            self._builders = SharedSegment(self._take_segment, self._note)
 
     def _append(self, target: int, message: Message) -> None:
         """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.

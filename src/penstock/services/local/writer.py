@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
-from penstock.link.calls import FailWriter, FinishWriter, OpenWriter, WriterOpened
+from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import (
     ALL,
     FINISHED,
@@ -30,7 +30,7 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import Message, MessageWriter
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.builders import Builders, OwnSegments
+from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
 from penstock.shuffle import (
     EndOfData,
     EndOfPartition,
@@ -104,7 +104,8 @@ class SegmentPartitionWriter:
                 partition.kind,
             )
         )
-        self._opened(opened)
+        if opened.packed:
+            self._builders = SharedSegment(self._take_segment, self._note)
         self._lifecycle.move(WriterEvent.SET_UP)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
@@ -208,9 +209,6 @@ class SegmentPartitionWriter:
     def on_error(self, channel: int, error: BaseException) -> None:
         """The environment can't keep what was written: the next write says so."""
         self._error = error
-
-    def _opened(self, opened: WriterOpened) -> None:
-        """The partition is registered; what that means for how it is laid out."""
 
     def _append(self, target: int, message: Message) -> None:
         """Lay out a message; waits for segments."""
