@@ -17,7 +17,7 @@ from environment_thread import SEGMENT, EnvironmentThread, environment
 from penstock.environment.inputs import WINDOW
 from penstock.environment.line import TaskLine as EnvironmentsLine
 from penstock.link import commands
-from penstock.record.framing import HEADER
+from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.services.local.stream_gate import SegmentStreamGate
@@ -65,12 +65,16 @@ class Task:
 
     def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
         """A writer with its first room."""
-        descriptor = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
-        result = ResultPartitionDescriptor(descriptor, self.place(number), schema)
+        result = self.result(number, subpartitions, schema)
         (writer,) = self.environment.create_stream_writers(self.owner, [result])
         writer.setup()
         self.line.wait(DEADLINE)
         return writer
+
+    def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
+        """What is to be written."""
+        partition = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
+        return ResultPartitionDescriptor(partition, self.place(number), schema)
 
     def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
         """A gate over these subpartitions of partitions of this task."""
@@ -85,18 +89,19 @@ class Task:
         return ShuffleDescriptor(PartitionId("job-e0", number, self.owner.attempt.attempt), "local", kind, name)
 
 
+def task_of(attachment: Attachment) -> Task:
+    """A task with this attachment."""
+    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
+    line = AttachmentLine(attachment, owner.attempt)
+    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, Settings(), owned=False))
+
+
 @pytest.fixture
 def task(here: EnvironmentThread) -> Iterator[Task]:
     """A task of it."""
-    attachment = here.attach()
-    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
-    yield Task(
-        attachment,
-        owner,
-        AttachmentLine(attachment, owner.attempt),
-        LocalShuffleEnvironment(attachment, Settings(), owned=False),
-    )
-    attachment.close()
+    found = task_of(here.attach())
+    yield found
+    found.attachment.close()
     wait_until(lambda: here.run(lambda: here.host.memory.pool.statistics().in_use) == 0, "all segments to come back")
     here.run(here.host.memory.references.check)
 
@@ -262,7 +267,7 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     writer.end_epoch(b"good", EventKind.IN_ORDER)
     next_of([gate], task.line)
     assert isinstance(next_of([gate], task.line).event, EpochEnd)
-    monkeypatch.setattr(gate, "on_slice", _dropped if fault == "dropped" else _doubled(gate))
+    monkeypatch.setattr(MessageAssembler, "feed", _dropped if fault == "dropped" else _doubled)
     writer.offer(numbers(2, 3), 0)
     writer.end_epoch(b"bad", EventKind.IN_ORDER)
     with pytest.raises(IncompleteDataError, match="2 rows"):
@@ -271,18 +276,47 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     gate.close()
 
 
-def _dropped(channel: int, segment: int, offset: int, length: int) -> None:
-    """A slice that gets lost."""
+FEED = MessageAssembler.feed
 
 
-def _doubled(gate: SegmentStreamGate) -> Callable[[int, int, int, int], None]:
-    take = gate.on_slice
+def _dropped(assembler: MessageAssembler, view: memoryview) -> list[pa.RecordBatch]:
+    """A slice gets lost."""
+    return []
 
-    def twice(channel: int, segment: int, offset: int, length: int) -> None:
-        for _ in range(2):
-            take(channel, segment, offset, length)
 
-    return twice
+def _doubled(assembler: MessageAssembler, view: memoryview) -> list[pa.RecordBatch]:
+    """A slice is read twice."""
+    return [*FEED(assembler, view), *FEED(assembler, view)]
+
+
+def test_a_wide_exchange_gets_on_with_few_segments(tmp_path: Path) -> None:
+    """Forty subpartitions in twenty segments: every row comes, in its subpartition."""
+    with environment(tmp_path, segments=20) as small:
+        task = task_of(small.attach())
+        writer, gate = task.write(subpartitions=40), task.read(*((0, index) for index in range(40)))
+        found: list[tuple[int, int]] = []
+        for value in range(2000):
+            while writer.offer(numbers(value), value % 40) == 0:
+                task.line.wait(DEADLINE)
+                found += rows_there(gate)
+        writer.end_epoch(b"", EventKind.IN_ORDER)
+        while len(found) < 2000:
+            task.line.wait(DEADLINE)
+            found += rows_there(gate)
+        assert sorted(value for _, value in found) == list(range(2000))
+        assert all(value % 40 == channel for channel, value in found)
+        writer.close()
+        gate.close()
+        task.attachment.close()
+
+
+def rows_there(gate: StreamInputGate) -> list[tuple[int, int]]:
+    """The rows that have come, with their channels."""
+    found = []
+    while (received := gate.poll()) is not None:
+        if received.batch is not None:
+            found += [(received.channel, value) for value in received.batch.column(0).to_pylist()]
+    return found
 
 
 def test_an_event_behind_a_full_window_is_handed_over(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

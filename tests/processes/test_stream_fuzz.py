@@ -9,6 +9,7 @@ tasks that are cancelled in the middle are part of it.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from local_harness import LocalHarness, idle_behind, started
 from penstock.shuffle import EndOfData, EndOfPartition, EpochEnd, PartitionKind, TaskEvent
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.streaming import EventKind
-from penstock.testing.conformance import Exchange, ShuffleServiceConformance
+from penstock.testing.conformance import Exchange
 from penstock.testing.conformance_exchange import Written
 from penstock.testing.conformance_streams import StreamConsumer, StreamProducer, Streams
 from penstock.testing.waiting import DEADLINE
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 SEGMENT = 32 << 10
 ROWS = pa.schema([("producer", pa.int64()), ("number", pa.int64()), ("text", pa.string())])
-EPOCHS = 12
+EPOCHS = 30
 SUBPARTITIONS = 3
 
 
@@ -49,12 +50,9 @@ def service(hosts: LocalHarness) -> Iterator[LocalHarness]:
 @pytest.fixture
 def exchange(service: LocalHarness) -> Iterator[Exchange]:
     """The workbench."""
-    workbench = Exchange(service, lambda coroutine: ShuffleServiceConformance.call(ANY, coroutine))
+    workbench = Exchange(service, asyncio.run)
     yield workbench
     workbench.close()
-
-
-ANY = ShuffleServiceConformance()
 
 
 @dataclass(slots=True)

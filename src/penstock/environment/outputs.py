@@ -18,7 +18,7 @@ from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import Allowance, HostMemory, packs
 from penstock.environment.producers import Registrar
-from penstock.link.calls import OpenWriter
+from penstock.link.calls import STREAM_BUILDERS, OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.shuffle import PartitionId
@@ -49,8 +49,8 @@ class WriterPort:
     ) -> None:
         network, registry = partitions.network, partitions.registry
         own = 1 if request.broadcast else request.subpartitions
-        self.is_packed = packs(partitions.memory.pool, own)
-        builders = 1 if self.is_packed else own
+        self.is_packed = not request.streams and packs(partitions.memory.pool, own)
+        builders = 1 if self.is_packed else min(own, STREAM_BUILDERS) if request.streams else own
         self.port = request.port
         self._references = references = partitions.memory.references
         self._allowance = partitions.ahead

@@ -13,6 +13,9 @@ from typing import Any
 from penstock.link.wire import Done, Request
 from penstock.shuffle import AttemptId, ChannelDescriptor, EndOfPartition, PartitionId, PartitionKind
 
+STREAM_BUILDERS = 16
+"""A streaming writer with more subpartitions does not need an open segment for each: it gives some up for others."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriterOpened:
@@ -25,7 +28,8 @@ class WriterOpened:
 class OpenWriter(Request[WriterOpened]):
     """Register a pipelined or hybrid partition; its segments come to the port as grants.
 
-    Raises InsufficientBuffersError, StaleError, ProtocolError.
+    A writer that `streams` never waits in the middle of a message, so it needs few segments, however many
+    subpartitions there are. Raises InsufficientBuffersError, StaleError, ProtocolError.
     """
 
     METHOD = "local.open_writer"
@@ -37,6 +41,7 @@ class OpenWriter(Request[WriterOpened]):
     subpartitions: int
     broadcast: bool
     kind: PartitionKind
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -457,6 +457,16 @@ class StreamConformance:
         producer.end()
         assert values(there.rest()) == [1, 2]
 
+    def test_a_producer_without_any_reader_left_goes_on(self, streams: Streams) -> None:
+        """Its only reader has left: all that it offers is taken and dropped, its events and its end too."""
+        producer, consumer = streams.pair()
+        producer.give(numbers(1))
+        consumer.next()
+        consumer.gate.close()
+        producer.give(numbers(*range(100_000)))
+        producer.barrier(b"nobody sees it")
+        producer.end()
+
     def test_an_unknown_producer_is_replaced_by_the_real_one(self, streams: Streams) -> None:
         """The line wakes when the producer is there."""
         placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, self._service_name(streams), PIPELINED)

@@ -6,7 +6,8 @@ reader can stop between any two slices. What does not fit what is left of a segm
 left is lost, and counted as `bytes_unused`. A row larger than a segment is the exception (`rows_spanning`): it is
 taken as a whole, and what finds no room of it waits here and is given out by the next offers and flushes.
 
-Where there is no room, all that was taken is made visible first: only what readers see comes back as room.
+Where there is no room, all that was taken is made visible first: only what readers see comes back as room. A writer
+of many subpartitions then gives up all open segments, so it gets on with few, in slices that are shorter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
-from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
+from penstock.link.calls import STREAM_BUILDERS, FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import ALL, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
 from penstock.record.framing import Message
 from penstock.services.local.attachment import Attachment
@@ -95,6 +96,7 @@ class SegmentStreamWriter:
             partition.subpartitions,
             partition.broadcast,
             partition.kind,
+            streams=True,
         )
         self._attachment.ask(opening)
         self._lifecycle.move(WriterEvent.SET_UP)
@@ -131,8 +133,7 @@ class SegmentStreamWriter:
     def finish(self) -> None:
         """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
         ends = self._end_sums()
-        for target in list(self._builders):
-            self._finish(target)
+        self._finish_all()
         self._send_behind(ends, EventKind.IN_ORDER)
         self._lifecycle.move(WriterEvent.FINISH)
         self._attachment.ask(FinishWriter(self._port))
@@ -181,8 +182,7 @@ class SegmentStreamWriter:
         if self._rest is not None and not self._give_rest(*self._rest):
             return 0
         if (target == ALL) != (ALL in self._builders):
-            for other in list(self._builders):  # what goes to all keeps its place among what goes to one
-                self._finish(other)
+            self._finish_all()  # what goes to all keeps its place among what goes to one
         rows, taken = batch.num_rows, 0
         while taken < rows:
             count = self._put(target, batch.slice(taken) if taken else batch)
@@ -247,6 +247,8 @@ class SegmentStreamWriter:
         """A fresh segment for a target, if there is one. What it had is given up: it comes back when it is read."""
         self._finish(target)
         if not self._segments:
+            if self.subpartitions > STREAM_BUILDERS:  # others may hold all there is, so those come back too
+                self._finish_all()
             return None
         segment = self._segments.pop()  # the last one granted: its memory is still in the cache
         builder = BufferBuilder(segment, self._attachment.memory.view(segment))
@@ -262,6 +264,10 @@ class SegmentStreamWriter:
             piece = builder.finish()
             if piece is not None:
                 self._note(target, piece)
+
+    def _finish_all(self) -> None:
+        for target in list(self._builders):
+            self._finish(target)
 
     def _commit(self) -> None:
         for target, builder in self._changed.items():
