@@ -155,14 +155,24 @@ def refused(change: Callable[[dict[str, bytes]], StepContext]) -> str:
     return str(caught.value)
 
 
+def changed_aggregation() -> None:
+    """Go on with other functions than the state was kept for."""
+    step = KeyedAggregate(SCHEMA, ("k",), (NUMBERS[0],)).step()
+    step.open(context(), [])
+    step.process(batch([(1, "a", 1, 1, 1.0)]))
+    KeyedAggregate(SCHEMA, ("k",), (NUMBERS[2],)).step().open(context(), [stored(step.snapshot(1))])
+
+
 def test_states_that_do_not_fit_are_refused() -> None:
-    """A state without its description, and one of another number of key groups where the parallelism changes."""
+    """One without its description, of other functions, or of other key groups where the parallelism changes."""
 
     def without(state: dict[str, bytes]) -> StepContext:
         del state["about"]
         return context()
 
     assert "can't be read" in refused(without)
+    with pytest.raises(CheckpointError, match=r"state of 'aggregate by k: n=count\(\*\).*now has .*sum"):
+        changed_aggregation()
     assert "lies in 16 key groups" in refused(lambda _: context(0, 2, 32))
 
 

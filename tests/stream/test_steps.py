@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.checkpoint.errors import CheckpointError
 from penstock.graph import JobVertex, Operator
 from penstock.shuffle.errors import PlanError
 from penstock.stream import check
+from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.steps import chain_of, step_of
+from penstock.task.aggregate_states import Aggregation
 from penstock.task.operators import MapInArrow, MapInPandas
 from penstock.task.verbs import Limit
 
@@ -159,3 +162,17 @@ def test_what_needs_its_whole_input_is_refused_by_name() -> None:
         check(Limit(3))
     with pytest.raises(PlanError, match="limit"):
         step_of(Limit(3))
+
+
+def test_state_is_found_where_other_operators_have_come_in_front() -> None:
+    """It is named by the kind of its operator; state that is nobody's any more is refused by name."""
+    counting = KeyedAggregate(SCHEMA, ("n",), (Aggregation("count", "*", "count"),))
+    before = chain(counting)
+    before.push(batch(7))
+    state = {name: bytes(make()) for name, make in before.snapshot(1)}
+    after = chain_of(JobVertex(1, "stage", 1, SCHEMA, operators=(MapInArrow(twice, SCHEMA), counting)))
+    after.open(CONTEXT, [state])
+    assert after.push(batch(7))[-1].to_pylist() == [{"n": 7, "count": 3}]
+    after.close()
+    with pytest.raises(CheckpointError, match="state of 'KeyedAggregate-1', and no operator of that name"):
+        chain_of(JobVertex(1, "stage", 1, SCHEMA, operators=(MapInArrow(twice, SCHEMA),))).open(CONTEXT, [state])

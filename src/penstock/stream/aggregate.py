@@ -84,7 +84,7 @@ class AggregateStep(PlainStep):
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Take this subtask's keys out of the states."""
         self._context = context
-        for batch in restored_rows(restored, context):
+        for batch in restored_rows(self._what, restored, context):
             slots = self._index.add(key_columns(batch) or [batch.column(0)])
             self._states.restore(batch, slots, len(self._index))
 
@@ -99,7 +99,12 @@ class AggregateStep(PlainStep):
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys and states as they are now."""
         count = len(self._index)
-        return frozen_chunks(self._index, self._states.frozen(count), self._context)
+        return frozen_chunks(self._what, self._index, self._states.frozen(count), self._context)
+
+    @property
+    def _what(self) -> str:
+        """What the states are: the aggregation, and the types of keys and states."""
+        return f"{self.name} ({', '.join(str(field.type) for field in self._plan.state_schema)})"
 
     def _slots(self, batch: pa.RecordBatch) -> Slots:
         columns = [plain(batch.column(key)) for key in self._operator.keys]

@@ -15,9 +15,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.checkpoint.errors import CheckpointError
+
 Buffer = bytes | bytearray | memoryview
 Chunk = tuple[str, Callable[[], Buffer]]
 """A name, and what makes the bytes: called by the thread that stores them, so it may use immutable values only."""
+SOURCE = "source"
+"""What a source's chunks are named by: it is no step."""
 State = Mapping[str, bytes]
 """The chunks of one subtask's step, by name, as they were stored."""
 
@@ -100,8 +104,18 @@ class Chain:
         self._place = ""
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
-        """Open all steps; the chunks of each are those whose names begin with its id and a slash."""
+        """Open all steps; the chunks of each are those whose names begin with its id and a slash.
+
+        Raises CheckpointError for state that is no step's: it would be lost with the next checkpoint.
+        """
         self._place = context.place
+        known = {SOURCE, *(identity for identity, _ in self._steps)}
+        for owner in sorted({name.partition("/")[0] for state in restored for name in state} - known):
+            raise CheckpointError(
+                f"{self._place}: the checkpoint to go on from holds state of {owner!r}, and no operator of that name"
+                f" is here ({', '.join(sorted(known - {SOURCE})) or 'there is none'}): bring it back, or start at a"
+                " new checkpointLocation"
+            )
         for identity, step in self._steps:
             own = [found for state in restored if (found := chunks_of(state, identity))]
             with self._noted(step):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and their states in a checkpoint: how they are written, and whose they are when they are read again.
 
-A step's keyed state is the chunk `about` (msgpack: version, hash, max_parallelism, parallelism) and chunks `rows.<n>`
-of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a row is
-`pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives each of
-its subtasks the keys of its groups (`record/key_groups.py`).
+A step's keyed state is the chunk `about` (msgpack: version, states, hash, max_parallelism, parallelism) and chunks
+`rows.<n>` of up to `CHUNK_ROWS` keys each: Arrow streams with the columns `key.<i>` and `#<j>`. The key group of a
+row is `pmod(hash(key), max_parallelism)`, where the hash is Spark's for ever. A vertex of another parallelism gives
+each of its subtasks the keys of its groups (`record/key_groups.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ class FrozenStates(Protocol):
         """The state columns of a range of slots."""
 
 
-def frozen_chunks(index: KeyIndex, states: FrozenStates, context: StepContext) -> list[Chunk]:
-    """The chunks of all keys and their states; bytes are made when the chunks are stored."""
+def frozen_chunks(what: str, index: KeyIndex, states: FrozenStates, context: StepContext) -> list[Chunk]:
+    """The chunks of all keys and their states; bytes are made when the chunks are stored.
+
+    `what` says what the states are: rows of other states are not read back.
+    """
     about: bytes = msgpack.packb(
         {
             "version": VERSION,
+            "states": what,
             "hash": HASH,
             "max_parallelism": context.max_parallelism,
             "parallelism": context.parallelism,
@@ -72,10 +76,10 @@ class _Rows:
         return memoryview(target.getvalue())
 
 
-def restored_rows(restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
+def restored_rows(what: str, restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
     """This subtask's keys and states, as they were written; raises CheckpointError where that can't be."""
     for state in restored:
-        moved = _check(state, context)
+        moved = _check(what, state, context)
         for name in (name for name in state if name.startswith(_ROWS)):
             with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
                 for batch in stream:
@@ -89,11 +93,11 @@ def key_columns(batch: pa.RecordBatch) -> list[pa.Array]:
     return [column for name, column in zip(batch.schema.names, batch.columns, strict=True) if name.startswith("key.")]
 
 
-def _check(state: State, context: StepContext) -> bool:
+def _check(what: str, state: State, context: StepContext) -> bool:
     """Whether keys have moved between subtasks since it was written."""
     try:
         about = msgpack.unpackb(state[_ABOUT])
-        version, function = about["version"], about["hash"]
+        version, function, states = about["version"], about["hash"], about["states"]
         width, parallelism = about["max_parallelism"], about["parallelism"]
     except (KeyError, ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptCheckpointError(f"{context.place}: its keyed state can't be read: {error!r}") from error
@@ -101,6 +105,11 @@ def _check(state: State, context: StepContext) -> bool:
         raise CheckpointError(
             f"{context.place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
             f"version {VERSION} with keys by {HASH}"
+        )
+    if states != what:
+        raise CheckpointError(
+            f"{context.place}: the checkpoint to go on from holds the state of '{states}', and the query now has "
+            f"'{what}': start it at a new checkpointLocation"
         )
     if parallelism == context.parallelism:
         return False

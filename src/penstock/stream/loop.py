@@ -20,7 +20,7 @@ from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.shuffle.events import EndOfData, TaskEvent
 from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
-from penstock.stream.chain import Chain, Chunk
+from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
@@ -32,7 +32,7 @@ REPORT_SECONDS = 0.5
 PUBLISH_SECONDS = 1.0
 ASK_SECONDS = 0.001
 """A source that had nothing, and does not say when it will, is asked again after so long."""
-SOURCE_STATE = "source/position"
+SOURCE_STATE = f"{SOURCE}/position"
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
 
 _Due = Decision | CheckpointBarrier | EndOfData

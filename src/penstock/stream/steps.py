@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
@@ -29,7 +30,7 @@ _ITERATORS = (MapInArrow, MapInPandas)
 
 @runtime_checkable
 class StreamOperator(Protocol):
-    """An operator that knows its step. `uid` names its state in checkpoints; empty: its place in the chain does."""
+    """An operator that knows its step. `uid` names its state in checkpoints; empty: its kind does."""
 
     @property
     def name(self) -> str:
@@ -81,7 +82,11 @@ def chain_of(vertex: JobVertex) -> Chain:
     if vertex.combine is not None:
         raise PlanError(f"{vertex.combine.name} needs one of its inputs whole, and a stream has no end")
     steps = []
-    for place, operator in enumerate(vertex.operators):
+    kinds: Counter[str] = Counter()
+    for operator in vertex.operators:
+        # By its place among its own kind: a filter that is added in front changes nothing of it.
+        kind = type(operator).__name__
+        kinds[kind] += 1
         identity = operator.uid if isinstance(operator, StreamOperator) else ""
-        steps.append((identity or f"op{place}", step_of(operator)))
+        steps.append((identity or f"{kind}-{kinds[kind]}", step_of(operator)))
     return Chain(steps)
