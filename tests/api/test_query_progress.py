@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a query's reports say of the time between two looks at its job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import penstock
+from penstock.api.streaming.progress import ProgressReports
+from penstock.api.streaming.writer import query_graph, query_options
+from penstock.graph import JobGraph
+from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
+from penstock.job.core.states import JobState
+from penstock.shuffle import Settings
+from penstock.shuffle.settings import StreamingSettings
+from penstock.stream.noop import NoopSink
+
+NAMES = {"id": "i", "runId": "r", "name": "n"}
+
+
+def planned() -> JobGraph:
+    """A source, a counter and a sink."""
+    stream = penstock.readStream(None).format("rate").load().keyBy("value", numPartitions=1).count().rebalance(1)
+    options = query_options("i", "n", "/nowhere", StreamingSettings())
+    return query_graph(stream.branches, NoopSink(), Settings(), 8, options)
+
+
+def look(graph: JobGraph, *figures: dict[str, float], counts: CheckpointCounts | None = None) -> JobProgress:
+    """The job as it is, with these figures of its stages."""
+    vertices = tuple(
+        VertexProgress(vertex.id, vertex.name, vertex.parallelism, 1, 0, metrics)
+        for vertex, metrics in zip(graph.vertices, figures, strict=True)
+    )
+    return JobProgress("j1", "n", JobState.RUNNING, 1.0, vertices, counts or CheckpointCounts())
+
+
+def test_report_counts_what_came_since_the_last_one() -> None:
+    """Rows of sources and sinks, and after a restart what the new attempts have counted from nothing."""
+    graph = planned()
+    reports = ProgressReports(graph, NAMES)
+    rows = [{"rows_out": 10.0}, {"rows_in": 8.0}, {"rows_in": 5.0}]
+    first = reports.report(look(graph, *rows))
+    assert (first["numInputRows"], first["sink"]["numOutputRows"], first["batchId"]) == (10, 5, -1)
+    more = [{"rows_out": 25.0}, {"rows_in": 20.0}, {"rows_in": 9.0}]
+    counts = CheckpointCounts(completed=3, last=4, seconds=0.25)
+    second = reports.report(look(graph, *more, counts=counts))
+    assert (second["numInputRows"], second["sink"]["numOutputRows"], second["batchId"]) == (15, 4, 4)
+    again = reports.report(look(graph, {"rows_out": 2.0}, {"rows_in": 1.0}, {"rows_in": 1.0}))
+    assert again["numInputRows"] == 2
+    assert {**NAMES, **again} == again
+
+
+def test_report_names_the_stage_that_holds_the_query_back() -> None:
+    """Those in front of it are back-pressured, those behind it idle; nobody is named where nobody waits for room."""
+    graph = planned()
+    idle = {"seconds": 1.0, "idle_seconds": 0.9}
+    pressed = {"seconds": 1.0, "back_pressured_seconds": 0.8}
+    busy = {"seconds": 1.0}
+    report = ProgressReports(graph, NAMES).report(look(graph, pressed, busy, idle))
+    assert report["heldBackBy"] == graph.vertices[1].name
+    assert [stage["busy"] for stage in report["stages"]] == [0.2, 1.0, 0.1]
+    calm = ProgressReports(graph, NAMES).report(look(graph, idle, idle, idle))
+    assert calm["heldBackBy"] is None
+
+
+def test_report_says_what_became_of_checkpoints() -> None:
+    """How many, which one was the last, why one failed, how often the query began anew."""
+    graph = planned()
+    counts = replace(CheckpointCounts(), completed=2, failed=1, last=7, failure="no space", restarts=3)
+    report = ProgressReports(graph, NAMES).report(look(graph, {}, {}, {}, counts=counts))
+    assert report["checkpoints"]["lastFailure"] == "no space"
+    assert (report["checkpoints"]["completed"], report["checkpoints"]["failed"], report["restarts"]) == (2, 1, 3)
