@@ -247,11 +247,12 @@ class SparkRuntime:
         master = self._application.master(settings)
         job = master.new_job()
         self._application.running.progress(master.job_progress)  # forgets what is over
-        self._application.running.add(job, graph)
+        if graph.streaming is None:  # a query is drawn and interrupted by nobody: it has a handle
+            self._application.running.add(job, graph)
         user.apply(self._spark)
         launch = self._application.launch(settings)
         conf = session_conf(self._spark)
-        if is_wanted(conf, setting=settings.observe.progress):
+        if graph.streaming is None and is_wanted(conf, setting=settings.observe.progress):
             self._application.watch.look()
         sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}
 
