@@ -54,6 +54,8 @@ _STATUS_SCHEMA = pa.schema(
 )
 LOST = "LOST"
 """How a task ends whose own environment is gone: the JobMaster knows."""
+_UNHEARD = 3
+"""How often a task asks for the first time, while its environments are lost."""
 _TEXT_LIMIT = 16 << 10
 _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
 """Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
@@ -168,27 +170,48 @@ def launch_here(launch: EnvironmentLaunch) -> EnvironmentLaunch:
 
 def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
     """Run what the JobMaster gives this task: its state and error at the end."""
-    from penstock.services.local.attachment import attach
-
     settle_in()
     identity = task.to_attempt() if isinstance(task, WorkerId) else task
-    attachment = attach(launch_here(plan.launch), identity)
+    try:
+        attachment, deployment = _begin(plan, identity)
+    except _QUIET as refusal:
+        return "CANCELED", str(refusal)
     try:
         outcome = ("FINISHED", "")
         while True:
-            attachment.begin()
-            deployment = _ask(attachment, identity, plan.spark_job)
             if deployment is None:
                 return outcome
             outcome = _run_deployed(plan, attachment, deployment, rows)
             if not isinstance(task, WorkerId):
                 return outcome
+            attachment.begin()
+            deployment = _ask(attachment, identity, plan.spark_job)
     except _QUIET as refusal:
         return "CANCELED", str(refusal)
     except EnvironmentLostError as lost:
         return LOST, str(lost)
     finally:
         attachment.close()
+
+
+def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeployment | None]:
+    """Attach to the environment and ask for the first time.
+
+    Where the environment is lost meanwhile the JobMaster may never have heard of this task, and would wait for it: so
+    it asks again, beside the next environment. Raises where that is lost too, so that Spark knows.
+    """
+    from penstock.services.local.attachment import attach
+
+    for attempts_left in reversed(range(_UNHEARD)):
+        attachment = attach(launch_here(plan.launch), identity)
+        try:
+            attachment.begin()
+            return attachment, _ask(attachment, identity, plan.spark_job)
+        except BaseException as error:
+            attachment.close()
+            if not isinstance(error, EnvironmentLostError) or not attempts_left:
+                raise
+    raise PenstockError("a task was to ask no times")
 
 
 def _ask(attachment: Attachment, identity: AttemptId, spark_job: SparkJobId) -> TaskDeployment | None:
