@@ -59,7 +59,7 @@ def in_penstock(spark: Any, folder: str) -> Any:
 PROGRAM = Program(
     "PageRank by arrays",
     "the same ranks; a Python function looks up each link's rank in an array, the sums come back to the driver",
-    2_000_000,
+    8_000_000,
     write,
     (in_pyspark,),
     (in_penstock,),
