@@ -35,7 +35,7 @@ def holding(folder: str) -> Callable[[int], None]:
 
 def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None:
     """Number, description, group and tasks of a foreign job; when it has ended, all slots work again."""
-    context, usual = spark.sparkContext, spark.conf.get(TIMEOUT)
+    context = spark.sparkContext
 
     def foreign() -> None:
         context.setJobGroup("night", "a long read")
@@ -49,7 +49,7 @@ def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None
         with pytest.raises(SlotsError, match=r"Tasks are running of Spark job \d+ \(a long read, group night\): 8"):
             stream.run()
     finally:
-        spark.conf.set(TIMEOUT, usual)
+        spark.conf.unset(TIMEOUT)
         (tmp_path / "release").touch()
         outcome = action.wait(STAGE_SECONDS)
     assert outcome is None
