@@ -82,6 +82,8 @@ class Cluster:
     def __init__(self, slots: int = 8, environments: Iterable[str] = ("a",)) -> None:
         self.core = MasterCore("results")
         self.slots = slots
+        self.gone = 0
+        """Slots that were lost with a host: no task begins there."""
         self.environments = list(environments)
         self.now = 0.0
         self.pace = 0.001
@@ -143,7 +145,7 @@ class Cluster:
 
     def step(self, choose: Callable[[int], int] = lambda _: 0) -> bool:
         """Do one of the things that are going to happen; whether there was one."""
-        count = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots)
+        count = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots - self.gone)
         if not count:
             return False
         number = choose(count)

@@ -19,7 +19,7 @@ from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.results import MadeResult, ResultCalls, Results
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId, PartitionKind, Settings, ShuffleDescriptor
-from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError
+from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError
 
 SECONDS = 20.0
 KEPT = (ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT),)
@@ -130,6 +130,40 @@ def test_a_job_that_would_be_refused_is_not_changed() -> None:
         assert [made.graph for made in seen] == [rig.graph]
 
     run(act())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_job_whose_slots_went_is_planned_anew(*, fits: bool) -> None:
+    """Its build is asked again, for the slots that are left; where that is refused too, what was lost is said."""
+
+    async def act() -> None:
+        rig = Rig(2)
+        runs: list[str] = []
+
+        def run_job(submission: Submission) -> asyncio.Future[FinishedJob]:
+            runs.append(submission.job)
+            if len(runs) == 1:
+                return failed(SlotsLostError("environment b is lost"))
+            return rig.run_job(submission) if fits else failed(SlotsError("needs 4, has 2"))
+
+        rig.results._calls = ResultCalls(run_job)
+        rig.results.add("r1", rig.submission)
+        if fits:
+            assert len(await rig.results.open("r1")) == 2
+            assert rig.results.is_opened(runs[1])
+        else:
+            with pytest.raises(SlotsLostError, match="environment b is lost"):
+                await rig.results.open("r1")
+        assert len(runs) == 2
+
+    run(act())
+
+
+def failed(error: Exception) -> asyncio.Future[FinishedJob]:
+    """The end of a job that was not well."""
+    future: asyncio.Future[FinishedJob] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 def test_a_made_result_runs_no_job() -> None:

@@ -21,6 +21,7 @@ from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refu
 from penstock.spark.java import find_java
 from penstock.spark.result_scan import LazyResult, failure_text
 from penstock.spark.runtime import SparkRuntime
+from penstock.spark.slots import SlotWatch
 from penstock.spark.task import error_text
 from penstock.spark.types import arrow_schema, conform_batch, spark_batches, struct_type
 from penstock.spark.user_thread import UserThread
@@ -91,6 +92,13 @@ def test_hint_where_a_worker_died() -> None:
     assert "never runs a task again" in worker_hint(died, "local[*]")
     assert worker_hint(died, "local[8,4]") == worker_hint(died, "spark://host:7077") == ""
     assert worker_hint("ValueError: boom", "local[8]") == ""
+
+
+def test_slots_are_followed_when_they_stay_fewer() -> None:
+    """An executor that is replaced within seconds is no news; more slots are told at once, none at all never."""
+    watch = SlotWatch()
+    told = [watch.look(slots, float(now)) for now, slots in enumerate([4, 4, 2, 2, 4, 2, 0, *[2] * 12, 2, 6])]
+    assert told == [4, *[None] * 14, 2, *[None] * 4, 6]
 
 
 def test_connect_is_refused() -> None:

@@ -7,7 +7,7 @@ the first rows of a sorted stream are the first. `take` and `show` end each task
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -60,8 +60,8 @@ def run_now(branches: tuple[Step, ...], session: Any) -> Any:
 
     runtime = SparkRuntime.of(session)
     settings = runtime.settings()
-    plan = PersistedReading(runtime, settings).plan(branches, keep=False)
-    return runtime.run(plan.graph, cast("Any", plan.dataframes), settings)
+    reading = PersistedReading(runtime, settings)
+    return runtime.run(lambda: reading.plan(branches, keep=False).parts, settings)
 
 
 def explained(branches: tuple[Step, ...], session: Any) -> str:
@@ -84,8 +84,7 @@ def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[
     runtime = SparkRuntime.of(session)
     reading = PersistedReading(runtime, runtime.settings())
     refuse_what_cannot_travel(plan_job(reading.outline(branches), reading.settings, PLANNING_SLOTS).graph)
-    plan = reading.plan(branches)
-    finished = runtime.finished((plan.graph, cast("Any", plan.dataframes)), reading.settings)
+    finished = runtime.finished(lambda: reading.plan(branches).parts, reading.settings)
     try:
         return runtime.rows(finished, branches[0].schema, reading.settings)
     finally:

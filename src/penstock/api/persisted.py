@@ -34,6 +34,7 @@ from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
+    from penstock.graph import JobGraph
     from penstock.job.core.result import FinishedJob
     from penstock.spark.datasets import Held, PersistedResult
     from penstock.spark.runtime import SparkRuntime
@@ -180,10 +181,12 @@ class PersistedReading:
         step = _step_of(result)
 
         def make(lost: Callable[[], None]) -> FinishedJob:
-            slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
-            plan = plan_job(self._made((step,), step), self.settings, slots, buffers=buffers)
-            graph = replace(plan.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT)
-            return self.runtime.finished((graph, plan.dataframes), self.settings, self.user, lost=lost)
+            def plan() -> tuple[JobGraph, dict[int, Any]]:
+                slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+                planned = plan_job(self._made((step,), step), self.settings, slots, buffers=buffers)
+                return replace(planned.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT), planned.parts[1]
+
+            return self.runtime.finished(plan, self.settings, self.user, lost=lost)
 
         return result.get(make)
 

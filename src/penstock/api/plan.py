@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -71,6 +72,11 @@ class Plan:
 
     graph: JobGraph
     dataframes: dict[int, object]
+
+    @property
+    def parts(self) -> tuple[JobGraph, dict[int, Any]]:
+        """Both, as whoever runs it takes them."""
+        return self.graph, dict(self.dataframes)
 
 
 @dataclass(slots=True)

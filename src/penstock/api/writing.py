@@ -59,8 +59,7 @@ def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]
     writing = stream.applied(operator, STATUS_SCHEMA)
     refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
     prepare()
-    plan = reading.plan(writing.branches)
-    finished = runtime.finished((plan.graph, plan.dataframes), reading.settings)
+    finished = runtime.finished(lambda: reading.plan(writing.branches).parts, reading.settings)
     try:
         rows = runtime.rows(finished, STATUS_SCHEMA, reading.settings)
     finally:

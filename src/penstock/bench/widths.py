@@ -90,7 +90,7 @@ def run_wide(spark: Any, rows: int, subpartitions: int, mode: str) -> Wide:
     gc.collect()
     began = time.perf_counter()
     with WorkerWatch() as watch:
-        result = runtime.run(plan.graph, plan.dataframes, settings)
+        result = runtime.run(lambda: plan.parts, settings)
     seconds = time.perf_counter() - began
     written = result.metrics[0]
     read = result.metrics[1]["rows_in"]

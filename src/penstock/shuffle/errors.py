@@ -8,6 +8,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     │   ├── PlanError           the pipeline cannot be built or would deadlock
     │   └── SchemaError         columns or types do not fit
     ├── SlotsError              not enough task slots
+    │   └── SlotsLostError      there were enough when the job began: it may be planned anew
     ├── PartitionError          what a reader is told about a partition it cannot read
     │   ├── PartitionNotProducedError / PartitionReleasedError / PartitionExpiredError
     │   ├── PartitionLostError  its host or file is gone
@@ -53,6 +54,10 @@ class SchemaError(SettingError):
 
 class SlotsError(PenstockError):
     """The region needs more task slots than there are."""
+
+
+class SlotsLostError(SlotsError):
+    """Slots went while the job ran, and it needs more at the same time than are left. A new plan may need fewer."""
 
 
 class PartitionError(PenstockError):

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import secrets
 import threading
+import time
 
 from pyspark import SparkContext
 
@@ -29,9 +30,10 @@ from penstock.spark.launcher import SparkLauncher
 from penstock.spark.preflight import warn_of_what_is_wrong
 from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
-from penstock.spark.slots import naming_holders
+from penstock.spark.slots import SlotWatch, may_shrink, naming_holders, slots_now
 
 _WATCH_SECONDS = 0.5
+_SLOTS_SECONDS = 1.0
 _WORKERS_SECONDS = 1.0
 """How long a close waits for workers whose job has just ended."""
 
@@ -56,6 +58,7 @@ class Application:
         self._launcher: SparkLauncher | None = None
         self._planner: MasterClient | None = None
         self._closed = False
+        self._slots = SlotWatch()
 
     @classmethod
     def of(cls, context: SparkContext) -> Application:
@@ -84,6 +87,8 @@ class Application:
                 launcher = SparkLauncher(self._context)
                 master = JobMaster(self._identity(settings.driver.port), launcher, settings)
                 master.every(_WATCH_SECONDS, self._close_if_stopped)
+                if may_shrink(self._context):
+                    master.every(_SLOTS_SECONDS, self._look_at_slots)
                 master.start()
                 atexit.register(self.close)
                 self._master, self._launcher = master, launcher
@@ -162,6 +167,15 @@ class Application:
         advertised = conf.get("spark.driver.host") or "127.0.0.1"
         host = conf.get("spark.driver.bindAddress") or advertised
         return MasterIdentity(self.name, self._secret, host, advertised, port)
+
+    def _look_at_slots(self) -> None:
+        """While jobs run: those that need more slots than are left would wait for ever."""
+        master = self._master
+        if master is None or self.is_closed or not self.running.all():
+            return
+        slots = self._slots.look(slots_now(self._context), time.monotonic())
+        if slots is not None:
+            master.set_slots(slots)
 
     def _close_if_stopped(self) -> None:
         # Runs beside the JobMaster's own thread, which must not wait for itself.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,7 +29,14 @@ from penstock.job.query_storage import QueryStorage
 from penstock.job.results.results import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle import Settings, load_service
-from penstock.shuffle.errors import JobCancelledError, JobError, PenstockError, SettingError
+from penstock.shuffle.errors import (
+    JobCancelledError,
+    JobError,
+    PenstockError,
+    SettingError,
+    SlotsError,
+    SlotsLostError,
+)
 from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
@@ -51,6 +59,8 @@ from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
 
 Plan = tuple[JobGraph, dict[int, DataFrame]]
+Planner = Callable[[], Plan]
+"""Plans a job for the slots that there are now."""
 Build = Callable[[UserThread], Plan | MadeResult]
 """Plans a job, or gives what was made before, on behalf of whoever asked for the DataFrame."""
 OnProgress = Callable[[JobProgress], None]
@@ -59,7 +69,7 @@ STREAMING_RESTARTS = RestartSettings(
     "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
 )
 """How a streaming query restarts where nobody has said so."""
-
+_LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
 _ARROW = " -> "
@@ -115,15 +125,14 @@ class SparkRuntime:
 
     def run(
         self,
-        graph: JobGraph,
-        dataframes: Mapping[int, DataFrame],
+        plan: Planner,
         settings: Settings | None = None,
         on_progress: OnProgress | None = None,
     ) -> JobResult:
         """Run a job to its end; raises its error. Ctrl-C cancels it first."""
-        settings = settings or self.settings()
-        result = self.finished((graph, dict(dataframes)), settings, on_progress=on_progress).result
-        return replace(result, stages={vertex.id: vertex.name for vertex in graph.vertices})
+        finished = self.finished(plan, settings or self.settings(), on_progress=on_progress)
+        graph = finished.graph
+        return replace(finished.result, stages={v.id: v.name for v in graph.vertices} if graph is not None else {})
 
     def streaming_settings(self, options: Mapping[str, str]) -> Settings:
         """The settings of a streaming query: the session's, and over them these.
@@ -151,7 +160,7 @@ class SparkRuntime:
 
     def finished(
         self,
-        plan: Plan,
+        plan: Planner,
         settings: Settings,
         user: UserThread | None = None,
         *,
@@ -160,9 +169,31 @@ class SparkRuntime:
     ) -> FinishedJob:
         """As `run`, with the partitions of the job's result, which stay until `release`.
 
-        `lost` is called once, on the JobMaster's thread, should some of them be lost before.
+        `lost` is called once, on the JobMaster's thread, should some of them be lost before. Where slots go while the
+        job runs, and it does not fit what is left, it is planned anew.
         """
-        submission = self._submission(*plan, settings, user or UserThread.capture(self._spark))
+        user = user or UserThread.capture(self._spark)
+        gone: SlotsLostError | None = None
+        while True:
+            try:
+                return self._finished(plan(), settings, user, lost, on_progress)
+            except SlotsLostError as error:
+                _LOG.warning("a job is planned anew for the slots that are left: %s", error)
+                gone = error
+            except SlotsError as refused:
+                if gone is None:
+                    raise
+                raise gone from refused
+
+    def _finished(
+        self,
+        plan: Plan,
+        settings: Settings,
+        user: UserThread,
+        lost: Callable[[], None] | None,
+        on_progress: OnProgress | None,
+    ) -> FinishedJob:
+        submission = self._submission(*plan, settings, user)
         master = self._application.master(settings)
         if lost is not None:
             master.watch_result(submission.job, lost)

@@ -22,6 +22,8 @@ from penstock.shuffle.errors import SlotsError
 
 _POLL_SECONDS = 0.1
 _SHOWN_HOLDERS = 5
+REPLACED_SECONDS = 10.0
+"""In this time a cluster manager has started another executor, or it does not."""
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
@@ -30,7 +32,7 @@ def total_slots(context: SparkContext, timeout: float) -> int:
     """The application's task slots; raises SlotsError when no executor registers in time."""
     deadline = time.monotonic() + timeout
     while True:
-        slots = _slots_now(context)
+        slots = slots_now(context)
         if slots > 0:
             return slots
         if time.monotonic() > deadline:
@@ -46,13 +48,53 @@ def is_local(context: SparkContext) -> bool:
     return _LOCAL.match(context.master) is not None
 
 
+class SlotWatch:
+    """What is told of the slots while jobs run: more at once, fewer when they have stayed fewer for a while.
+
+    A cluster manager replaces an executor that died, so for some seconds there are fewer.
+    """
+
+    def __init__(self) -> None:
+        self._told: int | None = None
+        self._fewer_since: float | None = None
+
+    def look(self, slots: int, now: float) -> int | None:
+        """There are so many; what is to be told now, if anything. None at all are waited for, as before a job."""
+        if not slots:
+            return None
+        if self._told is None or slots > self._told:
+            self._fewer_since = None
+            self._told, told = slots, slots
+            return told
+        if slots == self._told:
+            self._fewer_since = None
+            return None
+        self._fewer_since = now if self._fewer_since is None else self._fewer_since
+        if now - self._fewer_since < REPLACED_SECONDS:
+            return None
+        self._fewer_since, self._told = None, slots
+        return slots
+
+
+def slots_now(context: SparkContext) -> int:
+    """The application's task slots at this moment; 0 where no executor is there."""
+    scala = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way to ask
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def may_shrink(context: SparkContext) -> bool:
+    """Whether fewer slots mean that some were lost: not in local mode, and not where Spark gives some back itself."""
+    dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
+    return not dynamic and not is_local(context)
+
+
 def certain_slots(context: SparkContext) -> int | None:
     """The task slots the application has once all is there, without waiting for it; None where nobody knows."""
     conf = context.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true":
         return None
     if is_local(context):
-        return _slots_now(context) or None
+        return slots_now(context) or None
     cluster = _LOCAL_CLUSTER.match(context.master)
     told = (conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
     executors, cores = cluster.groups() if cluster else told
@@ -95,8 +137,3 @@ def _holder(job: Any) -> str:
     what = str(description.get() if description.isDefined() else job.name())
     of_group = f", group {group.get()}" if group.isDefined() else ""
     return f"Spark job {job.jobId()} ({what}{of_group}): {job.numActiveTasks()}"
-
-
-def _slots_now(context: SparkContext) -> int:
-    scala = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way to ask
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))

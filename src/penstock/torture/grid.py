@@ -114,7 +114,7 @@ class HeldSparkJob:
     def _run(self) -> None:
         try:
             plan = self._stream.plan(self._settings, self._runtime.total_slots())
-            self._finished = self._runtime.finished((plan.graph, {}), self._settings, on_progress=self._note)
+            self._finished = self._runtime.finished(lambda: plan.parts, self._settings, on_progress=self._note)
         except BaseException as error:  # noqa: BLE001 - raised where somebody waits
             self._error = error
 

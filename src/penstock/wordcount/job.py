@@ -50,7 +50,7 @@ def count_files(
         names = zip(plan.graph.vertices, ("read and count", "sum"), strict=True)
         vertices = tuple(replace(vertex, name=name) for vertex, name in names)
         graph = replace(plan.graph, name="wordcount", vertices=vertices)
-        result = runtime.run(graph, {}, settings, on_progress)
+        result = runtime.run(lambda: (graph, {}), settings, on_progress)
         return Counted(read_counts(folder), result)
 
 

@@ -48,7 +48,7 @@ class Attempts:
         self.briefings = Briefings(topology, subtasks)
         self.deployments = Deployments(topology, subtasks, stages, self.briefings, phase)
         self.questions = Questions(topology, subtasks)
-        self._widths = Widths(topology, submitted.slots_total, submitted.target_bytes)
+        self._widths = Widths(topology, stages.capacity, submitted.target_bytes)
         self._user_errors = submitted.restart.user_errors
         self._topology = topology
         self._subtasks = subtasks

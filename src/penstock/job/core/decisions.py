@@ -263,12 +263,13 @@ class RememberCause:
 
 @dataclass(frozen=True, slots=True)
 class FailForGood:
-    """The job is to end for this reason; `why` it is not tried again."""
+    """The job is to end for this reason; `why` it is not tried again; `anew`: what went before does not matter."""
 
     cause: str
     rank: Rank = Rank.CAUSE
     kind: type[PenstockError] = JobError
     why: str = ""
+    anew: bool = False
 
 
 # --- for the accounts

@@ -92,6 +92,8 @@ class Ending:
         was_active = lifecycle.is_active
         self._why_given_up = failed.why or self._why_given_up
         if lifecycle.state is not JobState.CANCELING:
+            if failed.anew:
+                self._failure = FailureCause()
             self._failure.add(failed.cause, failed.rank, failed.kind)
         lifecycle.move(JobEvent.FAILURE)
         if was_active:

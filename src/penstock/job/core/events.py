@@ -138,6 +138,14 @@ class SparkJobReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """The application has so many task slots now; where they are fewer, `lost` says what went."""
+
+    total: int
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """Somebody wants the job to stop."""
 
@@ -239,6 +247,7 @@ Event = (
     | TaskLost
     | EnvironmentLost
     | SparkJobReturned
+    | SlotsChanged
     | CancelRequested
     | DeadlinePassed
     | InstructionFailed
@@ -264,7 +273,7 @@ def job_of(event: Event) -> str:
             return event.attempt.job
         case PartitionConsumable():
             return event.partition.dataset.rpartition("-")[0]
-        case PartitionsLost() | EnvironmentLost():
+        case PartitionsLost() | EnvironmentLost() | SlotsChanged():
             return ""
         case _:
             return event.job

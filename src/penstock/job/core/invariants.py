@@ -40,7 +40,7 @@ class Invariants:
             _check_subtasks(job, tracker)
             _check_workers(job)
             _check_deadlines(job)
-            held, total = held + job.slots.held, max(total, job.slots_total)
+            held, total = held + job.slots.held, max(total, job.stages.capacity.most)
             calls += open_calls(job)
         _holds(held <= total, f"{held} slots are held, there are {total}")
         self._check_calls(event, out, calls)

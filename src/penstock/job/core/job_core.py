@@ -53,17 +53,16 @@ class JobCore:
         now: Callable[[], float],
     ) -> None:
         self.job = submitted.job
-        self.slots_total = submitted.slots_total
         self.out: list[do.Instruction] = []
         self.armed: frozenset[Deadline] = frozenset()
         self.topology = JobTopology(submitted.job, submitted.graph, result_service)
         self.lifecycle = JobLifecycle(submitted.job)
         self.subtasks = Subtasks(self.topology)
-        self.stages = Stages(self.topology, self.subtasks)
+        self.stages = Stages(self.topology, self.subtasks, submitted.slots_total)
         self.accounts = Accounts(submitted.job, tracker, now)
         self.attempts = Attempts(submitted, self.topology, self.subtasks, self.stages, self.lifecycle)
         self.slots = Slots(submitted, self.topology, self.stages, self.subtasks, self.lifecycle)
-        sets = RestartSets(self.topology, self.stages, self.subtasks, tracker, submitted.slots_total)
+        sets = RestartSets(self.topology, self.stages, self.subtasks, tracker)
         self.recovery = Recovery(submitted.restart, sets, self.lifecycle, now)
         self.ending = Ending(submitted.graph.name, self.lifecycle, self.stages, self.subtasks, self.slots)
         self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
@@ -96,6 +95,7 @@ class JobCore:
             if not closed:
                 break
             self.run([so.OpenRegion(region.number) for region in closed])
+        self.run(self.slots.refuse_lost())
         self.run(self.ending.settle())
 
     def wanted(self) -> Wanted:
@@ -119,6 +119,7 @@ class JobCore:
             events.TaskLost: arrivals.lost,
             events.EnvironmentLost: arrivals.environment_lost,
             events.SparkJobReturned: arrivals.returned,
+            events.SlotsChanged: self.slots.change,
             events.TaskFinished: attempts.finished,
             events.ProducersAwaited: attempts.ask,
             events.PartitionsLost: attempts.lose_partitions,
@@ -214,6 +215,11 @@ class JobCore:
             yield do.CompleteJob(self.job, self.result(), partitions, self.topology.graph)
 
     # --- what the master's core asks
+
+    @property
+    def slots_total(self) -> int:
+        """The task slots of the application, as it knows them."""
+        return self.stages.capacity.total
 
     @property
     def is_over(self) -> bool:

@@ -13,6 +13,7 @@ refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from penstock.job.core import decisions as so
@@ -28,6 +29,10 @@ from penstock.job.core.tracker import PartitionTracker
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError, StaleError
 
+_LOST_SHOWN = 4
+_LATELY_SECONDS = 120.0
+"""An environment that went so long before slots did has nothing to do with that."""
+
 
 class MasterCore:
     """Events in, instructions out. `result_service` keeps the partitions of results."""
@@ -42,6 +47,8 @@ class MasterCore:
         self._served: dict[str, int] = {}
         self._took_part: dict[str, tuple[str, ...]] = {}
         """Of jobs whose result is there: the environments that are to be told when it is released."""
+        self._lost_lately: deque[tuple[float, str]] = deque(maxlen=_LOST_SHOWN)
+        """The last environments that went while the slots stayed as they were."""
         self._turn = 0
         self._out: list[do.Instruction] = []
         self._now = 0.0
@@ -90,6 +97,8 @@ class MasterCore:
                 self._lose_environment(event)
             case events.PartitionsLost():
                 self._lose_partitions(event)
+            case events.SlotsChanged():
+                self._change_slots(event)
             case events.ResultReleased():
                 self._release_result(event)
             case _:
@@ -161,12 +170,22 @@ class MasterCore:
                 self._let(job, job.handle, lost)
 
     def _lose_environment(self, event: events.EnvironmentLost) -> None:
+        self._lost_lately.append((self._now, f"environment {event.environment} is lost ({event.cause})"))
         lost = self.tracker.lose_environment(event.environment)
         for name, job in list(self._jobs.items()):
             told = events.EnvironmentLost(event.environment, event.cause, lost.pop(name, ()))
             self._let(job, job.handle, told)
         for name, partitions in lost.items():
             self._out.append(do.ResultLost(name, partitions, event.cause))
+
+    def _change_slots(self, event: events.SlotsChanged) -> None:
+        """All jobs hear of it, those that are planned from now on know."""
+        lost = "; ".join(text for when, text in self._lost_lately if self._now - when < _LATELY_SECONDS)
+        told = events.SlotsChanged(event.total, event.lost or lost)
+        for job in list(self._jobs.values()):
+            if event.total != job.slots_total:
+                self._let(job, job.handle, told)
+        self._lost_lately.clear()
 
     def _count_lent(self, total: int) -> None:
         """Jobs may have nothing but lent slots where they need one of their own: who lends them must give up."""

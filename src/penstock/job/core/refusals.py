@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from penstock.job.core.capacity import Capacity
 from penstock.job.core.ids import TaskId
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import JobCancelledError, PenstockError
@@ -23,6 +24,16 @@ def too_few_slots(name: str, needed: int, total: int) -> str:
         f" numPartitions, give Spark more cores (local[{needed}] where it is local), set spark.task.cpus below 1"
         ' so that tasks share cores, or set mode="blocking" on an exchange, so that its two sides run one after the'
         " other"
+    )
+
+
+def slots_lost(name: str, needed: int, capacity: Capacity) -> str:
+    """The job did fit, and does no more."""
+    what = f": {capacity.lost}" if capacity.lost else ""
+    return (
+        f"job {name} needs {needed} task slots at the same time, and of {capacity.planned} the application has"
+        f" {capacity.total} left{what}. Bring back what is lost, use a smaller numPartitions, or leave the mode of"
+        ' its pipelined exchanges to the plan (mode="auto")'
     )
 
 

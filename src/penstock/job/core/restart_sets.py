@@ -35,12 +35,11 @@ class Tracked(Protocol):
 class RestartSets:
     """Answers for one job. It is the `JobView` of the failover rules."""
 
-    def __init__(self, topology: JobTopology, stages: Stages, subtasks: Roll, tracked: Tracked, slots: int) -> None:
+    def __init__(self, topology: JobTopology, stages: Stages, subtasks: Roll, tracked: Tracked) -> None:
         self._topology = topology
         self._stages = stages
         self._subtasks = subtasks
         self._tracked = tracked
-        self._slots = slots
 
     def after(self, failed: Iterable[Place]) -> frozenset[Place]:
         """What runs again when these have failed; of a streaming query all, from its last checkpoint."""
@@ -106,7 +105,7 @@ class RestartSets:
                 again = sum(1 for vertex, _ in found if vertex in region.vertices)
                 needed = again + sum(self._subtasks.pending(vertex) for vertex in region.vertices)
                 waiting = set(self._waiting_behind(region, found)) - found
-                if needed + len(waiting) > self._slots:
+                if needed + len(waiting) > self._stages.capacity.total:
                     taken |= waiting
         return taken
 

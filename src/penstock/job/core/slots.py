@@ -19,7 +19,13 @@ from penstock.job.core.demand import Demand, Match, Need, match
 from penstock.job.core.ids import SparkJob
 from penstock.job.core.placing import placed
 from penstock.job.core.progress import Roll
-from penstock.job.core.refusals import no_slot_for_dataframe, slots_missing, slots_queue_timeout, too_few_slots
+from penstock.job.core.refusals import (
+    no_slot_for_dataframe,
+    slots_lost,
+    slots_missing,
+    slots_queue_timeout,
+    too_few_slots,
+)
 from penstock.job.core.spark_jobs import SparkJobs
 from penstock.job.core.stages import Stages
 from penstock.job.core.states import JobEvent, JobState, Phase
@@ -27,7 +33,7 @@ from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
 from penstock.job.core.workers import Worker, Workers
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import SlotsError
+from penstock.shuffle.errors import SlotsError, SlotsLostError
 
 RUNS = (JobState.WAITING_FOR_SLOTS, JobState.RUNNING)
 """Where a job may start something."""
@@ -86,11 +92,24 @@ class Slots:
         """The slots it would like to have now beside those it holds."""
         return self._match().demand
 
+    def change(self, event: events.SlotsChanged) -> None:
+        """The application has so many slots now."""
+        self._stages.capacity.change(event.total, event.lost)
+
+    def refuse_lost(self) -> Iterator[so.Decision]:
+        """What must be started needs more slots at the same time than are left: it would wait for ever."""
+        capacity = self._stages.capacity
+        if capacity.total < capacity.planned and self._phase.state in RUNS:
+            needed = self._stages.slots_still_needed
+            if needed > capacity.total:
+                text = slots_lost(self._topology.graph.name, needed, capacity)
+                yield so.FailForGood(text, kind=SlotsLostError, anew=True)
+
     # --- what the master's core lets it do
 
     def wait(self) -> Iterator[so.Decision]:
         """Stand in the queue, or refuse a job that can never fit."""
-        needed, total = self._stages.slots_needed, self._submitted.slots_total
+        needed, total = self._stages.slots_needed, self._stages.capacity.total
         if needed > total:
             yield so.FailForGood(too_few_slots(self._topology.graph.name, needed, total), kind=SlotsError)
         else:
@@ -151,7 +170,7 @@ class Slots:
 
     def refuse_lent(self) -> Iterator[so.Decision]:
         """All slots are lent, and a DataFrame is still to be read: those who lend them must give them up."""
-        error = SlotsError(no_slot_for_dataframe(self._topology.graph.name, self._submitted.slots_total))
+        error = SlotsError(no_slot_for_dataframe(self._topology.graph.name, self._stages.capacity.total))
         for worker in [worker for worker in self.workers.idle if worker.is_lent]:
             identity = worker.identity
             for call in self.workers.release(worker):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from penstock.graph.job_graph import JobEdge
 from penstock.graph.regions import Region, regions, slots_needed
+from penstock.job.core.capacity import Capacity
 from penstock.job.core.progress import Progress
 from penstock.job.core.topology import JobTopology
 
@@ -19,7 +20,8 @@ from penstock.job.core.topology import JobTopology
 class Stages:
     """The regions of one job, in an order in which they can run."""
 
-    def __init__(self, topology: JobTopology, progress: Progress) -> None:
+    def __init__(self, topology: JobTopology, progress: Progress, slots: int) -> None:
+        self.capacity = Capacity(slots)
         self.regions = regions(topology.graph)
         self._topology = topology
         self._progress = progress
@@ -31,6 +33,12 @@ class Stages:
     def slots_needed(self) -> int:
         """The fewest slots with which the job can run: those of its largest region."""
         return max(slots_needed(self._topology.graph, region) for region in self.regions)
+
+    @property
+    def slots_still_needed(self) -> int:
+        """The same for the regions that have something to start."""
+        left = (r for r in self.regions if any(self._progress.undeployed(vertex) for vertex in r.vertices))
+        return max((slots_needed(self._topology.graph, region) for region in left), default=0)
 
     def region_of(self, vertex: int) -> Region:
         """The region a vertex is in."""

@@ -13,15 +13,16 @@ from dataclasses import replace
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import JobEdge, JobVertex
 from penstock.graph.shares import FEW_BYTES, Cut, choose_shares
+from penstock.job.core.capacity import Capacity
 from penstock.job.core.topology import JobTopology
 
 
 class Widths:
     """The bytes between the vertices of one job, where somebody's width depends on them."""
 
-    def __init__(self, topology: JobTopology, slots: int, target_bytes: int) -> None:
+    def __init__(self, topology: JobTopology, capacity: Capacity, target_bytes: int) -> None:
         self._topology = topology
-        self._slots = slots
+        self._capacity = capacity
         self._target = target_bytes
         self._sizes: dict[int, list[int]] = {}
         self._counted: set[tuple[int, int]] = set()
@@ -48,7 +49,7 @@ class Widths:
         known = [self._sizes[edge.id] for edge in edges if edge.id in self._sizes]
         # A service that counts no bytes leaves nothing to choose by: then there are as many consumers as slots.
         totals = [sum(column) for column in zip(*known, strict=True)] or [FEW_BYTES] * vertex.subpartitions
-        shares = choose_shares(totals, self._slots, self._target, self._cut(vertex, edges))
+        shares = choose_shares(totals, self._capacity.total, self._target, self._cut(vertex, edges))
         chosen = replace(vertex, parallelism=len(shares), shares=shares)
         self._topology.graph = self._topology.graph.with_vertex(chosen)
 

@@ -41,7 +41,13 @@ from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.reads import StageReads
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import PartitionExpiredError, PartitionLostError, PenstockError
+from penstock.shuffle.errors import (
+    PartitionExpiredError,
+    PartitionLostError,
+    PenstockError,
+    SlotsError,
+    SlotsLostError,
+)
 
 _ROUND_SECONDS = 5.0
 """How long a read task waits for one answer."""
@@ -238,7 +244,10 @@ class Results:
             result.opened = planned is not None
         if isinstance(made, MadeResult):
             return made.partitions
-        finished = await self._calls.run(made)
+        try:
+            finished = await self._calls.run(made)
+        except SlotsLostError as lost:
+            finished, made = await self._run_anew(result, lost)
         result.graph, result.again, result.bytes = finished.graph, made.again, finished.result_bytes
         given_up, result.given_up = result.given_up, frozenset()
         for job in given_up:
@@ -248,6 +257,18 @@ class Results:
     def _release(self, result: _Result) -> None:
         for job in result.given_up | (result.jobs if result.is_own else frozenset()):
             self._calls.release(job)
+
+    async def _run_anew(self, result: _Result, lost: SlotsLostError) -> tuple[FinishedJob, Submission]:
+        """Slots went while the job ran: once more, by a plan for those that are left, if there is one."""
+        made = await self._built(result)
+        if isinstance(made, MadeResult):
+            raise lost
+        if result.opening is asyncio.current_task():
+            result.jobs = frozenset((made.job,))
+        try:
+            return await self._calls.run(made), made
+        except SlotsError as refused:
+            raise lost from refused
 
     async def _built(self, result: _Result) -> Submission | MadeResult:
         """What the result's build gives; once more where what it found was given up meanwhile."""

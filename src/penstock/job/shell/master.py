@@ -164,6 +164,14 @@ class JobMaster:
         finally:
             asked.cancel()
 
+    def set_slots(self, total: int) -> None:
+        """The application has so many task slots now; nothing happens where the jobs know that."""
+
+        async def run() -> None:
+            self._driver.handle(events.SlotsChanged(total))
+
+        self._call(run())
+
     def job_progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
         return self._call(lambda: self._driver.progress(job))
