@@ -18,6 +18,7 @@ from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import GatePort
 from penstock.environment.results import ResultFiles
 from penstock.link import calls
+from penstock.link.commands import CancelTask
 from penstock.link.frames import FrameType, channel_frame, frame, segments_frame, slices_frame
 from penstock.link.master import AwaitProducers
 from penstock.link.rendezvous import Rendezvous
@@ -39,7 +40,13 @@ from penstock.shuffle import (
     Settings,
     ShuffleDescriptor,
 )
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError, ProtocolError
+from penstock.shuffle.errors import (
+    ControlError,
+    EnvironmentLostError,
+    PenstockError,
+    ProtocolError,
+    TaskCancelledError,
+)
 from penstock.testing import DEADLINE
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -111,6 +118,49 @@ def test_ports_do_not_run_out(here: EnvironmentThread) -> None:
     assert exchange(attachment, 2, PartitionKind.HYBRID_FULL) == [1, 4, 7]
     assert attachment.open_port(quiet) > PORTS
     attachment.close()
+
+
+def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: EnvironmentThread) -> None:
+    """The write into it waits for a buffer; what was written to its neighbour is read, and a flush does not wait."""
+    writing, reading = here.attach(), here.attach()
+    kind = PartitionKind.PIPELINED_BOUNDED
+    place = ShuffleDescriptor(PartitionId("job-e0", 0, 1), "local", kind, writing.environment)
+    owners = [OwnerContext(AttemptId("job", vertex, 0, 1), "test", MetricGroup("test")) for vertex in range(2)]
+    (writer,) = LocalShuffleEnvironment(writing, Settings(), owned=False).create_result_partition_writers(
+        owners[0], [ResultPartitionDescriptor(PartitionDescriptor("job-e0", 0, kind, 2), place, SCHEMA)]
+    )
+    (gate,) = LocalShuffleEnvironment(reading, Settings(), owned=False).create_input_gates(
+        owners[1], [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))]
+    )
+    writer.setup()
+    gate.setup()
+    ends: list[type[BaseException]] = []
+    full = pa.record_batch([pa.array(range(100_000))], schema=SCHEMA)
+
+    def write() -> None:
+        try:
+            writer.write(pa.record_batch([pa.array([7])], schema=SCHEMA), 1)
+            writer.write(full, 0)
+        except PenstockError as error:
+            ends.append(type(error))
+
+    threads = [threading.Thread(target=write)]
+    threads[0].start()
+    received = gate.next(DEADLINE)
+    assert received is not None
+    assert received.batch is not None
+    assert received.batch.column(0).to_pylist() == [7]
+    threads.append(threading.Thread(target=writer.flush))
+    threads[1].start()
+    threads[1].join(DEADLINE)
+    assert not threads[1].is_alive()
+    assert threads[0].is_alive(), "it still waits"
+    here.run(lambda: here.host.obey(CancelTask(owners[0].attempt, "the test is over")))
+    threads[0].join(DEADLINE)
+    assert ends == [TaskCancelledError]
+    gate.close()
+    reading.close()
+    writing.close()
 
 
 def test_calls_take_no_ports(here: EnvironmentThread) -> None:

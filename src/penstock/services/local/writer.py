@@ -47,6 +47,8 @@ from penstock.shuffle.service import fingerprint_of
 _SHIP_AT = 8
 """Full buffers per announcement: fewer system calls, and readers still run close behind."""
 _ERROR_LIMIT = 64 << 10
+_FLUSH_LOOK_SECONDS = 0.01
+"""How often a flush that waits behind a write looks whether that waits too."""
 
 
 class SegmentPartitionWriter:
@@ -67,6 +69,7 @@ class SegmentPartitionWriter:
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
         self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
+        self._is_waiting = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
@@ -132,10 +135,18 @@ class SegmentPartitionWriter:
             self._send_event(ALL, event)
 
     def flush(self) -> None:
-        """Make everything written so far visible to readers. Any thread."""
-        with self._lock:
+        """Make everything written so far visible to readers. Any thread.
+
+        Behind a write that waits for a buffer there is nothing to do: it has done so before it waits.
+        """
+        while not self._lock.acquire(timeout=_FLUSH_LOOK_SECONDS):
+            if self._is_waiting:
+                return
+        try:
             if self._lifecycle.state is WriterState.WRITING:
                 self._commit()
+        finally:
+            self._lock.release()
 
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
@@ -239,11 +250,18 @@ class SegmentPartitionWriter:
         self._attachment.look()
         if self._segments:
             return
+        if isinstance(self._builders, OwnSegments) and not self._descriptor.partition.kind.is_hybrid:
+            # One subpartition that is not read hides no row of the others. Not where they share segments: what is
+            # gathered for one needs a segment, too.
+            self._builders.commit()
+            self._ship()
         begin = time.monotonic()
         self._attachment.send(port_frame(FrameType.OVERDRAFT, self._port))
+        self._is_waiting = True
         try:
             self._attachment.wait(lambda: self._segments or self._error)
         finally:
+            self._is_waiting = False
             self._metrics.add("back_pressured_seconds", time.monotonic() - begin)
         if self._error is not None:
             raise self._error
