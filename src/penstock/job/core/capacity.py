@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many task slots the application has: they go with a host, and come with a new one."""
+"""What a job can run on: the task slots of the application, and the hosts that it had better leave alone."""
 
 from __future__ import annotations
+
+from penstock.job.core.hosts import Hosts
 
 
 class Capacity:
     """The slots as one job knows them. `planned` is how many there were when it was planned."""
 
-    __slots__ = ("lost", "most", "planned", "total")
+    __slots__ = ("hosts", "lost", "most", "planned", "total")
 
-    def __init__(self, planned: int) -> None:
+    def __init__(self, planned: int, hosts: Hosts) -> None:
+        self.hosts = hosts
         self.planned = planned
         self.total = planned
         self.most = planned

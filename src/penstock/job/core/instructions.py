@@ -220,6 +220,14 @@ class AnswerCheckpoint:
     cause: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Say that this host keeps losing its environment, the last one for this cause, and is left out for a while."""
+
+    host: str
+    cause: str
+
+
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs
@@ -236,6 +244,7 @@ Instruction = (
     | FailJob
     | CompleteJob
     | ResultLost
+    | LeaveOut
     | TriggerCheckpoint
     | CompleteCheckpoint
     | AbortCheckpoint
@@ -260,7 +269,7 @@ def job_of(instruction: Instruction) -> str:
             return instruction.consumer.job
         case ReleasePartitions():
             return instruction.descriptors[0].partition.dataset.rpartition("-")[0]
-        case ReleaseWorker():
+        case ReleaseWorker() | LeaveOut():
             return ""
         case _:
             return instruction.job

@@ -25,9 +25,11 @@ from penstock.job.core import instructions as do
 from penstock.job.core.accounts import Accounts
 from penstock.job.core.arrivals import Arrivals
 from penstock.job.core.attempts import Attempts
+from penstock.job.core.capacity import Capacity
 from penstock.job.core.checkpoints import Checkpoints
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.ending import Ending
+from penstock.job.core.hosts import Hosts
 from penstock.job.core.recovery import Recovery
 from penstock.job.core.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult
@@ -50,6 +52,7 @@ class JobCore:
         submitted: events.JobSubmitted,
         result_service: str,
         tracker: PartitionTracker,
+        hosts: Hosts,
         now: Callable[[], float],
     ) -> None:
         self.job = submitted.job
@@ -58,7 +61,7 @@ class JobCore:
         self.topology = JobTopology(submitted.job, submitted.graph, result_service)
         self.lifecycle = JobLifecycle(submitted.job)
         self.subtasks = Subtasks(self.topology)
-        self.stages = Stages(self.topology, self.subtasks, submitted.slots_total)
+        self.stages = Stages(self.topology, self.subtasks, Capacity(submitted.slots_total, hosts))
         self.accounts = Accounts(submitted.job, tracker, now)
         self.attempts = Attempts(submitted, self.topology, self.subtasks, self.stages, self.lifecycle)
         self.slots = Slots(submitted, self.topology, self.stages, self.subtasks, self.lifecycle)

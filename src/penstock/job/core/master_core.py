@@ -21,6 +21,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.fairness import Claim, even_share, grant_of, in_line, to_be_freed
+from penstock.job.core.hosts import Hosts
 from penstock.job.core.invariants import Invariants, open_calls
 from penstock.job.core.job_core import JobCore
 from penstock.job.core.result import JobProgress
@@ -47,6 +48,7 @@ class MasterCore:
         self._served: dict[str, int] = {}
         self._took_part: dict[str, tuple[str, ...]] = {}
         """Of jobs whose result is there: the environments that are to be told when it is released."""
+        self._hosts = Hosts(lambda: self._now)
         self._lost_lately: deque[tuple[float, str]] = deque(maxlen=_LOST_SHOWN)
         """The last environments that went while the slots stayed as they were."""
         self._turn = 0
@@ -143,7 +145,9 @@ class MasterCore:
     def _submit(self, event: events.JobSubmitted) -> None:
         self._turn += 1
         self._served[event.job] = self._turn
-        self._jobs[event.job] = job = JobCore(event, self._result_service, self.tracker, lambda: self._now)
+        self._jobs[event.job] = job = JobCore(
+            event, self._result_service, self.tracker, self._hosts, lambda: self._now
+        )
         self._let(job, job.settle)
 
     def _answer_stray(self, event: events.Event) -> None:
@@ -170,6 +174,9 @@ class MasterCore:
                 self._let(job, job.handle, lost)
 
     def _lose_environment(self, event: events.EnvironmentLost) -> None:
+        host = self._hosts.lost(event.environment)
+        if host is not None:
+            self._out.append(do.LeaveOut(host, event.cause))
         self._lost_lately.append((self._now, f"environment {event.environment} is lost ({event.cause})"))
         lost = self.tracker.lose_environment(event.environment)
         for name, job in list(self._jobs.items()):

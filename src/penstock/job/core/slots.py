@@ -127,7 +127,7 @@ class Slots:
             if self._phase.state is JobState.CONFIRMING:
                 yield from self._release(self.workers.idle)
             return
-        found, idle = self._match(), self.workers.idle
+        found, idle = self._match(), self._usable()
         if found.starts:
             yield so.Advance(JobEvent.ADMITTED)
         covered = {Deadline(DeadlineKind.DEPLOY, self._subtasks.round, number) for number in found.covered}
@@ -263,7 +263,18 @@ class Slots:
         if self._phase.state in RUNS and not self._is_held:
             found = (self._need(region, early=early) for region, early in self._stages.startable())
             needs = [need for need in found if need is not None]
-        return match(needs, len(self.workers.idle), self.workers.coming)
+        return match(needs, len(self._usable()), self.workers.coming)
+
+    def _usable(self) -> list[Worker]:
+        """The idle workers that may get work: not on hosts that keep failing, while the job can do without those."""
+        idle, capacity = self.workers.idle, self._stages.capacity
+        if not idle or capacity.hosts.are_fine:
+            return idle
+        here = [worker for worker in self.workers if worker.identity is not None and not worker.is_lent]
+        out = {worker.number for worker in here if capacity.hosts.is_out(worker.environment)}
+        if len(out) == len(here) or self._stages.slots_still_needed > capacity.total - len(out):
+            return idle
+        return [worker for worker in idle if worker.number not in out]
 
     def _need(self, region: Region, *, early: bool) -> Need | None:
         vertices = [self._topology.graph.vertex(number) for number in region.vertices]

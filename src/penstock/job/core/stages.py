@@ -20,8 +20,8 @@ from penstock.job.core.topology import JobTopology
 class Stages:
     """The regions of one job, in an order in which they can run."""
 
-    def __init__(self, topology: JobTopology, progress: Progress, slots: int) -> None:
-        self.capacity = Capacity(slots)
+    def __init__(self, topology: JobTopology, progress: Progress, capacity: Capacity) -> None:
+        self.capacity = capacity
         self.regions = regions(topology.graph)
         self._topology = topology
         self._progress = progress

@@ -17,6 +17,7 @@ from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline
+from penstock.job.core.hosts import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.ids import SparkJobId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
@@ -76,6 +77,7 @@ class JobDriver:
             do.FailJob: self._fail_job,
             do.CompleteJob: self._complete_job,
             do.ResultLost: self._result_lost,
+            do.LeaveOut: self._leave_out,
             **self.queries.actions,
         }
 
@@ -260,6 +262,18 @@ class JobDriver:
 
     def _result_lost(self, instruction: do.ResultLost) -> None:
         self.on_result_lost(instruction.job)
+
+    @staticmethod
+    def _leave_out(instruction: do.LeaveOut) -> None:
+        _LOG.warning(
+            "host %s has lost its environment %d times within %g s, the last one for this: %s. For %g s it gets no"
+            " tasks where jobs can go on with other hosts",
+            instruction.host,
+            LOSSES,
+            WITHIN_SECONDS,
+            instruction.cause,
+            LEFT_OUT_SECONDS,
+        )
 
     def _partitions_lost(self, partitions: tuple[PartitionId, ...], cause: str) -> None:
         self._loop.call_soon_threadsafe(self.handle, events.PartitionsLost(partitions, cause))
