@@ -97,9 +97,13 @@ class Slots:
         self._stages.capacity.change(event.total, event.lost)
 
     def refuse_lost(self) -> Iterator[so.Decision]:
-        """What must be started needs more slots at the same time than are left: it would wait for ever."""
+        """What must be started needs more slots at the same time than are left: a batch job would wait for ever.
+
+        A streaming query does wait: it has no other plan, and its hosts may come back.
+        """
         capacity = self._stages.capacity
-        if capacity.total < capacity.planned and self._phase.state in RUNS:
+        is_batch = self._topology.graph.streaming is None
+        if is_batch and capacity.total < capacity.planned and self._phase.state in RUNS:
             needed = self._stages.slots_still_needed
             if needed > capacity.total:
                 text = slots_lost(self._topology.graph.name, needed, capacity)
