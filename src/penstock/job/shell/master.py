@@ -166,11 +166,7 @@ class JobMaster:
 
     def set_slots(self, total: int) -> None:
         """The application has so many task slots now; nothing happens where the jobs know that."""
-
-        async def run() -> None:
-            self._driver.handle(events.SlotsChanged(total))
-
-        self._call(run())
+        self._call(lambda: self._driver.handle(events.SlotsChanged(total)))
 
     def job_progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
