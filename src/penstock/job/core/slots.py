@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from penstock.graph.regions import Region
+from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -104,7 +104,7 @@ class Slots:
         capacity = self._stages.capacity
         is_batch = self._topology.graph.streaming is None
         if is_batch and capacity.total < capacity.planned and self._phase.state in RUNS:
-            needed = self._stages.slots_still_needed
+            needed = self._slots_still_needed
             if needed > capacity.total:
                 text = slots_lost(self._topology.graph.name, needed, capacity)
                 yield so.FailForGood(text, kind=SlotsLostError, anew=True)
@@ -262,6 +262,13 @@ class Slots:
 
     # --- what it would run
 
+    @property
+    def _slots_still_needed(self) -> int:
+        """The fewest slots with which the regions can run that have something to start."""
+        regions = self._stages.regions
+        left = (region for region in regions if any(self._subtasks.undeployed(number) for number in region.vertices))
+        return max((slots_needed(self._topology.graph, region) for region in left), default=0)
+
     def _match(self) -> Match:
         needs: list[Need] = []
         if self._phase.state in RUNS and not self._is_held:
@@ -276,7 +283,7 @@ class Slots:
             return idle
         here = [worker for worker in self.workers if worker.identity is not None and not worker.is_lent]
         out = {worker.number for worker in here if capacity.hosts.is_out(worker.environment)}
-        if len(out) == len(here) or self._stages.slots_still_needed > capacity.total - len(out):
+        if len(out) == len(here) or self._slots_still_needed > capacity.total - len(out):
             return idle
         return [worker for worker in idle if worker.number not in out]
 

@@ -34,12 +34,6 @@ class Stages:
         """The fewest slots with which the job can run: those of its largest region."""
         return max(slots_needed(self._topology.graph, region) for region in self.regions)
 
-    @property
-    def slots_still_needed(self) -> int:
-        """The same for the regions that have something to start."""
-        left = (r for r in self.regions if any(self._progress.undeployed(vertex) for vertex in r.vertices))
-        return max((slots_needed(self._topology.graph, region) for region in left), default=0)
-
     def region_of(self, vertex: int) -> Region:
         """The region a vertex is in."""
         return self._region_of[vertex]
