@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input gets an error that says what, where and what to do; it leaves nothing, and the next job works."""
+"""Bad input gets an error that says what, where and what to do; it leaves nothing, and the next job works.
+
+What is refused at the call has sent nothing to Spark's workers, so no job runs behind those tests.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,19 @@ ROWS = 200
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays_and_the_next_job_works(spark: Any) -> Iterator[None]:
-    """Around each test: what the application holds is the same, and a small job runs behind it."""
+def _nothing_stays(spark: Any) -> Iterator[None]:
+    """Around each test: what the application holds is the same."""
     probe = SessionProbe(spark)
     before = probe.holdings()
     yield
     probe.wait_as_before(before)
+
+
+@pytest.fixture
+def next_job_works(spark: Any) -> Iterator[None]:
+    """Behind the test runs a small job."""
+    yield
     assert penstock.fromDataFrame(spark.range(ROWS)).keyBy("id", numPartitions=2).run().statistics().rows >= ROWS
-    probe.wait_as_before(before)
 
 
 @pytest.fixture
@@ -214,6 +222,7 @@ def no_iterator(batches: Iterator[pa.RecordBatch]) -> Any:
     return sum(batch.num_rows for batch in batches)
 
 
+@pytest.mark.usefixtures("next_job_works")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -237,6 +246,7 @@ def test_function_against_its_schema(
         pipeline.run()
 
 
+@pytest.mark.usefixtures("next_job_works")
 @pytest.mark.parametrize("where", ["producer", "consumer"])
 @pytest.mark.parametrize("how", ["run", "action"])
 def test_users_traceback(stream: penstock.Stream, where: str, how: str) -> None:
@@ -260,6 +270,7 @@ def test_users_traceback(stream: penstock.Stream, where: str, how: str) -> None:
     assert "penstock/task/operators.py" not in text
 
 
+@pytest.mark.usefixtures("next_job_works")
 def test_error_that_cannot_travel(stream: penstock.Stream) -> None:
     """An exception that holds a lock and has no text is still told by its type and line."""
 
@@ -278,6 +289,7 @@ def test_error_that_cannot_travel(stream: penstock.Stream) -> None:
         stream.keyBy("id", numPartitions=2).mapInArrow(awkward, "id long").run()
 
 
+@pytest.mark.usefixtures("next_job_works")
 def test_source_that_fails_in_spark(spark: Any) -> None:
     """What Spark's own stages raise is the error the user sees, not that our task's input broke off."""
 
@@ -296,6 +308,7 @@ def test_source_that_fails_in_spark(spark: Any) -> None:
             frame.count()
 
 
+@pytest.mark.usefixtures("next_job_works")
 def test_exit_in_the_function(stream: penstock.Stream) -> None:
     """`sys.exit` and a hard exit of the worker fail the job; they do not end it well or let it hang."""
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kill where Spark itself would try a task again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from endless_jobs import LIMIT_SECONDS, Action, all_slots_work, endless, running, watching
+from session_probe import marks, wait_until
+
+import penstock
+from sessions import SLOTS, Kind, Sessions
+
+pytestmark = pytest.mark.spark
+
+WITH_RETRIES = Kind(f"local[{SLOTS},3]", SLOTS, (("spark.penstock.restart.strategy", "none"),))
+
+
+def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -> None:
+    """With `local[8,3]` Spark starts another attempt: it is refused, the job fails once, the session goes on."""
+    spark = sessions.of(WITH_RETRIES)
+    source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless(str(tmp_path)), "id long")
+    stream = source.keyBy("id", numPartitions=2).mapInArrow(watching(str(tmp_path)), "id long")
+    action = Action(stream.run)
+    wait_until("both ends run", lambda: running(tmp_path), 60)
+    os.kill(marks(tmp_path / "producers")[0], signal.SIGKILL)
+    took = wait_until("the job has ended", lambda: action.ended, 2 * LIMIT_SECONDS)
+    assert "was lost" in str(action.wait())
+    assert took < LIMIT_SECONDS
+    assert not (tmp_path / "ended").exists()
+    all_slots_work(spark)
