@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -74,11 +75,11 @@ def _hold_session(options: TortureOptions) -> int:
 
     session = LongSession(options.seed, options.session * 60.0, say)
     conf = {"spark.master": MASTER, "spark.log.level": "OFF"}
-    with own_temporary_folder(), open_session("penstock-torture", None, conf) as spark:
-        application = spark.sparkContext.applicationId
-        spark.sparkContext.setLogLevel("OFF")  # killed workers are no news
-        failures = session.run(spark)
-        spark.stop()
+    with own_temporary_folder():
+        with open_session("penstock-torture", None, {**conf, "spark.local.dir": tempfile.gettempdir()}) as spark:
+            application = spark.sparkContext.applicationId
+            spark.sparkContext.setLogLevel("OFF")  # killed workers are no news
+            failures = session.run(spark)
         failures += [f"left behind: {item}" for item in leftovers(application)]
     for failure in failures:
         say(f"failed: {failure}")
