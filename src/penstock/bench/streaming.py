@@ -65,12 +65,20 @@ def _rates(spark: Any, interval: str, reports: int) -> tuple[list[float], list[f
     """Millions of rows in each second behind the first ones, and the seconds of each one's last checkpoint."""
     query = _counters(spark).writeStream.format("noop").option("checkpointInterval", interval).start()
     try:
-        _until(query, lambda: len(query.recentProgress) >= _WARM_REPORTS + reports)
-        found = query.recentProgress[-reports:]
+        # A first query waits for Spark's Python workers to start.
+        _until(query, lambda: len(_flowing(query)) >= _WARM_REPORTS + reports)
+        found = _flowing(query)[-reports:]
     finally:
         query.stop()
     rates = [report["stages"][1]["rowsIn"] / report["batchDuration"] / 1e3 for report in found]
     return rates, [report["checkpoints"]["lastSeconds"] for report in found if report["checkpoints"]["completed"]]
+
+
+def _flowing(query: StreamingQuery) -> list[dict[str, Any]]:
+    """The reports from the first one with rows on."""
+    found = query.recentProgress
+    first = next((number for number, report in enumerate(found) if report["numInputRows"]), len(found))
+    return found[first:]
 
 
 def _latencies(spark: Any, reports: int) -> np.ndarray[Any, Any]:
