@@ -17,6 +17,7 @@ from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
 from penstock.graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
+from penstock.job.core.refusals import too_few_slots
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.shuffle.settings import StreamingSettings
@@ -51,6 +52,14 @@ def test_parallelism_that_was_asked_for_is_kept() -> None:
     """Both stages as wide as somebody said, also where that takes the last slot."""
     graph = planned(rate(2).keyBy("value", numPartitions=2).count(), 4)
     assert [vertex.parallelism for vertex in graph.vertices] == [2, 2]
+
+
+def test_query_that_cannot_fit_is_told_what_helps_queries() -> None:
+    """By its own name, with both numbers; stored exchanges are no way out for a query, as they are for a job."""
+    text = too_few_slots(planned(rate()), 20, 8)
+    assert text.startswith("query counts needs 20 task slots at the same time, but the application has 8: ")
+    assert "blocking" not in text
+    assert "blocking" in too_few_slots(replace(planned(rate()), streaming=None), 20, 8)
 
 
 def test_uids_stay_where_operators_are_added() -> None:

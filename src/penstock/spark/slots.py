@@ -109,7 +109,7 @@ def refuse_what_cannot_fit(graph: JobGraph, slots: int) -> None:
         if all(graph.vertex(vertex).resources is None for vertex in region.vertices):
             needed = slots_needed(graph, region)
             if needed > slots:
-                raise SlotsError(too_few_slots(graph.name, needed, slots))
+                raise SlotsError(too_few_slots(graph, needed, slots))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def refuse_batch(branches: tuple[Step, ...]) -> None:
         if isinstance(step, CombineStep):
             raise PlanError(f"{step.combine.name} reads a whole input first: it needs bounded streams on all sides")
         if isinstance(step, ExchangeStep) and step.summary is not None:
-            raise PlanError(f"{step.name} is planned from a sample of all rows: sortBy needs a bounded stream")
+            raise PlanError("sortBy needs all rows before it gives the first one: it works on bounded streams only")
         if isinstance(step, ResourcesStep):
             raise PlanError(
                 "withResources is for batch jobs: all tasks of a streaming query run in slots of one kind"

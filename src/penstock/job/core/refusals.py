@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from penstock.graph import JobGraph
 from penstock.job.core.capacity import Capacity
 from penstock.job.core.ids import TaskId
 from penstock.job.core.states import JobState
@@ -17,14 +18,17 @@ def slots_missing(got: int, needed: int, seconds: float) -> str:
     )
 
 
-def too_few_slots(name: str, needed: int, total: int) -> str:
-    """The job can never fit."""
-    return (
-        f"job {name} needs {needed} task slots at the same time, but the application has {total}: use a smaller"
-        f" numPartitions, give Spark more cores (local[{needed}] where it is local), set spark.task.cpus below 1"
-        ' so that tasks share cores, or set mode="blocking" on an exchange, so that its two sides run one after the'
-        " other"
+def too_few_slots(graph: JobGraph, needed: int, total: int) -> str:
+    """The job or query can never fit."""
+    query, job = graph.streaming, f"job {graph.name}"
+    who = job if query is None else f"query {query.name or query.query}"
+    ways = (
+        f" use a smaller numPartitions, give Spark more cores (local[{needed}] where it is local), or set"
+        " spark.task.cpus below 1, so that tasks share cores"
     )
+    if query is None:
+        ways += '; or set mode="blocking" on an exchange, so that its two sides run one after the other'
+    return f"{who} needs {needed} task slots at the same time, but the application has {total}:{ways}"
 
 
 def slots_lost(name: str, needed: int, capacity: Capacity) -> str:

@@ -115,7 +115,7 @@ class Slots:
         """Stand in the queue, or refuse a job that can never fit."""
         needed, total = self._stages.slots_needed, self._stages.capacity.total
         if needed > total:
-            yield so.FailForGood(too_few_slots(self._topology.graph.name, needed, total), kind=SlotsError)
+            yield so.FailForGood(too_few_slots(self._topology.graph, needed, total), kind=SlotsError)
         else:
             yield so.Advance(JobEvent.SUBMITTED)
 
