@@ -74,8 +74,13 @@ def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
     child.expect(r"NEXT 1000 ([\d.]+)")
 
 
-def test_script(surroundings: Path) -> None:
-    """All sessions count, the error is the user's, Ctrl-C stops the tasks, the end leaves a good exit code."""
+def test_script(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sessions count, the error is the user's, Ctrl-C stops the tasks, the end leaves a good exit code.
+
+    Nobody says which Python runs the workers, and the one on the path has no Penstock: they run the driver's.
+    """
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{BIN}{os.pathsep}"))
     with program(sys.executable, [str(PROGRAM)]) as child:
         child.expect("SESSIONS 1000 1000 1000")
         child.expect("ERROR ValueError: a user's error")

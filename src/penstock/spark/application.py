@@ -27,7 +27,7 @@ from penstock.spark.datasets import PersistedResults
 from penstock.spark.interrupts import forget, on_interrupt
 from penstock.spark.job_watch import JobWatch
 from penstock.spark.launcher import SparkLauncher
-from penstock.spark.preflight import warn_of_what_is_wrong
+from penstock.spark.preflight import run_workers_in_this_python, warn_of_what_is_wrong
 from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.slots import SlotWatch, may_shrink, naming_holders, slots_now
@@ -45,6 +45,7 @@ class Application:
     """Made by `of`."""
 
     def __init__(self, context: SparkContext) -> None:
+        run_workers_in_this_python(context)
         self._context = context
         self.name = f"{context.applicationId}-{secrets.token_hex(4)}"
         self.persisted = PersistedResults(self.release_result)
