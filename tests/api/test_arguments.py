@@ -117,6 +117,7 @@ def test_public_names() -> None:
         "GroupedDataFrame",
         "KeyedStream",
         "Stream",
+        "StreamingQuery",
         "datasets",
         "fromDataFrame",
         "groupBy",
@@ -125,8 +126,10 @@ def test_public_names() -> None:
         "readIceberg",
         "readJson",
         "readParquet",
+        "readStream",
         "readText",
         "repartition",
+        "streams",
     ]
     assert all(callable(getattr(penstock, name)) and name in dir(penstock) for name in penstock.__all__)
     with pytest.raises(AttributeError, match="nothing"):

@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, PartFile, _check_schema, _file_schema
+from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, PartFile, _check_schema, file_schema
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.task.partitioned_write import WritePartitioned
@@ -361,12 +361,12 @@ def test_partitions_are_committed_in_their_folders(tmp_path: Path, kind: str) ->
 def test_columns_that_name_folders_are_checked() -> None:
     """Doubles name no folder, all columns leave nothing for the files, and the argument is a list."""
     schema = pa.schema([("k", pa.string()), ("x", pa.float64())])
-    assert _file_schema(schema, ["k"]).names == ["x"]
+    assert file_schema(schema, ["k"], "writeParquet").names == ["x"]
     with pytest.raises(SchemaError, match="'x' is double, and folders are named by"):
-        _file_schema(schema, ["x"])
+        file_schema(schema, ["x"], "writeParquet")
     with pytest.raises(SchemaError, match="'nope' does not exist"):
-        _file_schema(schema, ["nope"])
+        file_schema(schema, ["nope"], "writeParquet")
     with pytest.raises(SchemaError, match="nothing is left for the files"):
-        _file_schema(schema.remove(1), ["k"])
+        file_schema(schema.remove(1), ["k"], "writeParquet")
     with pytest.raises(TypeError, match=r"a list of columns: \['k'\]"):
-        _file_schema(schema, "k")
+        file_schema(schema, "k", "writeParquet")

@@ -133,7 +133,7 @@ def test_nothing_is_deployed_while_metadata_is_being_written() -> None:
 
 
 def test_stopped_query_ends_with_a_checkpoint() -> None:
-    """Its sources are told to stop; when all tasks have ended their data, one checkpoint holds all, and the job ends."""
+    """Its sources are told to stop; when all data has ended, one checkpoint holds all tasks, and the job ends."""
     cluster = started()
     cluster.send(events.StopAsked("j1"))
     stopped = [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(do.StopSource)]

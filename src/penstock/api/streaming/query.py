@@ -9,13 +9,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.streaming.progress import ProgressReports
 from penstock.graph import JobGraph
 from penstock.job.core.states import JobState
-from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.job.shell.master import JobHandle, JobMaster  # gRPC, which reading a plan needs not
 
 _LOG = logging.getLogger(__name__)
 
