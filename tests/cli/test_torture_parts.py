@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.torture import command
+from penstock.torture.cluster import spark_home
 from penstock.torture.long_session import ACTIONS, MODES, LongJob
 from penstock.torture.recipe import Exchange, Recipe, Step, random_recipe
 from penstock.torture.session_figures import SessionFigures, growth
@@ -91,3 +96,26 @@ def test_jobs_of_a_long_session_repeat_themselves() -> None:
     assert {job.mode for job in jobs} == set(MODES)
     assert {job.action for job in jobs} == set(ACTIONS)
     assert not any(job.recipe.harm or Step("raise") in job.recipe.steps for job in jobs)
+
+
+def test_a_cluster_leaves_the_folders_of_others_alone() -> None:
+    """Another process that has a cluster meanwhile, with an application of the same second, takes nothing away."""
+    other = """if True:
+        import os
+        from pathlib import Path
+        from penstock.torture.cluster import spark_home
+        with spark_home():
+            Path(os.environ["SPARK_HOME"], "work/app-20260101000000-0000/0").mkdir(parents=True)
+            print(os.environ["SPARK_HOME"])
+    """
+    before = os.environ.get("SPARK_HOME")
+    with spark_home():
+        home = Path(os.environ["SPARK_HOME"])
+        assert (home / "bin" / "spark-class").is_file()
+        executor = home / "work" / "app-20260101000000-0000" / "0"
+        executor.mkdir(parents=True)
+        theirs = subprocess.run([sys.executable, "-c", other], check=True, capture_output=True, text=True).stdout
+        assert not Path(theirs.strip()).exists()
+        assert executor.is_dir()
+    assert not home.exists()
+    assert os.environ.get("SPARK_HOME") == before
