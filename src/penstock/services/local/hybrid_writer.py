@@ -8,6 +8,8 @@ next write.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.link.frames import stored_frame
@@ -19,7 +21,7 @@ from penstock.services.local.builders import OwnFile
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import Event, OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
-from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.errors import PenstockError, StorageError
 
 
 class HybridPartitionWriter(SegmentPartitionWriter):
@@ -69,18 +71,34 @@ class HybridPartitionWriter(SegmentPartitionWriter):
                 self._builders.finish()
                 self._commit()  # what follows in the other place comes behind it
                 self._is_storing = not has_room
-        builders = self._file if self._is_storing and self._file is not None else self._builders
-        builders.append(target, message.parts)
+        if self._is_storing and self._file is not None:
+            with self._first_cause():
+                self._file.append(target, message.parts)
+        else:
+            self._builders.append(target, message.parts)
 
     def _commit(self) -> None:
         super()._commit()
         if self._file is not None:
-            self._file.commit()
+            with self._first_cause():
+                self._file.commit()
 
     def _complete(self) -> None:
         super()._complete()
         if self._file is not None:
-            self._file.finish()
+            with self._first_cause():
+                self._file.finish()
+
+    @contextmanager
+    def _first_cause(self) -> Iterator[None]:
+        """The environment removes the folder of a partition that it gives up: its reason is the error then."""
+        try:
+            yield
+        except StorageError as error:
+            self._attachment.look()
+            if self._error is not None:
+                raise self._error from error
+            raise
 
     def _drop(self) -> None:
         super()._drop()
