@@ -40,6 +40,7 @@ else:
     writer.setup()
     if int(limit):
         import signal
+        sys.dont_write_bytecode = True  # an import would leave a compiled module behind that is cut off
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     batch = pa.RecordBatch.from_arrays([pa.array(range(1000), pa.int64())], schema=schema)

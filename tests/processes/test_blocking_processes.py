@@ -127,7 +127,7 @@ def test_a_full_disk_fails_the_partition_and_gives_the_space_back(
     """The writer's error and the reader's say that the disk is full, where, and what to set."""
     writer = task("3000", kind, limit=300_000)
     word = line(writer)
-    assert word.startswith("error PenstockError")
+    assert word.startswith("error StorageError")
     for part in ("disk is full", "job-e0.0#1", str(tmp_path), "spark.penstock.blocking.directories"):
         assert part in word
     wait_until(lambda: not files(tmp_path), "the files to go")
@@ -156,7 +156,7 @@ def test_after_a_kill_of_everything_the_next_environment_sweeps_all_directories(
     other.commander("y")
     assert sorted(files(tmp_path)) == mine
     other.close()
-    for member in [*exchange._members, *exchange._attached, *exchange._hosts.values(), doomed.commander("x")]:
+    for member in [*exchange.members, *exchange._attached, *exchange._hosts.values(), doomed.commander("x")]:
         member.close()
     asyncio.run(doomed.master.close())
     assert line(task("reader", "blocking_sort_merge")) == f"rows {ROWS}"

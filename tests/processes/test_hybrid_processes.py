@@ -25,6 +25,7 @@ from penstock.shuffle.errors import (
     PartitionReleasedError,
     PenstockError,
     ProducerFailedError,
+    StorageError,
 )
 from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, wait_until
@@ -98,11 +99,24 @@ def files(tmp_path: Path) -> list[Path]:
 def files_no_longer_than(size: int) -> Iterator[None]:
     """A limit for what this process, in which writers run, writes; as if the disk were full."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # compiled modules would be cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = writes_bytecode
+
+
+def limit_files(harness: LocalHarness, size: int) -> None:
+    """The same for what the environment writes. It has to be started with `whole_modules`."""
+    resource.prlimit(harness.pid(HOST), resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.fixture
+def whole_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are started write no compiled modules, which the limit would cut off."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
 
 def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Producer:
@@ -259,23 +273,27 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
     wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
 
 
+@pytest.mark.usefixtures("whole_modules")
 def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
     """What has to leave memory can't be stored: the writer's next write says so, readers and files as above."""
     producer = exchange.produce(Written(FULL, subpartitions=2))
-    resource.prlimit(harness.pid(HOST), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+    limit_files(harness, 1 << 10)
     fill(producer, 4)
     producer.writer.flush()
-    pipelined = exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=1, subpartitions=10))
-    with pytest.raises(PenstockError, match=r"disk is full.*spark\.penstock\.blocking\.directories"):
+    # What these are guaranteed is more than what is left: what the partition holds has to leave memory.
+    beside = [exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=index)) for index in range(1, 7)]
+    with pytest.raises(StorageError, match=r"disk is full.*spark\.penstock\.blocking\.directories"):
         fill(producer, 1000)
     with pytest.raises(ProducerFailedError, match="disk is full"):
         exchange.consume([(producer.descriptor, 0)], host=HOST).drain()
-    pipelined.writer.fail(RuntimeError("the test is over"))
+    for pipelined in beside:
+        pipelined.writer.fail(RuntimeError("the test is over"))
     wait_until(lambda: not files(tmp_path), "the files to go")
 
 
+@pytest.mark.usefixtures("whole_modules")
 def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
@@ -283,7 +301,7 @@ def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
     producer = exchange.produce(Written(FULL, subpartitions=2))
     fill(producer, 4)
     producer.writer.flush()
-    resource.prlimit(harness.pid(HOST), resource.RLIMIT_FSIZE, (8192, 8192))
+    limit_files(harness, 8192)
     producer.writer.finish()
     wait_until(lambda: not figures(harness)["partitions"], "the partition to be lost")
     with pytest.raises((PartitionLostError, ProducerFailedError), match="disk is full"):
@@ -390,6 +408,6 @@ def test_a_killed_environments_files_are_swept(tmp_path: Path, request: pytest.F
     other.commander(HOST)
     assert not files(tmp_path)
     other.close()
-    for member in [*exchange._members, *exchange._attached, *exchange._hosts.values(), doomed.commander(HOST)]:
+    for member in [*exchange.members, *exchange._attached, *exchange._hosts.values(), doomed.commander(HOST)]:
         member.close()
     asyncio.run(doomed.master.close())

@@ -20,7 +20,7 @@ import pytest
 from local_harness import LocalHarness
 
 from penstock.link.calls import GetStatistics
-from penstock.link.rendezvous import base_folder, sweep
+from penstock.link.rendezvous import rendezvous, sweep
 from penstock.services.local.private_folder import PrivateFolder
 
 pytestmark = pytest.mark.processes
@@ -160,6 +160,8 @@ def test_killed_reader(harness: LocalHarness, task: Callable[..., subprocess.Pop
 
 def test_killed_environment(harness: LocalHarness, task: Callable[..., subprocess.Popen[str]]) -> None:
     """Reader and writer are told at once, and its folder is swept by the next."""
+    folder = rendezvous(harness.application, HOST).folder
+    assert folder.exists()
     writer = task("writer")
     assert line(writer).startswith("ready")
     reader = task("reader")
@@ -169,7 +171,7 @@ def test_killed_environment(harness: LocalHarness, task: Callable[..., subproces
     assert line(reader).startswith("error EnvironmentLostError")
     assert writer.wait(DEADLINE) == 1, "the writer went on into nothing"
     assert time.monotonic() - began < DEADLINE
-    assert not any(path.name == "s" for path in base_folder().glob("*/*"))
+    assert not folder.exists()
 
 
 def test_stopped_task_holds_nobody_up(harness: LocalHarness, task: Callable[..., subprocess.Popen[str]]) -> None:
