@@ -29,6 +29,11 @@ def wait_until(what: str, holds: Callable[[], object], seconds: float = DEADLINE
     return time.monotonic() - began
 
 
+def on_this_machine(seconds: float) -> float:
+    """So many seconds of a quiet machine, here and now: processes that others keep waiting are slow for no fault."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class SessionProbe:
     """One application under test. Its environment must be the one of this host."""
 

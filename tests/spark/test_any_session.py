@@ -18,7 +18,7 @@ import nbformat
 import pexpect
 import pytest
 from nbclient import NotebookClient
-from session_probe import wait_until
+from session_probe import on_this_machine, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -59,18 +59,13 @@ def wait_for_tasks(folder: Path) -> None:
     wait_until("both tasks have begun", lambda: len(list(folder.glob("begun-*"))) == 2, SECONDS)
 
 
-def stop_seconds() -> float:
-    """How long a stop may take here and now: processes that others keep waiting are slow for no fault of theirs."""
-    return STOP_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
     """Press Ctrl-C when the tasks run; they end in time, and the next action has its rows."""
     wait_for_tasks(folder)
     child.sendintr()
     child.expect(r"STOPPED (\d+) (-?[\d.]+)")  # below zero: tasks may end before we do
     assert int(child.match[1]) == 2
-    assert float(child.match[2]) < stop_seconds()
+    assert float(child.match[2]) < on_this_machine(STOP_SECONDS)
     child.expect(r"NEXT 1000 ([\d.]+)")
 
 
@@ -135,6 +130,6 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = ["".join(o.get("text", "") for o in c.outputs if o.output_type == "stream") for c in notebook.cells]
     assert "SESSIONS 1000 1000 1000" in printed[0]
     stopped = printed[2].partition("STOPPED 2 ")[2].split()[0]
-    assert float(stopped) < stop_seconds()
+    assert float(stopped) < on_this_machine(STOP_SECONDS)
     assert "NEXT 1000" in printed[2]
     assert "STILL 1000" in printed[3]
