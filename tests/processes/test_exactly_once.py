@@ -29,7 +29,7 @@ from penstock.checkpoint.errors import FencedError
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
-from penstock.shuffle.errors import JobCancelledError
+from penstock.shuffle.errors import JobCancelledError, JobError
 from penstock.shuffle.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
@@ -142,7 +142,7 @@ def test_every_number_once_through_kills(
         if victim == "driver":  # another one takes over while the first one still runs
             clusters.append(ProcessCluster(nursery))
             former, handle = handle, start(clusters[-1], places, counters=chance.choice((2, 3)))
-            with pytest.raises(FencedError):
+            with pytest.raises((FencedError, JobError)):  # a task that it lost may be the last thing it sees
                 former.wait(30)
         else:
             strike(victim, clusters[-1], chance)

@@ -26,6 +26,8 @@ BURST_SECONDS = 1.0
 
 FIRST_TRIES = 3
 """A streaming query restarts for ever, once it has run; before that somebody waits to hear why it does not."""
+LOST_TRIES = 10
+"""The same, of restarts for tasks that were lost: a host may have a bad minute."""
 
 
 class Recovery:
@@ -54,7 +56,7 @@ class Recovery:
         is_burst = self._is_burst(failed.launched)
         yield so.RememberCause(failed.cause, failed.rank, anew=not is_burst)
         delay = 0.0 if is_burst else self._strategy.next_delay(self._now())
-        if self._sets.never_began and self._round >= FIRST_TRIES:
+        if self._sets.never_began and self._round >= (LOST_TRIES if failed.rank is Rank.LOSS else FIRST_TRIES):
             yield so.FailForGood(failed.cause, failed.rank, why=" (the query has never run)")
             return
         if delay is None:
