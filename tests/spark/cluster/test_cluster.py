@@ -224,7 +224,7 @@ def test_killed_executor(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
     os.kill(hosts.executors()[0], signal.SIGKILL)
     error = action.wait(60)
     assert "lost" in str(error)
-    assert action.ended - began < 15
+    assert action.ended - began < 30, "it was not seen before the lease of a minute ended"
     assert not (tmp_path / "ended").exists(), "a consumer saw a clean end"
     wait_until("the executor was replaced", lambda: hosts.runtime.total_slots() == 4, 60)
     assert numbers(cluster, 4).toDF().count() == ROWS
