@@ -25,6 +25,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from penstock.record.joining import joined
 from penstock.record.layout import compact, contains, is_loose
 from penstock.record.partitioners import Partitioner, Split
 from penstock.shuffle.service import ResultPartitionWriter
@@ -182,7 +183,7 @@ class RecordWriter:
             return
         gathered, nbytes = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
-        whole = _concatenated(gathered)
+        whole = joined(gathered)
         del gathered  # nothing is kept beside its copy: many subpartitions gather many MiB
         while whole:
             self._emit(whole.pop(0), nbytes)
@@ -232,16 +233,6 @@ class RecordWriter:
             self._flush_target()
         finally:
             self._lock.release()
-
-
-def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch where Arrow can join them (not, for example, different dictionaries inside other types)."""
-    if len(batches) == 1:
-        return batches
-    try:
-        return [pa.concat_batches(batches)]
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return batches
 
 
 def _bounded(batch: pa.RecordBatch, nbytes: int) -> list[pa.RecordBatch]:

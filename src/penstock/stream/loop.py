@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
+from penstock.record.joining import joined
 from penstock.shuffle.events import EndOfData, TaskEvent
 from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
 from penstock.stream.chain import SOURCE, Chain, Chunk
@@ -180,7 +181,7 @@ class StreamLoop:
     def _step(self, batches: list[pa.RecordBatch], began: float) -> None:
         """Push these through the chain into the outputs."""
         rows = 0
-        for batch in _joined(batches):
+        for batch in joined(batches):
             rows += batch.num_rows
             self._counts["rows_in"] += batch.num_rows
             self._counts["bytes_in"] += batch.nbytes
@@ -269,13 +270,3 @@ class StreamLoop:
     def _publish(self) -> None:
         self._publications += 1
         self._chain.publish(self._publications)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch where Arrow can join them (not, for example, different dictionaries inside other types)."""
-    if len(batches) == 1:
-        return batches
-    try:
-        return [pa.concat_batches(batches)]
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return batches

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.record.joining import joined
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.conform import Conformer
 from penstock.task.frame_keys import FrameKeys
@@ -249,14 +250,7 @@ def regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         small.append(batch)
         rows += batch.num_rows
         if rows >= _REGROUP_ROWS:
-            yield from _joined(small)
+            yield from joined(small)
             small, rows = [], 0
     if small:
-        yield from _joined(small)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    try:
-        return [pa.concat_batches(batches)] if len(batches) > 1 else batches
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return batches
+        yield from joined(small)
