@@ -280,8 +280,12 @@ class LocalQuery:
     def _store(self, storage: CheckpointStorage, decision: do.Store) -> None:
         parts = {_name(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
         finished = tuple(_name(task) for task in decision.finished)
-        storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished))
-        self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
+        try:
+            storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished))
+        except OSError as error:
+            self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
+        else:
+            self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
 
     def _heads(self, finished: Collection[Any]) -> list[Task]:
         running = {task for task in self._tasks if task not in finished}
