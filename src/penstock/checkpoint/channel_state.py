@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in flight that are part of a snapshot: which channel they belong to, and their bytes in a task's part.
+
+A channel is one chunk of the part, named `channel/<side>/<edge>/<producer>/<consumer>`. Its rows are whole messages,
+framed as on the wire, so restore knows one form wherever they waited. In the restored order of a channel all of "in"
+comes first, oldest first, then all of "out", then new rows.
+
+Layout of the chunk, little-endian: version u32, number of runs u32, rows u64; the length of each run u64; the runs. A
+run is one or more whole messages. The storage's checksum of the chunk covers all of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.checkpoint.errors import CorruptCheckpointError
+
+Side = Literal["in", "out"]
+
+VERSION: Final = 1
+CHANNEL: Final = "channel"
+"""What the chunks of channels begin with; no operator has this id."""
+BROADCAST: Final = -1
+"""The consumer of a broadcast's one copy."""
+SIDES: Final[tuple[Side, ...]] = ("in", "out")
+_HEAD: Final = struct.Struct("<IIQ")
+_LENGTH: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChannelKey:
+    """One channel of one exchange, seen from one side.
+
+    "in": the consumer's task saved it, arrived and not processed. "out": the producer's, overtaken in its outputs.
+    `edge` is what `edge_uid` gives, `producer` and `consumer` are subtasks of the plan that took the checkpoint.
+    """
+
+    side: Side
+    edge: str
+    producer: int
+    consumer: int
+
+    @property
+    def chunk(self) -> str:
+        """The name of its chunk."""
+        return f"{CHANNEL}/{self.side}/{self.edge}/{self.producer}/{self.consumer}"
+
+    @classmethod
+    def of(cls, chunk: str) -> ChannelKey | None:
+        """The channel that a chunk's name says; None for the name of another chunk. An edge may hold slashes."""
+        kind, _, rest = chunk.partition("/")
+        found, _, rest = rest.partition("/")
+        rest, _, consumer = rest.rpartition("/")
+        edge, _, producer = rest.rpartition("/")
+        side = next((side for side in SIDES if side == found), None)
+        if kind != CHANNEL or side is None or not edge:
+            return None
+        try:
+            return cls(side, edge, int(producer), int(consumer))
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelData:
+    """What one channel held: runs of whole messages, oldest first (one `bytes` is one run), and how many rows."""
+
+    key: ChannelKey
+    messages: bytes | list[bytes]
+    rows: int
+
+    @property
+    def runs(self) -> list[bytes]:
+        """The messages as a list of runs."""
+        return [self.messages] if isinstance(self.messages, bytes) else self.messages
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages in all."""
+        return sum(map(len, self.runs))
+
+
+def edge_uid(producer: str, consumer: str, side: int = 0, twin: int = 0) -> str:
+    """What an exchange is called in checkpoints, by the uids of its vertices.
+
+    `side` is the consumer's input. `twin` counts exchanges of one side between the same vertices, as a union of a
+    stage with itself has.
+    """
+    return f"{producer}->{consumer}:{side}" + (f":{twin}" if twin else "")
+
+
+def pack(data: ChannelData) -> bytes:
+    """The chunk of a channel."""
+    runs = data.runs
+    lengths = [_LENGTH.pack(len(run)) for run in runs]
+    return b"".join([_HEAD.pack(VERSION, len(runs), data.rows), *lengths, *runs])
+
+
+def unpack(key: ChannelKey, chunk: bytes, where: str = "") -> ChannelData:
+    """Inverse of `pack`; raises CorruptCheckpointError, which names the chunk and `where` it lies."""
+    name = f"{where}: chunk {key.chunk}" if where else f"chunk {key.chunk}"
+    if len(chunk) < _HEAD.size:
+        raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: a channel's state has at least {_HEAD.size}")
+    version, count, rows = _HEAD.unpack_from(chunk)
+    if version != VERSION:
+        raise CorruptCheckpointError(f"{name} has format version {version}: this Penstock reads version {VERSION}")
+    start = _HEAD.size + count * _LENGTH.size
+    if len(chunk) < start:
+        raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: the lengths of {count} runs end behind it")
+    lengths = [length for (length,) in _LENGTH.iter_unpack(chunk[_HEAD.size : start])]
+    if start + sum(lengths) != len(chunk):
+        raise CorruptCheckpointError(f"{name} has {len(chunk)} bytes: {start + sum(lengths)} were written")
+    runs = []
+    for length in lengths:
+        runs.append(chunk[start : start + length])
+        start += length
+    return ChannelData(key, runs, rows)
+
+
+def channels_of(state: Mapping[str, bytes], where: str = "") -> list[ChannelData]:
+    """All channels among a part's chunks, in order of their keys; raises CorruptCheckpointError."""
+    keys = sorted(key for name in state if (key := ChannelKey.of(name)) is not None)
+    return [unpack(key, state[key.chunk], where) for key in keys]
+
+
+def in_order(channels: Iterable[ChannelData]) -> list[ChannelData]:
+    """As a channel's rows are restored: what its consumer had saved, then what its producer had."""
+    return sorted(channels, key=lambda data: (data.key.edge, data.key.producer, data.key.consumer, data.key.side))
