@@ -13,36 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.paths import DataFile, PathLike, data_files
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.task.line_format import COMPRESSED, LineFormat
 
 PIECE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
-_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
-
-
-class LineFormat(Protocol):
-    """How lines become rows; picklable."""
-
-    @property
-    def name(self) -> str:
-        """What `explain` shows."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The rows' schema."""
-
-    @property
-    def skips_first(self) -> bool:
-        """Whether the first line of a file is no row."""
-
-    def rows(self, lines: bytes) -> pa.RecordBatch:
-        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +87,7 @@ def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
     """All files cut into pieces."""
     found: list[Piece] = []
     for number, file in enumerate(files):
-        if file.path.endswith(_COMPRESSED):
+        if file.path.endswith(COMPRESSED):
             found.append(Piece(number, 0, -1))
             continue
         starts = range(0, file.size, PIECE_BYTES)

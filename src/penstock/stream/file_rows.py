@@ -16,34 +16,15 @@ import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SchemaError
 from penstock.task.conform import Conformer
+from penstock.task.line_format import COMPRESSED, LineFormat
 
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16
-_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 Position = tuple[int, int]
 START: Position = (0, 0)
 Placed = tuple[Position, pa.RecordBatch]
 """Rows, and the position that they follow."""
-
-
-class LineFormat(Protocol):
-    """How lines become rows; picklable."""
-
-    @property
-    def name(self) -> str:
-        """What `explain` shows."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The rows' schema."""
-
-    @property
-    def skips_first(self) -> bool:
-        """Whether the first line of a file is no row."""
-
-    def rows(self, lines: bytes) -> pa.RecordBatch:
-        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
 
 
 class FileFormat(Protocol):
@@ -137,7 +118,7 @@ class ParquetFiles:
 
 def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
     """The file's text from an offset on."""
-    if path.endswith(_COMPRESSED):
+    if path.endswith(COMPRESSED):
         stream = filesystem.open_input_stream(path, compression="detect", buffer_size=READ_BYTES)
         while offset > 0 and (skipped := len(stream.read(min(offset, READ_BYTES)))):
             offset -= skipped

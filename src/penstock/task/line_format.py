@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How lines of text become rows, and which files of lines are compressed: for batches and for streams."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
+"""Endings of files that Arrow uncompresses as it reads them; such a file can't be read from its middle."""
+
+
+class LineFormat(Protocol):
+    """How lines become rows; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The rows' schema."""
+
+    @property
+    def skips_first(self) -> bool:
+        """Whether the first line of a file is no row."""
+
+    def rows(self, lines: bytes) -> pa.RecordBatch:
+        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
