@@ -33,6 +33,7 @@ from penstock.link.frames import (
     read_stored,
 )
 from penstock.link.handshake import Handshake
+from penstock.link.peers import peer_of
 from penstock.link.strangers import Strangers
 from penstock.link.welcome import Welcome, send_welcome
 from penstock.partition.hybrid_items import Extent
@@ -216,10 +217,11 @@ _HANDLERS: dict[FrameType, Callable[[TaskSession, memoryview], None]] = {
 
 def peer_pid(connection: socket.socket) -> int:
     """The process at the other end, 0 where the system does not say; AuthenticationError for another user's."""
-    if not hasattr(socket, "SO_PEERCRED"):
+    peer = peer_of(connection)
+    if peer is None:
         return 0
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    if uid != os.getuid():
-        raise AuthenticationError(f"a process of user {uid} (pid {pid}) connected to a socket of user {os.getuid()}")
-    return int(pid)
+    if not peer.is_ours:
+        raise AuthenticationError(
+            f"a process of user {peer.user} (pid {peer.pid}) connected to a socket of user {os.getuid()}"
+        )
+    return peer.pid

@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 from penstock.link.leases import WakingClock
+from penstock.link.peers import peer_of
 
 BEAT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 """How often a task that waits looks."""
 _MOMENT = struct.Struct("<d")
-_PEER = struct.Struct("3i")
 _DEATH_SECONDS = 2.0
 """A process that is dead for us but waits for a disk stays longer than this."""
 
@@ -77,13 +77,11 @@ class PulseWatch:
 
 def end_peer(connection: socket.socket) -> bool:
     """Kill the process that listens at the other end; whether it is dead, or is not known and was left alone."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    if pid in (0, os.getpid()) or uid != os.getuid():
+    peer = peer_of(connection)
+    if peer is None or peer.pid in (0, os.getpid()) or not peer.is_ours:
         return True
     with contextlib.suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
+        process = os.pidfd_open(peer.pid)
         try:
             signal.pidfd_send_signal(process, signal.SIGKILL)
             return bool(select.select([process], [], [], _DEATH_SECONDS)[0])
