@@ -8,6 +8,7 @@ the environment: in tests, and by tools.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
@@ -132,21 +133,7 @@ TaskAction = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopS
 
 Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown | TaskAction
 
-COMMANDS: dict[str, type[Command]] = {
-    kind.METHOD: kind
-    for kind in (
-        CancelTask,
-        UpdatePartitionInfo,
-        ReleasePartitions,
-        ExpirePartitions,
-        ReleaseJob,
-        Shutdown,
-        TriggerCheckpoint,
-        CheckpointCompleted,
-        CheckpointAborted,
-        StopSource,
-    )
-}
+COMMANDS: dict[str, type[Command]] = {kind.METHOD: kind for kind in get_args(Command)}
 """Every command, by its name as a call."""
 _PREFIX = "local."
 

@@ -20,6 +20,7 @@ from penstock.checkpoint import decisions as then
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.graph import JobVertex
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -265,12 +266,10 @@ class Checkpoints:
         return subtask.attempt if subtask.is_live and subtask.deployed else None
 
     def _task(self, subtask: Subtask) -> QueryTask:
-        vertex = subtask.vertex
-        return QueryTask(vertex.id, subtask.index, f"{vertex.name} ({subtask.index + 1}/{vertex.parallelism})")
+        return _query_task(subtask.vertex, subtask.index)
 
     def _task_of(self, attempt: AttemptId) -> QueryTask:
-        vertex = self._topology.graph.vertex(attempt.vertex)
-        return QueryTask(vertex.id, attempt.subtask, f"{vertex.name} ({attempt.subtask + 1}/{vertex.parallelism})")
+        return _query_task(self._topology.graph.vertex(attempt.vertex), attempt.subtask)
 
     def _part(self, task: object) -> str:
         if not isinstance(task, QueryTask):
@@ -304,6 +303,10 @@ class Checkpoints:
     def _had_finished(self, subtask: Subtask) -> bool:
         name = part_name(subtask.vertex.uid, subtask.index)
         return self._saved is not None and name in self._saved.finished
+
+
+def _query_task(vertex: JobVertex, subtask: int) -> QueryTask:
+    return QueryTask(vertex.id, subtask, f"{vertex.name} ({subtask + 1}/{vertex.parallelism})")
 
 
 def _options(streaming: StreamingOptions) -> CheckpointOptions:
