@@ -89,6 +89,9 @@ class HybridPartitionWriter(SegmentPartitionWriter):
             with self._first_cause():
                 self._file.finish()
 
+    def _show_all(self) -> None:
+        """Nothing: a segment of which readers see a piece could be neither stored nor forgotten."""
+
     @contextmanager
     def _first_cause(self) -> Iterator[None]:
         """The environment removes the folder of a partition that it gives up: its reason is the error then."""

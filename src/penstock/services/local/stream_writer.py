@@ -19,10 +19,11 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
-from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.buffer.data_types import DataType
 from penstock.link.calls import STREAM_BUILDERS, FailWriter, FinishWriter, OpenWriter
-from penstock.link.frames import ALL, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
+from penstock.link.frames import ALL, FrameType, event_frame
 from penstock.record.framing import Message
+from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
@@ -60,7 +61,7 @@ class SegmentStreamWriter:
         self._builders: dict[int, BufferBuilder] = {}
         self._changed: dict[int, BufferBuilder] = {}
         self._segments: deque[int] = deque()
-        self._noted: list[SliceRecord] = []
+        self._announcements = Announcements(attachment, owner.metrics, _SHIP_AT)
         self._rest: tuple[int, memoryview] | None = None
         self._port = 0
         self._lifecycle = WriterLifecycle(f"stream writer of partition {descriptor.shuffle.partition}")
@@ -87,7 +88,7 @@ class SegmentStreamWriter:
 
     def setup(self) -> None:
         """Register the partition; raises InsufficientBuffersError where its least memory is not to be had."""
-        self._port = self._attachment.open_port(self)
+        self._port = self._announcements.port = self._attachment.open_port(self)
         partition = self._descriptor.partition
         opening = OpenWriter(
             self._port,
@@ -192,8 +193,7 @@ class SegmentStreamWriter:
                 break
         if taken:
             self._owner.metrics.add("rows_out", taken)
-        if len(self._noted) >= _SHIP_AT:
-            self._ship()
+        self._announcements.ship_if_due()
         return taken
 
     def _put(self, target: int, batch: pa.RecordBatch) -> int:
@@ -263,7 +263,7 @@ class SegmentStreamWriter:
                 self._owner.metrics.add("bytes_unused", builder.remaining)
             piece = builder.finish()
             if piece is not None:
-                self._note(target, piece)
+                self._announcements.note(target, piece)
 
     def _finish_all(self) -> None:
         for target in list(self._builders):
@@ -273,20 +273,9 @@ class SegmentStreamWriter:
         for target, builder in self._changed.items():
             piece = builder.commit()
             if piece is not None:
-                self._note(target, piece)
+                self._announcements.note(target, piece)
         self._changed.clear()
-        self._ship()
-
-    def _note(self, target: int, piece: BufferSlice) -> None:
-        length = piece.length | FINISHED if piece.finished else piece.length
-        self._noted.append((self._port, target, piece.segment, piece.offset, length))
-        self._owner.metrics.add("bytes_out", piece.length)
-
-    def _ship(self) -> None:
-        if self._noted:
-            self._owner.metrics.add("buffers_out", len(self._noted))
-            self._attachment.send(slices_frame(FrameType.SLICES, self._noted))
-            self._noted.clear()
+        self._announcements.ship()
 
     def _end_sums(self) -> list[EndOfPartition]:
         self._check_whole()

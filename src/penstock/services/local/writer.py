@@ -15,20 +15,18 @@ from collections import deque
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
-from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.buffer.data_types import DataType
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import (
     ALL,
-    FINISHED,
     FrameType,
-    SliceRecord,
     event_frame,
     port_frame,
-    slices_frame,
 )
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import Message, MessageWriter
+from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
 from penstock.shuffle import (
@@ -45,7 +43,7 @@ from penstock.shuffle.events import encode_event
 from penstock.shuffle.service import fingerprint_of
 
 _SHIP_AT = 8
-"""Full buffers per announcement: fewer system calls, and readers still run close behind."""
+"""Full buffers per announcement."""
 _ERROR_LIMIT = 64 << 10
 _FLUSH_LOOK_SECONDS = 0.01
 """How often a flush that waits behind a write looks whether that waits too."""
@@ -68,7 +66,8 @@ class SegmentPartitionWriter:
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
-        self._builders: Builders = OwnSegments(count, self._take_segment, self._note)
+        self._announcements = Announcements(attachment, owner.metrics, _SHIP_AT)
+        self._builders: Builders = OwnSegments(count, self._take_segment, self._announcements.note)
         self._is_waiting = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
@@ -77,7 +76,6 @@ class SegmentPartitionWriter:
         self._broadcast_messages = MessageWriter(codec, self._broadcast_counter, verify)
         self._segments: deque[int] = deque()
         self._task_events: list[tuple[int, bytes]] = []
-        self._pending: list[SliceRecord] = []
         self._ends: tuple[EndOfPartition, ...] = ()
         self._error: BaseException | None = None
         self._port = 0
@@ -95,7 +93,7 @@ class SegmentPartitionWriter:
 
     def setup(self) -> None:
         """Register the partition and get the first buffers; raises InsufficientBuffersError."""
-        self._port = self._attachment.open_port(self)
+        self._port = self._announcements.port = self._attachment.open_port(self)
         partition = self._descriptor.partition
         opened = self._attachment.ask(
             OpenWriter(
@@ -108,7 +106,7 @@ class SegmentPartitionWriter:
             )
         )
         if opened.packed:
-            self._builders = SharedSegment(self._take_segment, self._note)
+            self._builders = SharedSegment(self._take_segment, self._announcements.note)
         self._lifecycle.move(WriterEvent.SET_UP)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
@@ -117,7 +115,7 @@ class SegmentPartitionWriter:
             self._check_writing()
             self._append(subpartition, self._messages[subpartition].message(batch))
             self._metrics.add("rows_out", batch.num_rows)
-            self._ship_if_due()
+            self._announcements.ship_if_due()
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions, stored once."""
@@ -125,7 +123,7 @@ class SegmentPartitionWriter:
             self._check_writing()
             self._append(ALL, self._broadcast_messages.message(batch))
             self._metrics.add("rows_out", batch.num_rows)
-            self._ship_if_due()
+            self._announcements.ship_if_due()
 
     def broadcast_event(self, event: Event) -> None:
         """Append an event to all subpartitions, behind everything written so far."""
@@ -228,12 +226,12 @@ class SegmentPartitionWriter:
     def _commit(self) -> None:
         """Everything so far becomes visible."""
         self._builders.commit()
-        self._ship()
+        self._announcements.ship()
 
     def _complete(self) -> None:
         """Everything becomes visible, and nothing follows."""
         self._builders.finish()
-        self._ship()
+        self._announcements.ship()
 
     def _drop(self) -> None:
         """Let go of what is laid out; called once."""
@@ -246,15 +244,11 @@ class SegmentPartitionWriter:
         return BufferBuilder(segment, self._attachment.memory.view(segment))
 
     def _wait_for_segment(self) -> None:
-        self._ship()
+        self._announcements.ship()
         self._attachment.look()
         if self._segments:
             return
-        if isinstance(self._builders, OwnSegments) and not self._descriptor.partition.kind.is_hybrid:
-            # One subpartition that is not read hides no row of the others. Not where they share segments: what is
-            # gathered for one needs a segment, too.
-            self._builders.commit()
-            self._ship()
+        self._show_all()
         begin = time.monotonic()
         self._attachment.send(port_frame(FrameType.OVERDRAFT, self._port))
         self._is_waiting = True
@@ -266,23 +260,17 @@ class SegmentPartitionWriter:
         if self._error is not None:
             raise self._error
 
-    def _note(self, target: int, piece: BufferSlice) -> None:
-        length = piece.length | FINISHED if piece.finished else piece.length
-        self._pending.append((self._port, target, piece.segment, piece.offset, length))
-        self._metrics.add("bytes_out", piece.length)
+    def _show_all(self) -> None:
+        """Called ahead of a wait: one subpartition that is not read hides no row of the others.
 
-    def _ship_if_due(self) -> None:
-        if len(self._pending) >= _SHIP_AT:
-            self._ship()
-
-    def _ship(self) -> None:
-        if self._pending:
-            self._metrics.add("buffers_out", len(self._pending))
-            self._attachment.send(slices_frame(FrameType.SLICES, self._pending))
-            self._pending.clear()
+        Not where they share segments: what is gathered for one needs a segment, too.
+        """
+        if isinstance(self._builders, OwnSegments):
+            self._builders.commit()
+            self._announcements.ship()
 
     def _send_event(self, target: int, event: Event) -> None:
-        self._ship()
+        self._announcements.ship()
         frame = event_frame(FrameType.WRITER_EVENT, self._port, DataType.EVENT, target, encode_event(event))
         self._attachment.send(frame)
 
