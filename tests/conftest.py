@@ -87,6 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = _shorter(Path(config.option.basetemp))
     else:
         config.pluginmanager.register(layers.LayerTimes(), "layer-times")
+    config.pluginmanager.register(layers.ProcessorTimes(), "processor-times")
     config.pluginmanager.register(endings.Endings(config), "endings")
     endings.end_as_if_interrupted()
 

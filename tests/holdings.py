@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import socket
 import tempfile
 import threading
 import time
@@ -23,6 +24,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -109,23 +111,52 @@ def leaks_since(before: Holdings) -> list[str]:
         gc.collect()
         pause.wait(0.02)
         leaks = Holdings.now().leaks_since(before)
-    return _without_sparks(leaks) if leaks else leaks
+    return described(leaks) if leaks else leaks
 
 
-def _without_sparks(leaks: list[str]) -> list[str]:
-    """Leave out connections with the JVM; say of other connections whose they are."""
+def described(leaks: list[str]) -> list[str]:
+    """Leave out connections with the JVM; say of other sockets what they connect, and which object has them."""
     own = {f"file descriptor {item.fd} -> socket": item for item in psutil.Process().net_connections("inet")}
     ends = _ends_of_java()
     found = []
     for leak in leaks:
-        connection = own.get(leak.partition(":")[0])
-        if connection is None:
-            found.append(leak)
-        elif _address(connection.raddr) not in ends:
-            found.append(
-                f"{leak} ({connection.status}, {_address(connection.laddr)} to {_address(connection.raddr)})"
-            )
+        name, is_socket, _ = leak.partition(" -> socket:")
+        connection = own.get(f"{name} -> socket")
+        if connection is not None and _address(connection.raddr) in ends:
+            continue
+        found.append(f"{leak} ({_of_socket(int(name.rpartition(' ')[2]))})" if is_socket else leak)
     return found
+
+
+def _of_socket(number: int) -> str:
+    """Kind and ends of a socket, and the objects that have it: a library that is not Python's has none."""
+    try:
+        twin = socket.socket(fileno=os.dup(number))
+    except OSError as error:
+        return f"closed meanwhile: {error}"
+    with twin:
+        said = f"{twin.family.name} {twin.type.name}, from {_end(twin.getsockname)} to {_end(twin.getpeername)}"
+    owners = []
+    for item in gc.get_objects():
+        if isinstance(item, socket.socket) and item.fileno() == number:
+            owners += [f"{type(owner).__module__}.{type(owner).__qualname__}" for owner in _holders(item)]
+            owners.append(f"timeout {item.gettimeout()}")
+    return f"{said}; held by {', '.join(owners) or 'no Python socket'}"
+
+
+def _holders(item: object) -> list[object]:
+    """Who refers to an object, through its attributes or by itself."""
+    direct = [owner for owner in gc.get_referrers(item) if not isinstance(owner, FrameType | list)]
+    behind = [again for owner in direct if isinstance(owner, dict) for again in gc.get_referrers(owner)]
+    return [owner for owner in (*direct, *behind) if not isinstance(owner, dict | FrameType | list)][:5]
+
+
+def _end(name: Callable[[], object]) -> object:
+    """One end of a socket, or why it has none."""
+    try:
+        return name() or "no name"
+    except OSError as error:
+        return error.strerror
 
 
 def _ends_of_java() -> set[str]:
@@ -147,6 +178,11 @@ def _address(end: Any) -> str:
 
 def processes() -> frozenset[int]:
     """Our children, and all processes that carry the run's mark, wherever they were re-parented."""
+    return frozenset(pid for pid in descendants() if not _KEPT_PROCESSES.search(_command(_PROC / str(pid))))
+
+
+def descendants() -> set[int]:
+    """The same with the processes that are kept on purpose."""
     living = _living()
     _OLDER.intersection_update(living)
     found = set()
@@ -160,9 +196,9 @@ def processes() -> frozenset[int]:
             is_ours = parent == os.getpid() or mark in (folder / "environ").read_bytes()
         except OSError:
             continue
-        if is_ours and not _KEPT_PROCESSES.search(_command(folder)):
+        if is_ours:
             found.add(int(name))
-    return frozenset(found)
+    return found
 
 
 def _command(folder: Path) -> str:

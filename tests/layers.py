@@ -11,19 +11,25 @@ takes the next file; nobody waits for a layer to end.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from processor import Processor
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 DEPTH = 3
 """Of a test file that lies right in the folder of its room."""
+
+LISTED, LISTED_SECONDS = int(os.environ.get("PENSTOCK_TEST_LISTED", "15")), 0.5
+"""So many of the dearest files and tests are named at the end of a run, where they took at least so long."""
 
 LAYERS = {"pure": 0, "sample": 1, "processes": 2, "spark": 3}
 
@@ -61,8 +67,25 @@ class _Layer:
 
     tests: set[str] = field(default_factory=set)
     seconds: float = 0.0
+    processor: float = 0.0
     began: float = float("inf")
     ended: float = 0.0
+
+
+class ProcessorTimes:
+    """Writes into each report what its step took of the processors; a plugin of the processes that run tests."""
+
+    def __init__(self) -> None:
+        self._processor = Processor()
+        self._last = self._processor.seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        """A step has ended: the next one begins."""
+        report = yield
+        now = self._processor.seconds()
+        report.processor, self._last = max(0.0, now - self._last), now
+        return report
 
 
 class LayerTimes:
@@ -70,26 +93,40 @@ class LayerTimes:
 
     def __init__(self) -> None:
         self._layers: dict[str, _Layer] = defaultdict(_Layer)
+        self._files: dict[str, float] = defaultdict(float)
+        self._tests: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count one step of a test."""
         layer = self._layers[layer_of(report.keywords)]
         layer.tests.add(report.nodeid)
         layer.seconds += report.duration
+        processor = getattr(report, "processor", 0.0)  # a process that crashed has not said
+        layer.processor += processor
+        self._files[report.nodeid.partition("::")[0]] += processor
+        self._tests[report.nodeid] += processor
         layer.began = min(layer.began, report.start)
         layer.ended = max(layer.ended, report.stop)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """One line for each layer."""
+        """One line for each layer, then the dearest files and tests."""
         if not self._layers:
             return
         start = min(layer.began for layer in self._layers.values())
         terminalreporter.section("layers")
-        terminalreporter.line(f"{'layer':<12}{'tests':>7}{'seconds of tests':>18}{'from':>8}{'to':>8}")
+        terminalreporter.line(
+            f"{'layer':<12}{'tests':>7}{'wall seconds':>14}{'processor seconds':>19}{'from':>8}{'to':>8}"
+        )
         for name in sorted(self._layers, key=LAYERS.__getitem__):
             layer = self._layers[name]
             terminalreporter.line(
-                f"{name:<12}{len(layer.tests):>7}{layer.seconds:>18.1f}"
+                f"{name:<12}{len(layer.tests):>7}{layer.seconds:>14.1f}{layer.processor:>19.1f}"
                 f"{layer.began - start:>8.0f}{layer.ended - start:>8.0f}"
             )
+        for title, taken in (("files", self._files), ("tests", self._tests)):
+            dear = sorted((name for name in taken if taken[name] >= LISTED_SECONDS), key=taken.__getitem__)
+            if dear:
+                terminalreporter.section(f"processor seconds of the dearest {title}")
+            for name in reversed(dear[-LISTED:]):
+                terminalreporter.line(f"{taken[name]:>8.1f}  {name}")

@@ -7,6 +7,7 @@ script also stops and begins again. A Ctrl-C is the terminal's or the kernel's o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -125,7 +126,7 @@ def test_notebook(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     presser = threading.Thread(target=interrupt, daemon=True)
     presser.start()
-    client.execute()
+    asyncio.run(client.async_execute())  # its own way to run it keeps an event loop for the rest of the process
     presser.join()
     printed = ["".join(o.get("text", "") for o in c.outputs if o.output_type == "stream") for c in notebook.cells]
     assert "SESSIONS 1000 1000 1000" in printed[0]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdings import RUN_FOLDER, Holdings
+from holdings import RUN_FOLDER, Holdings, described
 
 
 @pytest.fixture
@@ -75,3 +76,25 @@ def test_it_finds_shared_memory_and_a_rendezvous_folder(leaks: Callable[[], list
     folder.rmdir()
     assert f"shared memory {shared.name}" in found
     assert "rendezvous folder abandoned" in found
+
+
+def test_it_says_what_a_socket_is(leaks: Callable[[], list[str]]) -> None:
+    """Kind, ends and owner of a socket: who left it is looked for with nothing else."""
+
+    class Forgetful:
+        def __init__(self) -> None:
+            self.one, self.other = socket.socketpair()
+
+    owner = Forgetful()
+    found = described(leaks())
+    owner.one.close()
+    owner.other.close()
+    assert len(found) == 2
+    assert all("AF_UNIX SOCK_STREAM, from no name to no name" in leak for leak in found)
+    assert all("Forgetful" in leak for leak in found)
+    reading, writing = socket.socketpair()
+    numbers = [reading.detach(), writing.detach()]
+    found = described(leaks())
+    for number in numbers:
+        os.close(number)
+    assert all("held by no Python socket" in leak for leak in found)
