@@ -15,6 +15,7 @@ from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResour
 
 from penstock.graph import JobGraph, JobVertex, Resources, regions
 from penstock.shuffle.errors import SettingError, SlotsError
+from penstock.spark.slots import conf_value
 
 _TASK_CPUS = "spark.task.cpus"
 
@@ -37,7 +38,7 @@ def with_slots(graph: JobGraph, context: SparkContext) -> JobGraph:
         if vertex.resources is not None:
             _refuse_local(vertex, vertex.resources, context.master)
             _refuse_too_many(vertex, vertex.resources, context, is_together=vertex.id in together)
-            slots = max(1, math.ceil(vertex.resources.cpus / float(context.getConf().get(_TASK_CPUS, "1"))))
+            slots = max(1, math.ceil(vertex.resources.cpus / float(conf_value(context, _TASK_CPUS, "1"))))
             graph = graph.with_vertex(replace(vertex, resources=replace(vertex.resources, slots=slots)))
     return graph
 

@@ -84,23 +84,30 @@ def slots_now(context: SparkContext) -> int:
 
 def may_shrink(context: SparkContext) -> bool:
     """Whether fewer slots mean that some were lost: not in local mode, and not where Spark gives some back itself."""
-    dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
-    return not dynamic and not is_local(context)
+    return not is_local(context) and not _is_dynamic(context)
 
 
 def certain_slots(context: SparkContext) -> int | None:
     """The task slots the application has once all is there, without waiting for it; None where nobody knows."""
-    conf = context.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true":
-        return None
     if is_local(context):
         return slots_now(context) or None
-    cluster = _LOCAL_CLUSTER.match(context.master)
-    told = (conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
-    executors, cores = cluster.groups() if cluster else told
-    if executors is None or cores is None:
+    if _is_dynamic(context):
         return None
-    return int(executors) * int(int(cores) // float(conf.get("spark.task.cpus", "1")))
+    cluster = _LOCAL_CLUSTER.match(context.master)
+    told = (conf_value(context, "spark.executor.instances", ""), conf_value(context, "spark.executor.cores", ""))
+    executors, cores = cluster.groups() if cluster else told
+    if not executors or not cores:
+        return None
+    return int(executors) * int(int(cores) // float(conf_value(context, "spark.task.cpus", "1")))
+
+
+def conf_value(context: SparkContext, key: str, default: str) -> str:
+    """One entry of the application's conf: `getConf` would fetch all, which takes longer than a small job's plan."""
+    return str(context._jsc.sc().conf().get(key, default))  # noqa: SLF001 - see above
+
+
+def _is_dynamic(context: SparkContext) -> bool:
+    return conf_value(context, "spark.dynamicAllocation.enabled", "false").strip().lower() == "true"
 
 
 def refuse_what_cannot_fit(graph: JobGraph, slots: int) -> None:
