@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, encode
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
-from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, unpack_part
+from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import (
     ExecutionGraph,
@@ -35,6 +35,8 @@ from penstock.graph import (
     OutputDeployment,
     TaskDeployment,
 )
+from penstock.graph.restoring import beginning_of, refuse_other_plan
+from penstock.graph.streaming import SavedParts
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
@@ -169,30 +171,40 @@ class LocalQuery:
     def start(self) -> None:
         """Start the first attempt, or the next one, from the newest checkpoint."""
         self.attempt += 1
-        self.finished = set()
-        restored: dict[str, PartHandle] = {}
-        if self._storage is not None:
-            found = self._storage.newest()
-            if found.metadata is not None:
-                restored = dict(found.metadata.parts)
-                self.finished = {_task_of(name) for name in found.metadata.finished}
+        saved = self._saved()
+        beginnings = {
+            task: beginning_of(saved, f"v{task[0]}", task[1], self.graph.vertex(task[0]).parallelism)
+            for task in self._tasks
+        }
+        self.finished = {task for task, beginning in beginnings.items() if beginning.is_finished}
         asyncio.run(self._register())
         for vertex, subtask in self._execution.subtasks():
-            of_vertex = {name: part for name, part in restored.items() if name.startswith(f"v{vertex.id}.")}
-            if len(of_vertex) == vertex.parallelism:
-                of_vertex = {name: part for name, part in of_vertex.items() if name == f"v{vertex.id}.{subtask}"}
-            own = tuple(of_vertex.items())
+            beginning = beginnings[vertex.id, subtask]
             streaming = StreamTaskPlan(
                 self.location,
                 self._epoch,
                 self.consistency,
                 buffer_timeout=0.001,
-                restored=own,
-                is_finished=(vertex.id, subtask) in self.finished,
+                restored=tuple((name, unpack_part(saved.parts[name])) for name in beginning.parts),
+                is_finished=beginning.is_finished,
             )
             self._start_task(vertex, subtask, streaming)
         if self._storage is not None:
             self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
+
+    def _saved(self) -> SavedParts:
+        """The newest checkpoint; raises PlanError where it is of another plan."""
+        found = None if self._storage is None else self._storage.newest().metadata
+        if found is None:
+            return SavedParts(0, {})
+        parts = {name: pack_part(part) for name, part in found.parts.items()}
+        saved = SavedParts(found.number, parts, frozenset(found.finished), dict(found.parallelism))
+        refuse_other_plan(saved, (128, 128), self._widths, self.location)
+        return saved
+
+    @property
+    def _widths(self) -> dict[str, int]:
+        return {f"v{vertex.id}": vertex.parallelism for vertex in self.graph.vertices}
 
     def kill(self, task: Task) -> None:
         """Have a task fail wherever it is."""
@@ -281,7 +293,7 @@ class LocalQuery:
         parts = {_name(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
         finished = tuple(_name(task) for task in decision.finished)
         try:
-            storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished))
+            storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished, self._widths))
         except OSError as error:
             self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
         else:
@@ -359,11 +371,6 @@ def location(folder: Path) -> str:
 
 def _name(task: Any) -> str:
     return f"v{task[0]}.{task[1]}"
-
-
-def _task_of(name: str) -> Task:
-    vertex, _, subtask = name.removeprefix("v").partition(".")
-    return int(vertex), int(subtask)
 
 
 def _ignore(error: BaseException) -> None:

@@ -14,6 +14,7 @@ import warnings
 from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
 from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import CheckpointStorage, Found
+from penstock.graph.restoring import refuse_other_plan
 from penstock.graph.streaming import KEY_GROUP_HASH, QueryBeginning, SavedParts, StreamingOptions
 from penstock.shuffle.errors import PlanError
 
@@ -81,26 +82,12 @@ class QueryStorage:
         except OSError as error:
             _LOG.warning("old checkpoints at %s could not be removed: %s", self._options.location, error)
 
-    def _refuse_other_plan(self, saved: SavedParts, metadata: CheckpointMetadata, vertices: dict[str, int]) -> None:
+    def _refuse_other_plan(self, saved: SavedParts, metadata: CheckpointMetadata, stages: dict[str, int]) -> None:
         where = f"the checkpoint at {self._options.location}"
-        unknown = sorted(saved.parallelism.keys() - vertices.keys())
-        if unknown:
-            raise PlanError(
-                f"{where} is of another plan: it holds the state of {len(unknown)} stages ({', '.join(unknown[:3])}) "
-                "that this query does not have. Start the query as it was, or give it another checkpointLocation"
-            )
-        if metadata.max_parallelism != self._options.max_parallelism or metadata.hash != KEY_GROUP_HASH:
-            raise PlanError(
-                f"{where} has {metadata.max_parallelism} key groups by {metadata.hash}, this query "
-                f"{self._options.max_parallelism} by {KEY_GROUP_HASH}: its state can't be divided anew"
-            )
-        changed = [uid for uid, count in saved.parallelism.items() if vertices[uid] != count]
-        cut = [uid for uid in changed if any(name.rpartition(".")[0] == uid for name in saved.finished)]
-        if cut:
-            raise PlanError(
-                f"{where}: some tasks of stage {cut[0]} had handled all of their data, so it must go on with its "
-                f"{saved.parallelism[cut[0]]} tasks, not with {vertices[cut[0]]}"
-            )
+        if metadata.hash != KEY_GROUP_HASH:
+            raise PlanError(f"{where} has keys by {metadata.hash}, this query by {KEY_GROUP_HASH}: it can't go on")
+        groups = (metadata.max_parallelism, self._options.max_parallelism)
+        refuse_other_plan(saved, groups, stages, where)
 
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:

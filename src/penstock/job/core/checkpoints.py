@@ -21,6 +21,7 @@ from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.graph import JobVertex
+from penstock.graph.restoring import beginning_of
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -292,17 +293,13 @@ class Checkpoints:
         if self._saved is None:
             return StreamDeployment(self._epoch)
         vertex, saved = self._topology.graph.vertex(attempt.vertex), self._saved
-        own = part_name(vertex.uid, attempt.subtask)
-        if saved.parallelism.get(vertex.uid) == vertex.parallelism:
-            names = [own] if own in saved.parts else []
-        else:
-            names = [name for name in sorted(saved.parts) if name.rpartition(".")[0] == vertex.uid]
-        restored = tuple((name, saved.parts[name]) for name in names)
-        return StreamDeployment(self._epoch, own in saved.finished, restored)
+        found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
+        restored = tuple((name, saved.parts[name]) for name in found.parts)
+        return StreamDeployment(self._epoch, found.is_finished, restored)
 
     def _had_finished(self, subtask: Subtask) -> bool:
-        name = part_name(subtask.vertex.uid, subtask.index)
-        return self._saved is not None and name in self._saved.finished
+        vertex, saved = subtask.vertex, self._saved
+        return saved is not None and beginning_of(saved, vertex.uid, subtask.index, vertex.parallelism).is_finished
 
 
 def _query_task(vertex: JobVertex, subtask: int) -> QueryTask:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tasks of a plan begin with, where a checkpoint of a perhaps different plan is restored.
+
+Stages are matched by their uids. A stage with as many tasks as before gives each task its own part. One with another
+number gives all parts to each task, which takes its share: of keyed state the rows of its key groups, of a source its
+partitions, of a sink whatever is to be published. Tasks that had finished have no part, so a stage of which only some
+had keeps its number of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, part_name, vertex_of_part
+from penstock.shuffle.errors import PlanError
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What one task begins with: the names of parts, or that its stage had finished."""
+
+    parts: tuple[str, ...] = ()
+    is_finished: bool = False
+
+
+def beginning_of(saved: SavedParts, uid: str, subtask: int, parallelism: int) -> Beginning:
+    """A task's share of a checkpoint; nothing for a stage that the checkpoint does not know."""
+    own = part_name(uid, subtask)
+    if saved.parallelism.get(uid) == parallelism:
+        return Beginning((own,) if own in saved.parts else (), own in saved.finished)
+    if _is_finished(saved, uid):
+        return Beginning(is_finished=True)
+    numbers = sorted(number for found, number in map(vertex_of_part, saved.parts) if found == uid)
+    return Beginning(tuple(part_name(uid, number) for number in numbers))
+
+
+def refuse_other_plan(saved: SavedParts, groups: tuple[int, int], stages: Mapping[str, int], where: str) -> None:
+    """Raise PlanError where a plan can't go on from a checkpoint without losing or doubling rows.
+
+    `groups` are the numbers of key groups of the checkpoint and of the query, `stages` the query's by uid with their
+    parallelism. `where` names the checkpoint in messages.
+    """
+    gone = sorted(uid for uid in saved.parallelism.keys() - stages.keys() if not _is_finished(saved, uid))
+    if gone:
+        new = sorted(stages.keys() - saved.parallelism.keys())
+        raise PlanError(
+            f"{where} is of another plan: it holds the state of {len(gone)} stages ({_listed(gone)}) that this query "
+            f"does not have; stages of this query that are not in it: {_listed(new)}. Start the query as it was, or "
+            "give it another checkpointLocation"
+        )
+    if groups[0] != groups[1]:
+        raise PlanError(
+            f"{where} has {groups[0]} key groups by {KEY_GROUP_HASH}, this query {groups[1]}: its state can't be "
+            "divided anew"
+        )
+    for uid in sorted(saved.parallelism.keys() & stages.keys()):
+        was, now = saved.parallelism[uid], stages[uid]
+        finished = sum(part_name(uid, subtask) in saved.finished for subtask in range(was))
+        if was != now and 0 < finished < was:
+            raise PlanError(
+                f"{where}: {finished} of {was} tasks of stage {uid} had handled all of their data, so it must go on "
+                f"with its {was} tasks, not with {now}"
+            )
+
+
+def _is_finished(saved: SavedParts, uid: str) -> bool:
+    return all(part_name(uid, subtask) in saved.finished for subtask in range(saved.parallelism.get(uid, 0) or 1))
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return (", ".join(found[:_NAMED]) + more) or "none"

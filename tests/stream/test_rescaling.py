@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries that go on with other numbers of tasks: keys, partitions and what sinks prepared are dealt out anew."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+from local_query import LocalQuery, linear_graph, location
+
+from penstock.graph import JobGraph
+from penstock.record import PartitionerSpec
+from penstock.shuffle.errors import PlanError
+from penstock.stream.aggregate import KeyedAggregate
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.rate import RateSource
+from penstock.stream.sinks import SinkOperator
+from penstock.task.aggregate_states import Aggregation
+from penstock.task.operators import MapInArrow
+
+PARTITIONS = 5
+KEYS = 50
+ROWS = 4000
+WIDTHS = (1, 2, 3, 5)
+KEYED = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+BY_KEY = PartitionerSpec("hash", ("key",))
+COUNTS = KeyedAggregate(KEYED, ("key",), (Aggregation("n", "*", "count"), Aggregation("last", "value", "max")))
+
+
+def keyed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Gives each row its key."""
+    for batch in batches:
+        values = batch.column("value")
+        keys = pc.subtract(values, pc.multiply(pc.divide(values, KEYS), KEYS))
+        yield pa.RecordBatch.from_arrays([keys, values], schema=KEYED)
+
+
+def counted(folder: Path, rows: int | None, widths: tuple[int, int, int]) -> JobGraph:
+    """Sources, an exchange by key, counters, an exchange in turns, sinks: so many of each."""
+    schema = COUNTS.result_schema
+    sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), schema, "query"))
+    sources, counters, sinks = widths
+    return linear_graph(
+        RateSource(8000, PARTITIONS, rows),
+        [
+            (sources, (MapInArrow(keyed, KEYED),), KEYED, None),
+            (counters, (COUNTS,), schema, BY_KEY),
+            (sinks, (sink,), schema, PartitionerSpec("rebalance")),
+        ],
+    )
+
+
+def newest(folder: Path) -> dict[int, int]:
+    """The greatest count of each key that was published."""
+    table = ds.dataset(folder / "out", format="parquet").to_table()
+    found = table.group_by("key").aggregate([("n", "max")]).to_pydict()
+    return dict(zip(found["key"], found["n_max"], strict=True))
+
+
+def any_widths(chance: random.Random) -> tuple[int, int, int]:
+    """A number of tasks for each stage."""
+    return chance.choice(WIDTHS), chance.choice(WIDTHS), chance.choice(WIDTHS)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_row_is_lost_and_none_is_doubled_at_whatever_widths(tmp_path: Path, seed: int) -> None:
+    """Three runs behind each other, each with other numbers of tasks, killed in the middle; the last has an end."""
+    chance = random.Random(seed)
+    for _ in range(2):
+        with LocalQuery(counted(tmp_path, None, any_widths(chance)), location(tmp_path)) as query:
+            query.start()
+            while not query.completed and not query.run(time.monotonic() + 0.05):
+                pass
+            if chance.random() < 0.5:
+                query.kill(chance.choice(list(query.lines)))
+            query.run(time.monotonic() + chance.uniform(0.0, 0.2))
+    with LocalQuery(counted(tmp_path, ROWS, any_widths(chance)), location(tmp_path)) as query:
+        query.start()
+        query.run_through()
+    assert newest(tmp_path) == Counter(value % KEYS for value in range(ROWS))
+
+
+def test_a_stage_that_had_finished_takes_part_in_nothing_at_any_width(tmp_path: Path) -> None:
+    """A query that had ended ends at once with other numbers of tasks, and publishes nothing again."""
+    with LocalQuery(counted(tmp_path, 500, (2, 2, 1)), location(tmp_path)) as query:
+        query.start()
+        query.run_through()
+    before = newest(tmp_path)
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    with LocalQuery(counted(tmp_path, 500, (3, 1, 2)), location(tmp_path)) as query:
+        query.start()
+        query.run_through()
+    assert newest(tmp_path) == before == Counter(value % KEYS for value in range(500))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
+
+
+def test_a_stage_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
+    """The checkpoint holds what it had counted."""
+    graph = counted(tmp_path, None, (2, 2, 1))
+    with LocalQuery(graph, location(tmp_path)) as query:
+        query.start()
+        while not query.completed and not query.run(time.monotonic() + 0.05):
+            pass
+    other = replace(graph, vertices=tuple(replace(v, id=v.id + (v.id == 2)) for v in graph.vertices))
+    other = replace(other, edges=(graph.edges[0], replace(graph.edges[1], consumer=3)))
+    with LocalQuery(other, location(tmp_path)) as query, pytest.raises(PlanError, match=r"\(v2\).*not in it: v3"):
+        query.start()
