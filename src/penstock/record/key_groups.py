@@ -22,6 +22,11 @@ HASH: Final = "spark_murmur3_seed42"
 """What checkpoints call the hash."""
 
 
+def group_range(groups: int, tasks: int, task: int) -> range:
+    """The key groups of a task."""
+    return range(-(-task * groups // tasks), -(-(task + 1) * groups // tasks))
+
+
 class GroupOwners:
     """Which of `tasks` tasks has a key, where there are `groups` key groups."""
 
