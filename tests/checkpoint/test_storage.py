@@ -72,7 +72,9 @@ def test_a_checkpoint_without_metadata_does_not_exist(location: str) -> None:
     assert storage.newest().unusable == ()
 
 
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "empty", "other file", "part missing", "part cut"])
+@pytest.mark.parametrize(
+    "harm", ["truncated", "flipped", "empty", "other file", "part missing", "part cut", "part flipped"]
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(location: str, harm: str) -> None:
     """Whatever is wrong with the newest, a recovery begins with the one before and says which file is to blame."""
     storage = CheckpointStorage(location)
@@ -95,6 +97,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(location: str,
             part.unlink()
         case "part cut":
             part.write_bytes(part.read_bytes()[:-1])
+        case "part flipped":
+            part.write_bytes(b"?" + part.read_bytes()[1:])
     found = CheckpointStorage(location).claim()
     assert found.stamp == Stamp(1, 1)
     (unusable,) = found.unusable

@@ -17,6 +17,8 @@ import pyarrow.fs as pafs
 import pytest
 from local_query import LocalQuery, linear_graph, location
 
+from penstock.checkpoint.coordinator import CheckpointOptions
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec
 from penstock.shuffle.errors import PlanError
@@ -114,3 +116,23 @@ def test_a_stage_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
     other = replace(other, edges=(graph.edges[0], replace(graph.edges[1], consumer=3)))
     with LocalQuery(other, location(tmp_path)) as query, pytest.raises(PlanError, match=r"\(v2\).*not in it: v3"):
         query.start()
+
+
+def test_a_damaged_part_is_named_and_the_checkpoint_before_is_used(tmp_path: Path) -> None:
+    """One byte of one task's part of the newest checkpoint has changed; the counts are right nevertheless."""
+    options = CheckpointOptions(interval=0.02, tolerable_failures=99, retained=3)
+    with LocalQuery(counted(tmp_path, None, (2, 2, 1)), location(tmp_path), options) as query:
+        query.start()
+        while len(query.completed) < 3 and not query.run(time.monotonic() + 0.05):
+            pass
+    folders = sorted((tmp_path / "checkpoints").glob("chk-*/_metadata"))
+    part = folders[-1].parent / "v1.0"
+    data = part.read_bytes()
+    part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    found = CheckpointStorage(location(tmp_path)).claim()
+    (unusable,) = found.unusable
+    assert f"{part}: chunk KeyedAggregate" in unusable.cause
+    with LocalQuery(counted(tmp_path, ROWS, (1, 3, 1)), location(tmp_path), options) as query:
+        query.start()
+        query.run_through()
+    assert newest(tmp_path) == Counter(value % KEYS for value in range(ROWS))

@@ -7,7 +7,8 @@
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
-read. All calls block on the file system: they belong on a thread of their own.
+read. Where an older checkpoint could be taken in its place, all chunks are read before anything begins with it.
+All calls block on the file system: they belong on a thread of their own.
 """
 
 from __future__ import annotations
@@ -125,9 +126,12 @@ class CheckpointStorage(PartStorage):
     def newest(self) -> Found:
         """The newest checkpoint of this location's lineage that is whole."""
         unusable: list[Unusable] = []
-        for stamp in reversed(self._ownership.lineage(self._stamps())):
+        stamps = self._ownership.lineage(self._stamps())
+        for stamp in reversed(stamps):
             try:
                 metadata = self._metadata(stamp)
+                if stamp != stamps[0]:
+                    self._read_through(metadata)
             except FileNotFoundError:
                 continue  # never completed
             except (CorruptCheckpointError, OSError) as error:
@@ -151,6 +155,12 @@ class CheckpointStorage(PartStorage):
         for stamp in removed:
             self.discard(stamp)
         return removed
+
+    def _read_through(self, metadata: CheckpointMetadata) -> None:
+        """Raise CorruptCheckpointError where a chunk is not as it was written."""
+        for part in metadata.parts.values():
+            for _ in self.read(part):
+                pass
 
     def _metadata(self, stamp: Stamp) -> CheckpointMetadata:
         path = f"{stamp}/{METADATA}"
