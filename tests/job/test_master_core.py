@@ -209,6 +209,21 @@ def test_missing_tasks_end_the_job_at_the_deadline() -> None:
     cluster.check_answers()
 
 
+@pytest.mark.parametrize("dataframe", [False, True])
+def test_slots_that_somebody_else_holds_are_waited_for_so_long(dataframe: bool) -> None:
+    """Not one task comes, so nothing happens after the grant: the deadline is armed with it, and ends the job."""
+    cluster = Cluster()
+    cluster.gone = cluster.slots
+    cluster.submit(pipeline(dataframe=dataframe), timeout=7)
+    began = cluster.now
+    cluster.deadline(DeadlineKind.DEPLOY)
+    error = cluster.ended["j1"].error
+    assert isinstance(error, SlotsError)
+    assert "0 of 4 slots obtained" in str(error)
+    assert cluster.now - began < 8
+    cluster.check_answers()
+
+
 def test_second_attempt_of_a_dataframe_task_is_stale() -> None:
     """The first attempt that registers is the one; the other is told at once, and ends quietly."""
     cluster = Cluster()

@@ -134,8 +134,7 @@ class Slots:
         found, idle = self._match(), self._usable()
         if found.starts:
             yield so.Advance(JobEvent.ADMITTED)
-        covered = {Deadline(DeadlineKind.DEPLOY, self._subtasks.round, number) for number in found.covered}
-        self._watched = {item for item in self._watched | covered if self._is_awaited(item)}
+        self._watch(found)
         pending = [subtask for group in found.starts for subtask in self._subtasks.first_pending(*group)]
         pairs = list(placed(pending, idle))
         yield from [self._start(worker, subtask) for subtask, worker in pairs]
@@ -162,6 +161,7 @@ class Slots:
         left -= count
         if demand.together:
             left = self._grant_frames(demand, left, frames)
+        self._watch(self._match())  # now, because where Spark has no slot for them nothing happens any more
         yield so.Record("slots_granted", f"{slots - left} of {demand.slots}")
         yield do.LaunchSparkJobs(self._submitted.job, self._topology.graph, (*workers, *frames))
 
@@ -245,6 +245,11 @@ class Slots:
         elif deadline.kind is DeadlineKind.DEPLOY:
             self._watched.discard(deadline)
             yield from self._miss_tasks(self._stages.regions[deadline.region])
+
+    def _watch(self, found: Match) -> None:
+        """The workers of these regions are all there or on their way: from now on they have their time to come."""
+        covered = {Deadline(DeadlineKind.DEPLOY, self._subtasks.round, number) for number in found.covered}
+        self._watched = {item for item in self._watched | covered if self._is_awaited(item)}
 
     def _is_awaited(self, deadline: Deadline) -> bool:
         """Whether the tasks of a region are still to come that were on their way then."""

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that gets no slots: its error names the Spark jobs that hold them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endless_jobs import STAGE_SECONDS, Action, all_slots_work
+from session_probe import mark, marks, wait_until
+
+import penstock
+from penstock.shuffle.errors import SlotsError
+
+pytestmark = pytest.mark.spark
+
+SLOTS = 8
+TIMEOUT = "spark.penstock.job.slotsTimeout"
+
+
+def holding(folder: str) -> Callable[[int], None]:
+    """A task that holds its slot until `release` appears."""
+
+    def hold(number: int) -> None:
+        mark(f"{folder}/held")
+        end = time.monotonic() + 2 * STAGE_SECONDS
+        while not Path(folder, "release").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    return hold
+
+
+def test_the_error_names_who_holds_the_slots(spark: Any, tmp_path: Path) -> None:
+    """Number, description, group and tasks of a foreign job; when it has ended, all slots work again."""
+    context = spark.sparkContext
+
+    def foreign() -> None:
+        context.setJobGroup("night", "a long read")
+        context.parallelize(range(SLOTS), SLOTS).foreach(holding(str(tmp_path)))
+
+    action = Action(foreign)
+    try:
+        wait_until("a foreign job has all slots", lambda: len(marks(tmp_path / "held")) == SLOTS, STAGE_SECONDS)
+        spark.conf.set(TIMEOUT, "1s")
+        stream = penstock.fromDataFrame(spark.range(0, 10, 1, 2)).keyBy("id", numPartitions=2, mode="pipelined")
+        with pytest.raises(SlotsError, match=r"Tasks are running of Spark job \d+ \(a long read, group night\): 8"):
+            stream.run()
+    finally:
+        spark.conf.unset(TIMEOUT)
+        (tmp_path / "release").touch()
+        outcome = action.wait(STAGE_SECONDS)
+    assert outcome is None
+    all_slots_work(spark)
