@@ -253,3 +253,13 @@ def test_resources_are_the_stage_s() -> None:
         stream.withResources(wide)
     with pytest.raises(TypeError, match="ResourceProfile"):
         stream.withResources({"cpus": 2})
+
+
+@pytest.mark.parametrize("cpus", [0, 0.5, 1.5])
+def test_parts_of_a_core_are_refused(cpus: float) -> None:
+    """Spark cuts what is behind the point off, and would give such a task one core or none."""
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(cpus)).build  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=f"asks for {cpus:g} cpus per task.*whole cores"):
+        source().withResources(profile)

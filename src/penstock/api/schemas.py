@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,7 +92,12 @@ def resources_argument(profile: Any) -> Resources:
         )
     amounts = {str(name): float(request.amount) for name, request in requests.items()}
     cpus = amounts.pop("cpus", 1.0)
-    return Resources(cpus, tuple(sorted(amounts.items())), max(1, math.ceil(cpus)))
+    if cpus < 1 or not cpus.is_integer():
+        raise PlanError(
+            f"withResources: the profile asks for {cpus:g} cpus per task, and Spark gives tasks whole cores: "
+            "ask for 1 or more; with a GPU that several tasks share, give its share as the amount of gpu"
+        )
+    return Resources(cpus, tuple(sorted(amounts.items())), int(cpus))
 
 
 def check_mode(mode: str | None, service: str | None, verb: str) -> None:
