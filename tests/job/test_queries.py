@@ -14,7 +14,7 @@ from job_graphs import chain
 
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
-from penstock.checkpoint.metadata import pack_part
+from penstock.checkpoint.metadata import pack_part, unpack_part
 from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph.deployment import TaskDeployment
@@ -28,6 +28,7 @@ from penstock.link.master import AcknowledgeCheckpoint, DataEnded
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.shuffle.settings import RestartSettings
+from penstock.testing import wait_until
 
 SETTINGS = replace(Settings(), restart=RestartSettings("exponential", attempts=1000, delay=0.01, max_delay=0.1))
 SECRET = b"s" * 32
@@ -188,6 +189,32 @@ def test_location_of_another_plan_is_refused(drivers: list[Driver], tmp_path: Pa
     told = third.tasks.deployed[0].streaming
     assert told is not None
     assert len(told.restored) == 1, "the one part of the vertex, for both of its tasks"
+
+
+@pytest.mark.parametrize("retained", [1, 3])
+def test_kept_checkpoints_outlive_their_driver(drivers: list[Driver], tmp_path: Path, retained: int) -> None:
+    """The next driver keeps as many as it is told; from a damaged newest one it warns, and takes the one before."""
+    drivers.append(first := Driver(query(tmp_path, interval=None, retained=retained)))
+    handle = first.start()
+    numbers = [first.master.checkpoint(handle.job, DEADLINE) for _ in range(4)]
+    first.master.close()
+    drivers.append(second := Driver(query(tmp_path, interval=None, retained=retained), "e2"))
+    second.start()
+    whole = sorted(path.parent for path in tmp_path.glob("chk-*/_metadata"))
+    assert [Stamp.of(path.name) for path in whole] == [Stamp(number, 1) for number in numbers[-retained:]]
+    second.master.close()
+    (whole[-1] / "_metadata").write_bytes(b"half of it")
+    drivers.append(third := Driver(query(tmp_path, interval=None, retained=retained), "e3"))
+    if retained == 1:
+        with pytest.raises(CheckpointError, match=r"none of the checkpoints .* can be restored from"):
+            third.start()
+        return
+    with pytest.warns(RuntimeWarning, match=f"{whole[-1].name} can't be restored from"):
+        third.start()
+    wait_until(lambda: bool(third.tasks.deployed), "a task is deployed")
+    told = third.tasks.deployed[0].streaming
+    assert told is not None
+    assert unpack_part(told.restored[0][1]).path.startswith(whole[-2].name)
 
 
 def test_location_that_goes_away_fails_checkpoints_and_not_the_query(drivers: list[Driver], tmp_path: Path) -> None:

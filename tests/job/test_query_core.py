@@ -228,6 +228,26 @@ def test_new_driver_goes_on_from_what_it_found(width: int) -> None:
     assert triggered(cluster) == 42
 
 
+def test_damaged_checkpoint_gives_way_to_the_one_before() -> None:
+    """A task can't read its part: all begin with the one before, the damaged one goes, and a warning names it."""
+    cluster = started(replace(OPTIONS, retained=2))
+    first, second = checkpoint(cluster), checkpoint(cluster)
+    cluster.lose_task(1, 1)
+    cluster.deadline(DeadlineKind.RESTART)
+    cluster.now += 10
+    cluster.fail(1, 0, "CorruptCheckpointError")
+    (warned,) = cluster.of(do.WarnOfCheckpoint)
+    assert (warned.checkpoint, warned.instead) == (second, first)
+    assert [item.checkpoint for item in cluster.of(do.DiscardCheckpoint)][-1] == second
+    cluster.deadline(DeadlineKind.RESTART)
+    told = cluster.deployment(1, 0).streaming
+    assert told is not None
+    assert told.restored == (("u1.0", f"1.0@{first}".encode()),)
+    cluster.now += 10
+    cluster.fail(1, 0, "CorruptCheckpointError")
+    assert isinstance(cluster.ended["j1"].error, CheckpointError), "none is kept before that one"
+
+
 def test_memory_is_flat_over_many_checkpoints_and_restarts() -> None:
     """The core holds as much after a thousand checkpoints and fifty restarts as after two hundred and ten."""
     cluster = started()

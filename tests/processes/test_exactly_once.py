@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,8 +81,14 @@ def pipeline(counters: int = 2) -> Stream:
     return counted.rebalance(1)
 
 
-def start(cluster: ProcessCluster, places: Places, consistency: str = "exactly_once", counters: int = 2) -> JobHandle:
-    """Start the query, as a new driver does: from what is at its location."""
+def start(
+    cluster: ProcessCluster,
+    places: Places,
+    consistency: str = "exactly_once",
+    counters: int = 2,
+    claimed: Callable[[], None] = lambda: None,
+) -> JobHandle:
+    """Start the query, as a new driver does: from what is at its location, once that is `claimed`."""
     options = StreamingOptions(
         "q", "numbers", str(places.checkpoints), interval=0.02, buffer_timeout=0.01, consistency=consistency
     )
@@ -91,6 +97,7 @@ def start(cluster: ProcessCluster, places: Places, consistency: str = "exactly_o
     graph = query_graph(pipeline(counters).branches, sink, cluster.settings, SLOTS + 1, options)
     storage = QueryStorage(options)
     storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+    claimed()
     settings = replace(cluster.settings, restart=RESTARTS)
     return cluster.submit_graph(graph, SLOTS, settings, storage)
 
@@ -165,6 +172,46 @@ def test_rows_come_again_where_nothing_is_restored(
     lost, doubled = committed(places)
     assert lost == 0
     assert doubled > 0
+
+
+def test_a_location_that_is_away_for_a_while_costs_nothing(clusters: list[ProcessCluster], tmp_path: Path) -> None:
+    """It goes, a task is killed, so nobody can read what to begin with; it comes back: 0 lost, 0 doubled."""
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    handle = start(clusters[-1], places)
+    wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+    places.checkpoints.rename(tmp_path / "away")
+    places.checkpoints.symlink_to(tmp_path / "nowhere")
+    job = handle.job
+    strike("task", clusters[-1], random.Random(1))
+    wait_until(lambda: len(clusters[-1].trace(job, "restart")) > 1, "it was tried again")
+    places.checkpoints.unlink()
+    (tmp_path / "away").rename(places.checkpoints)
+    handle.wait(60)
+    assert committed(places) == (0, 0)
+
+
+def test_a_damaged_state_gives_way_to_the_one_before(
+    clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bit of the newest checkpoint is wrong, as only the task that reads it finds: a warning, and nothing lost."""
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    handle = start(clusters[-1], places)
+    wait_until(lambda: len(list(places.checkpoints.glob("chk-*/_metadata"))) > 1, "two checkpoints are kept")
+    handle.cancel("its driver is gone")
+    with pytest.raises(JobCancelledError):
+        handle.wait(30)
+    newest = max(places.checkpoints.glob("chk-*/_metadata")).parent
+    part = max((path for path in newest.iterdir() if path.name != "_metadata"), key=lambda path: path.stat().st_size)
+
+    def harm() -> None:
+        data = part.read_bytes()
+        part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    clusters.append(ProcessCluster(nursery))
+    start(clusters[-1], places, claimed=harm).wait(60)
+    assert committed(places)[0] == 0
+    assert f"{newest.name}/{part.name}" in caplog.text
+    assert "can't be restored from" in caplog.text
 
 
 def test_at_least_once_loses_nothing(clusters: list[ProcessCluster], tmp_path: Path) -> None:

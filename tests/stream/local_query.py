@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, encode
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import (
@@ -137,6 +138,7 @@ class LocalQuery:
         self.attempt = -1
         self.completed: list[int] = []
         self.declined: list[str] = []
+        self.abandoned: list[str] = []
         self.finished: set[Task] = set()
         self.failures: list[BaseException] = []
         self._job = f"query{next(_numbers)}"
@@ -277,6 +279,7 @@ class LocalQuery:
                 self.completed.append(decision.checkpoint)
                 self._act(CheckpointCompleted(decision.checkpoint), self._tasks)
             elif isinstance(decision, do.Abandon):
+                self.abandoned.append(decision.cause)
                 self._act(CheckpointAborted(decision.checkpoint), self._tasks)
             elif isinstance(decision, do.Discard):
                 with suppress(OSError):
@@ -294,7 +297,7 @@ class LocalQuery:
         finished = tuple(_name(task) for task in decision.finished)
         try:
             storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished, self._widths))
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
         else:
             self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))

@@ -85,31 +85,6 @@ def test_a_word_of_the_coordinator_is_heard_while_rows_wait(tmp_path: Path) -> N
         query.run_through()
 
 
-def test_a_location_that_can_not_be_written_declines_and_stops_nobody(tmp_path: Path) -> None:
-    """Each checkpoint is declined with the reason; the query goes on, and rows flow."""
-    graph = linear_graph(
-        RateSource(2000, 1, None), [(1, (), SCHEMA, None), (1, (SinkOperator(NoopSink()),), SCHEMA, TO_ONE)]
-    )
-    with LocalQuery(graph, location(tmp_path)) as query:
-        query.start()
-        assert not query.run(time.monotonic() + 0.2)
-        completed = len(query.completed)
-        assert completed
-        for folder in Path(location(tmp_path)).glob("chk-*"):
-            for part in folder.iterdir():
-                part.unlink()
-            folder.rmdir()
-        # A file where each checkpoint's folder would be: no part can be written.
-        for number in range(completed + 1, completed + 500):
-            (Path(location(tmp_path)) / f"chk-{number:012d}-{1:06d}").touch()
-        assert not query.run(time.monotonic() + 0.3)
-        assert query.declined
-        assert "v0.0: " in query.declined[0] or "v1.0: " in query.declined[0]
-        assert not query.failures
-        rows = query.lines[1, 0].metrics["rows_in"]
-        wait_until(lambda: query.lines[1, 0].metrics["rows_in"] > rows, "rows")
-
-
 def test_parts_of_a_row_larger_than_all_room_wait_their_turn(tmp_path: Path) -> None:
     """Steps larger than the whole exchange: rows wait in the task, none is lost and their order is kept."""
     sink = FolderSink(pafs.LocalFileSystem(), str(tmp_path / "out"), SCHEMA, "q")

@@ -228,6 +228,13 @@ class CheckpointCoordinator:
         if self._completed:
             self._next = max(self._next, self._completed[-1] + 1)
 
+    def damaged(self, number: int) -> list[do.Decision]:
+        """A completed checkpoint can't be restored from; the one before it is the newest now."""
+        if number not in self._completed:
+            return []
+        self._completed.remove(number)
+        return [do.Discard(number)]
+
     def check(self) -> None:
         """The invariants of this core; raises AssertionError."""
         for pending in self._pending.values():

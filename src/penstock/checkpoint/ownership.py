@@ -90,8 +90,10 @@ class Ownership:
         self._write(f"{self._mine}.base", b"" if stamp is None else str(stamp).encode())
 
     def check(self) -> None:
-        """Raise FencedError where another driver has taken over."""
+        """Raise FencedError where another driver has taken over, CheckpointError where the location is away."""
         latest = max(self._owners(), default=None)
+        if self._mine is not None and (latest is None or latest < self._mine):
+            raise CheckpointError(f"{self._folder} does not hold this driver's claim any more: is the location away?")
         if latest != self._mine:
             raise FencedError(
                 f"another driver has taken over the checkpoint location {PurePosixPath(self._folder).parent}"

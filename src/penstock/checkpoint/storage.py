@@ -37,12 +37,32 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a recovery begins with: the newest good checkpoint, if any, and the newer ones that are not good."""
+class Kept:
+    """A checkpoint that can be restored from."""
 
-    stamp: Stamp | None
-    metadata: CheckpointMetadata | None
+    stamp: Stamp
+    metadata: CheckpointMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a recovery begins with: the newest good checkpoint, if any, and the newer ones that are not good.
+
+    `kept` holds the newest ones that are good, newest first, as many as were asked for.
+    """
+
+    kept: tuple[Kept, ...] = ()
     unusable: tuple[Unusable, ...] = ()
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Of the newest good one."""
+        return self.kept[0].stamp if self.kept else None
+
+    @property
+    def metadata(self) -> CheckpointMetadata | None:
+        """Of the newest good one."""
+        return self.kept[0].metadata if self.kept else None
 
 
 class PartStorage:
@@ -72,7 +92,10 @@ class PartStorage:
         return PartHandle(path, offset, tuple(written))
 
     def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
-        """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file."""
+        """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file.
+
+        A part whose checkpoint has gone with it says nothing of the checkpoint: the location is away, an OSError.
+        """
         wanted = part.chunks if names is None else tuple(part.chunk(name) for name in names)
         try:
             with self._fs.open_input_file(f"{self._root}/{part.path}") as file:
@@ -86,6 +109,9 @@ class PartStorage:
                         )
                     yield chunk.name, data
         except FileNotFoundError as error:
+            metadata = f"{self._root}/{part.path.partition('/')[0]}/{METADATA}"
+            if self._fs.get_file_info(metadata).type == fs.FileType.NotFound:
+                raise
             raise CorruptCheckpointError(f"{self.location}/{part.path} is missing") from error
 
 
@@ -96,10 +122,19 @@ class CheckpointStorage(PartStorage):
         super().__init__(location)
         self._ownership = Ownership(self._fs, self._root)
 
-    def claim(self) -> Found:
-        """Take the location over, and find the checkpoint to go on from."""
+    def claim(self, keep: int = 1) -> Found:
+        """Take the location over, and find the checkpoint to go on from, and up to `keep` in all.
+
+        Raises CheckpointError where there are checkpoints and none is good: to begin anew would lose all of them.
+        """
         self._ownership.claim()
-        found = self.newest()
+        found = self.newest(keep)
+        if found.unusable and not found.kept:
+            causes = "; ".join(f"{each.stamp}: {each.cause}" for each in found.unusable[:3])
+            raise CheckpointError(
+                f"none of the checkpoints at {self.location} can be restored from ({causes}): bring one back, or"
+                " begin anew with another checkpointLocation"
+            )
         self._ownership.go_on_from(found.stamp)
         return found
 
@@ -123,22 +158,26 @@ class CheckpointStorage(PartStorage):
         self._ownership.check()
         return stamp
 
-    def newest(self) -> Found:
-        """The newest checkpoint of this location's lineage that is whole."""
+    def newest(self, keep: int = 1) -> Found:
+        """The newest checkpoint of this location's lineage that is whole, or the newest `keep` of them."""
+        kept: list[Kept] = []
         unusable: list[Unusable] = []
         stamps = self._ownership.lineage(self._stamps())
         for stamp in reversed(stamps):
             try:
                 metadata = self._metadata(stamp)
-                if stamp != stamps[0]:
+                if not kept and stamp != stamps[0]:
                     self._read_through(metadata)
             except FileNotFoundError:
                 continue  # never completed
             except (CorruptCheckpointError, OSError) as error:
-                unusable.append(Unusable(stamp, str(error)))
+                if not kept:
+                    unusable.append(Unusable(stamp, str(error)))
                 continue
-            return Found(stamp, metadata, tuple(unusable))
-        return Found(None, None, tuple(unusable))
+            kept.append(Kept(stamp, metadata))
+            if len(kept) >= keep:
+                break
+        return Found(tuple(kept), tuple(unusable))
 
     def discard(self, stamp: Stamp) -> None:
         """Remove a checkpoint, its metadata first, so that what is left of it never looks like one."""

@@ -32,7 +32,7 @@ class StreamingOptions:
     min_pause: float = 0.0
     max_concurrent: int = 1
     tolerable_failures: int = 10
-    retained: int = 1
+    retained: int = 2
     consistency: str = EXACTLY_ONCE
     buffer_timeout: float = 0.1
     max_parallelism: int = 128
@@ -89,7 +89,11 @@ class SavedParts:
 
 @dataclass(frozen=True, slots=True)
 class QueryBeginning:
-    """What a driver found at a query's location when it took it over: its own epoch there, and what to go on from."""
+    """What a driver found at a query's location when it took it over: its own epoch there, and what to go on from.
+
+    `older` are the checkpoints in front of that one that are kept too, newest first.
+    """
 
     epoch: int = 0
     saved: SavedParts | None = None
+    older: tuple[SavedParts, ...] = ()

@@ -13,7 +13,7 @@ import warnings
 
 from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
 from penstock.checkpoint.ownership import Stamp
-from penstock.checkpoint.storage import CheckpointStorage, Found
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph.restoring import refuse_other_plan
 from penstock.graph.streaming import KEY_GROUP_HASH, QueryBeginning, SavedParts, StreamingOptions
 from penstock.shuffle.errors import PlanError
@@ -36,20 +36,21 @@ class QueryStorage:
         """Take the location over; `vertices` are those of the plan, with their parallelism, by uid.
 
         Raises PlanError where the checkpoint there is of another plan, CheckpointError or OSError where the location
-        can't be used. A checkpoint that is damaged is named in a warning, and the one before it is taken.
+        can't be used, or none of its checkpoints. A checkpoint that is damaged is named in a warning, and the one
+        before it is taken.
         """
-        found = self._storage.claim()
+        found = self._storage.claim(max(1, self._options.retained))
         for unusable in found.unusable:
             text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
             _LOG.warning(text)
-        saved = None if found.metadata is None else _saved(found.metadata)
+        kept = tuple(_saved(each.metadata) for each in found.kept)
+        saved = kept[0] if kept else None
         if saved is not None and found.metadata is not None:
             self._refuse_other_plan(saved, found.metadata, vertices)
-        if found.stamp is not None:
-            self._stamps[found.stamp.number] = found.stamp
-        self._clear(found)
-        self.beginning = QueryBeginning(self._storage.stamp(0).epoch, saved)
+        self._stamps.update((each.stamp.number, each.stamp) for each in found.kept)
+        self._clear()
+        self.beginning = QueryBeginning(self._storage.stamp(0).epoch, saved, kept[1:])
 
     def store(self, saved: SavedParts) -> None:
         """Make a checkpoint complete; raises FencedError where another driver has taken over, or OSError."""
@@ -76,9 +77,9 @@ class QueryStorage:
         if stamp is not None and stamp not in self._stamps.values():
             self._storage.discard(stamp)
 
-    def _clear(self, found: Found) -> None:
+    def _clear(self) -> None:
         try:
-            self._storage.sweep([found.stamp] if found.stamp is not None else [])
+            self._storage.sweep(self._stamps.values())
         except OSError as error:
             _LOG.warning("old checkpoints at %s could not be removed: %s", self._options.location, error)
 

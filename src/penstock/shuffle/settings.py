@@ -172,7 +172,7 @@ class StreamingSettings:
     min_pause: float = 0.0
     max_concurrent_checkpoints: int = 1
     tolerable_failed_checkpoints: int = 10
-    retained_checkpoints: int = 1
+    retained_checkpoints: int = 2
     consistency: str = "exactly_once"
     buffer_timeout: float = 0.1
 

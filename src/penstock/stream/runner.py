@@ -17,7 +17,7 @@ from typing import cast
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, StorageError
 from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
@@ -189,7 +189,10 @@ class _StreamTask:
         if not self._streaming.restored:
             return []
         storage = PartStorage(self._streaming.location)
-        return [dict(storage.read(handle)) for _, handle in self._streaming.restored]
+        try:
+            return [dict(storage.read(handle)) for _, handle in self._streaming.restored]
+        except OSError as error:  # the location is away, which says nothing of the checkpoint
+            raise StorageError(f"{self._plan.place}: its part of the checkpoint can't be read: {error}") from error
 
 
 class EndedReader:

@@ -19,7 +19,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.briefings import Briefings
 from penstock.job.core.deployments import Deployments
-from penstock.job.core.failure import INFRASTRUCTURE, Rank, rank_of
+from penstock.job.core.failure import INFRASTRUCTURE, UNRESTORABLE, Rank, rank_of
 from penstock.job.core.questions import Questions
 from penstock.job.core.refusals import too_late
 from penstock.job.core.stages import Stages
@@ -120,10 +120,12 @@ class Attempts:
             yield so.Unreadable(event.lost, cause)
         elif event.error_type in INFRASTRUCTURE:
             subtask.avoids = subtask.environment
-        elif rank is Rank.CAUSE:
+        elif rank is Rank.CAUSE and event.error_type != UNRESTORABLE:
             subtask.user_errors += 1
         if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
             yield so.FailForGood(cause, rank)
+        elif event.error_type == UNRESTORABLE:
+            yield so.Unrestorable(subtask.place, cause)
         else:
             yield so.Fail(frozenset({subtask.place}), cause, rank)
 

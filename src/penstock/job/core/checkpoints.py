@@ -27,6 +27,7 @@ from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
+from penstock.job.core.failure import Rank
 from penstock.job.core.progress import Roll
 from penstock.job.core.result import CheckpointCounts
 from penstock.job.core.states import JobState, Phase
@@ -64,6 +65,9 @@ class Checkpoints:
         self._phase = phase
         self._epoch = submitted.beginning.epoch
         self._saved = submitted.beginning.saved
+        self._older = [*submitted.beginning.older]
+        """The checkpoints that are kept in front of that one, newest first."""
+        self._retained = 1
         self._storing: dict[int, SavedParts] = {}
         self._triggered: dict[int, float] = {}
         self._held_back: int | None = None
@@ -73,9 +77,11 @@ class Checkpoints:
         self._is_stopping = False
         self._coordinator: CheckpointCoordinator | None = None
         if submitted.graph.streaming is not None:
+            self._retained = max(1, submitted.graph.streaming.retained)
             self._coordinator = CheckpointCoordinator(_options(submitted.graph.streaming), self._heads)
             if self._saved is not None:
-                self._coordinator.restored([self._saved.checkpoint])
+                kept = [self._saved, *self._older]
+                self._coordinator.restored([saved.checkpoint for saved in reversed(kept)])
 
     # --- attempts of the query
 
@@ -112,6 +118,25 @@ class Checkpoints:
                 self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=interrupted.cause)
             ended = self._coordinator.closed if interrupted.for_good else self._coordinator.interrupted
             yield from self._follow(ended(interrupted.cause, self._now()))
+
+    def unrestorable(self, found: so.Unrestorable) -> Iterator[so.Decision]:
+        """The checkpoint that the attempt began with is damaged: the next one begins with the one before."""
+        again = so.Fail(frozenset({found.place}), found.cause, Rank.CAUSE)
+        if self._coordinator is None or self._saved is None:
+            yield again
+            return
+        damaged = self._saved.checkpoint
+        if not self._older:
+            yield so.FailForGood(
+                f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError, anew=True
+            )
+            return
+        self._saved = self._older.pop(0)
+        self.counts = replace(self.counts, failure=found.cause)
+        yield so.Record("checkpoint_damaged", f"{damaged}: {found.cause}")
+        yield do.WarnOfCheckpoint(self._topology.job, damaged, self._saved.checkpoint, found.cause)
+        yield from self._follow(self._coordinator.damaged(damaged))
+        yield again
 
     # --- words of tasks
 
@@ -167,7 +192,7 @@ class Checkpoints:
         if self._coordinator is None:
             return
         if event.is_final:
-            yield so.FailForGood(event.cause, kind=FencedError)
+            yield so.FailForGood(event.cause, kind=FencedError, anew=True)
         yield from self._follow(self._coordinator.store_failed(event.checkpoint, event.cause, self._now()))
         yield from self._go_on()
 
@@ -210,7 +235,7 @@ class Checkpoints:
                 case then.Answer(call, checkpoint, cause):
                     yield do.AnswerCheckpoint(self._topology.job, call, checkpoint, cause)
                 case then.FailQuery(cause):
-                    yield so.FailForGood(cause, kind=CheckpointError)
+                    yield so.FailForGood(cause, kind=CheckpointError, anew=True)
                 case then.WakeAt(time):
                     self._wakes += time != self._wake
                     self._wake = time
@@ -224,6 +249,8 @@ class Checkpoints:
         return do.StoreCheckpoint(self._topology.job, saved)
 
     def _complete(self, number: int) -> Iterator[so.Decision]:
+        if self._saved is not None:
+            self._older = [self._saved, *self._older][: self._retained - 1]
         self._saved = self._storing.pop(number)
         seconds = self._now() - self._triggered.pop(number, self._now())
         self.counts = replace(self.counts, completed=self.counts.completed + 1, last=number, seconds=seconds)

@@ -116,6 +116,14 @@ class Forgive:
     """What users' code has failed in so far counts no more: the query has got on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unrestorable:
+    """A task could not begin with its part of the checkpoint, because that is damaged."""
+
+    place: Place
+    cause: str
+
+
 # --- for slots
 
 
@@ -322,7 +330,7 @@ class Conclude:
 
 Decision = (
     OpenRegion | Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
-    | DeployRegion | Forgive | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
+    | DeployRegion | Forgive | Unrestorable | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
     | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
     | Fail | AwaitReason | CompareReaders | Withdraw
     | Advance | RememberCause | FailForGood | CancelRequested

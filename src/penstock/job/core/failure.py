@@ -31,6 +31,9 @@ INFRASTRUCTURE = frozenset({"StorageError", "InsufficientBuffersError", "Protoco
 """Error types of what a task's host lacks or has damaged: no fault of the user's code. The last one stands for errors
 of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their type."""
 
+UNRESTORABLE = "CorruptCheckpointError"
+"""The error type of a task that could not begin with its part of the checkpoint, because that is damaged."""
+
 INPUT_CUT_OFF = "DataFrameInputError"
 """The error type of a task whose DataFrame ended in mid-data."""
 

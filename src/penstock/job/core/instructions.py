@@ -211,6 +211,16 @@ class DiscardPart:
 
 
 @dataclass(frozen=True, slots=True)
+class WarnOfCheckpoint:
+    """A checkpoint is damaged, and an older one is taken: whoever keeps the query must hear of it."""
+
+    job: str
+    checkpoint: int
+    instead: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerCheckpoint:
     """Answer whoever wanted a checkpoint: with its number, or with why there is none."""
 
@@ -253,6 +263,7 @@ Instruction = (
     | DiscardCheckpoint
     | DiscardPart
     | AnswerCheckpoint
+    | WarnOfCheckpoint
 )
 
 

@@ -169,6 +169,7 @@ class JobCore:
             so.RegionRuns: checkpoints.begin,
             so.Brief: checkpoints.brief,
             so.Interrupt: checkpoints.interrupt,
+            so.Unrestorable: checkpoints.unrestorable,
             so.TaskEnded: checkpoints.task_finished,
             so.LetOff: slots.let_off,
             so.DrainWorker: slots.drain,

@@ -46,6 +46,7 @@ class Queries:
             do.DiscardCheckpoint: self._discard,
             do.DiscardPart: self._discard_part,
             do.AnswerCheckpoint: self._answer,
+            do.WarnOfCheckpoint: _warn,
         }
         """What it carries out."""
 
@@ -105,6 +106,11 @@ class Queries:
     def _answer(self, instruction: do.AnswerCheckpoint) -> None:
         number = instruction.checkpoint
         self._calls.answer(instruction.call, CheckpointError(instruction.cause) if number is None else number)
+
+
+def _warn(told: do.WarnOfCheckpoint) -> None:
+    damaged = f"checkpoint {told.checkpoint} of {told.job} can't be restored from"
+    _LOG.warning("%s, checkpoint %s is taken: %s", damaged, told.instead, told.cause)
 
 
 class _Store:
