@@ -54,7 +54,6 @@ class Sessions:
         """The session of this kind, built as the command line builds it; it takes the place of another one."""
         if kind != self._kind:
             self.stop()
-            self._start_java()
             from penstock.spark.session import build_session
 
             conf = {"spark.master": kind.master, **dict(kind.conf)}
@@ -66,18 +65,22 @@ class Sessions:
         return self._session
 
     def stop(self) -> None:
-        """Stop the session there is; Java stays."""
+        """Let no session be there: whoever starts one himself does so on our Java, which stays."""
+        self._start_java()
+        self._stop_session()
+
+    def close(self) -> None:
+        """Stop all."""
+        self._stop_session()
+        self._java.close()
+
+    def _stop_session(self) -> None:
         from penstock.spark.runtime import SparkRuntime
 
         if self._session is not None:
             SparkRuntime.of(self._session).close()
             self._session.stop()
         self._session = self._kind = None
-
-    def close(self) -> None:
-        """Stop all."""
-        self.stop()
-        self._java.close()
 
     def _start_java(self) -> None:
         """Start it with no session's conf, which all later sessions would get."""
