@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 MARK = "PENSTOCK_TEST_RUN"
-GRACE_SECONDS = 8.0
+GRACE_SECONDS = 20.0
 
 _PROC = Path("/proc")
 _SHM = Path("/dev/shm")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.buffer.fixed_payload import FixedPayloads, filled_up
 
 KINDS = [
@@ -19,7 +20,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
     batches=st.lists(st.tuples(st.integers(1, 300), st.lists(st.booleans(), min_size=6, max_size=6)), max_size=4),

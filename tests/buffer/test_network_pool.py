@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from effort import examples
 from penstock.buffer import LocalBufferPool, NetworkBufferPool
 from penstock.shuffle.errors import InsufficientBuffersError, TaskCancelledError
 
@@ -458,5 +459,5 @@ class PoolMachine(RuleBasedStateMachine):
         self.network.check()
 
 
-PoolMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 TestPoolMachine = PoolMachine.TestCase

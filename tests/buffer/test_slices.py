@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from effort import examples
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
 from penstock.shuffle.errors import ProtocolError
 
@@ -297,5 +298,5 @@ class ReferencesMachine(RuleBasedStateMachine):
         assert self.network.free == self.TOTAL
 
 
-ReferencesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+ReferencesMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestReferencesMachine = ReferencesMachine.TestCase

@@ -11,6 +11,7 @@ from barrier_streams import END, ROW, Item, TaskModel, barrier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker
 from penstock.shuffle.errors import ProtocolError
@@ -149,7 +150,7 @@ def _inputs(draw: st.DrawFn) -> tuple[list[list[Item]], int]:
     return channels, checkpoints
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(_inputs(), st.randoms(use_true_random=False))
 def test_random_interleavings_cut_every_channel_at_its_barrier(inputs: tuple[list[list[Item]], int], random) -> None:
     """Whatever comes first: no deadlock, nobody stays stopped, and a snapshot holds the rows before each barrier."""

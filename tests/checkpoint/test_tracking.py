@@ -10,6 +10,7 @@ from barrier_streams import END, ROW, Item, TaskModel, barrier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.checkpoint.alignment import Abort, Snapshot
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.tracking import PENDING_LIMIT, CountedBarriers
@@ -73,7 +74,7 @@ def test_what_is_counted_is_bounded() -> None:
         core.check()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=6), st.randoms())
 def test_random_interleavings_take_every_checkpoint_and_lose_no_row(rows: list[list[int]], random) -> None:
     """Each checkpoint is taken, and holds at least the rows in front of its barriers."""

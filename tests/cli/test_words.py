@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.shuffle.errors import SettingError
 from penstock.wordcount import files, stages, words
 from penstock.wordcount.job import differences
@@ -27,7 +28,7 @@ def _counter(batches: list[pa.RecordBatch]) -> Counter[str]:
 
 
 @given(TEXT)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_counts_are_those_of_a_regular_expression(text: str) -> None:
     """The byte table and the regular expression are one definition of a word."""
     data = text.encode()
@@ -51,7 +52,7 @@ def test_what_is_not_text(data: bytes) -> None:
 
 
 @given(TEXT, st.integers(1, 40), st.integers(1, 60), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_pieces_of_a_file_make_the_whole(
     tmp_path_factory: pytest.TempPathFactory, text: str, piece: int, span: int, parallelism: int
 ) -> None:

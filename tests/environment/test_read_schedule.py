@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.environment.read_schedule import TURN, ReadSchedule
 
 
@@ -99,7 +100,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps=STEPS, permits=st.integers(1, 5))
 def test_random_arrivals_are_served_in_order_within_the_bound_and_none_starves(
     steps: list[tuple[str, int, str, int]], permits: int

@@ -11,6 +11,7 @@ from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, combining, gra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.graph import JobGraph, regions, without_deadlocks
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
@@ -120,7 +121,7 @@ def test_a_circle_of_stages_is_refused() -> None:
             without_deadlocks(graph([1, 1, 1], [(0, 1), (1, 0), (1, 2)], blocking=blocking))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(any_graphs(kinds=ALL_KINDS), st.integers(0, 1 << 30))
 def test_no_mended_plan_stops(job: JobGraph, seed: int) -> None:
     """Any plan, mended, has an order of regions and runs to its end, at once or region by region."""
@@ -131,7 +132,7 @@ def test_no_mended_plan_stops(job: JobGraph, seed: int) -> None:
     assert not any(simulator.stands_still(region.vertices) for region in order)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(any_graphs(most=8, kinds=ALL_KINDS), st.sets(st.integers(0, 20)))
 def test_nothing_is_changed_in_vain(job: JobGraph, asked: set[int]) -> None:
     """Only pipelined exchanges change, each with a sentence, and without any one of the changes it would be wrong."""
@@ -146,7 +147,7 @@ def test_nothing_is_changed_in_vain(job: JobGraph, asked: set[int]) -> None:
         assert without_deadlocks(undone, asked)[1]
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
+@settings(deadline=None, max_examples=examples(120), derandomize=True)
 @given(any_graphs(most=5, kinds=ALL_KINDS))
 def test_each_change_put_back_is_a_stop(job: JobGraph) -> None:
     """Whatever is stored because of the order in which a stage reads would really stop: the simulator finds it."""
@@ -157,7 +158,7 @@ def test_each_change_put_back_is_a_stop(job: JobGraph) -> None:
             assert can_deadlock(mended.with_edge(replace(mended.edge(number), kind=PIPELINED)), range(1000))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(any_graphs())
 def test_what_the_simulator_stops_is_changed(job: JobGraph) -> None:
     """A plan that is left as it is does not stop, however the rows fall."""
@@ -165,7 +166,7 @@ def test_what_the_simulator_stops_is_changed(job: JobGraph) -> None:
         assert not can_deadlock(job, range(20))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(any_graphs(most=12, kinds=ALL_KINDS))
 def test_plans_without_combining_stages_stay_pipelined_unless_regions_wait(job: JobGraph) -> None:
     """Without joins, only a stored detour around a pipelined exchange is changed."""

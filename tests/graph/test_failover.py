@@ -10,6 +10,7 @@ from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.graph import ExecutionGraph, JobGraph, Place, downstream_of, restart_set
 from penstock.graph.shares import Share
 
@@ -131,7 +132,7 @@ def moments(draw: st.DrawFn) -> tuple[JobGraph, View, set[Place]]:
     return job, View(started, finished, announced, available), failed
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(moments())
 def test_the_restart_set_is_what_the_rules_say_and_no_more(moment: tuple[JobGraph, View, set[Place]]) -> None:
     """Equal to the least set that is closed under the rules; a second failure of it adds nothing."""
@@ -142,7 +143,7 @@ def test_the_restart_set_is_what_the_rules_say_and_no_more(moment: tuple[JobGrap
     assert restart_set(job, found, view) == found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(moments())
 def test_downstream_is_every_reader(moment: tuple[JobGraph, View, set[Place]]) -> None:
     """Whoever is behind the places over any number of channels, as far as it has started."""

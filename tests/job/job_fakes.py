@@ -32,7 +32,7 @@ from penstock.shuffle.errors import ControlError, PenstockError
 A = TypeVar("A")
 C = TypeVar("C", bound=Command)
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class FakeShuffleService:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_graphs import BLOCKING, chain, open_sink, pipeline
 
+from effort import examples
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.reruns import for_any_slots
 from penstock.job.core import events
@@ -211,7 +212,7 @@ def test_what_was_chosen_stays_chosen() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 3), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_whatever_order_things_happen_in(seed: int, stages: list[int], slots: int, dies: bool) -> None:
     """Readers lend, work, die and come late, in any order: the job ends well and every call is answered once."""
     dice = Random(seed)

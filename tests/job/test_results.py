@@ -21,7 +21,7 @@ from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId, PartitionKind, Settings, ShuffleDescriptor
 from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError
 
-SECONDS = 20.0
+SECONDS = 60.0
 KEPT = (ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT),)
 
 

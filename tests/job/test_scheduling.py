@@ -130,16 +130,16 @@ def test_mixed_edges_in_one_job() -> None:
 
 
 def test_a_wide_stage_runs_on_few_workers() -> None:
-    """A thousand subtasks on four slots: four workers in one Spark job, and each subtask runs once."""
+    """Three hundred subtasks on four slots: four workers in one Spark job, and each subtask runs once."""
     cluster = Cluster(4)
-    cluster.submit(chain(1000))
+    cluster.submit(chain(300))
     done: Counter[tuple[int, int]] = Counter()
     while cluster.working():
         assert len(cluster.working()) <= 4
         place = cluster.working()[0]
         done[place] += 1
         cluster.finish(*place)
-    assert done == Counter({(0, subtask): 1 for subtask in range(1000)})
+    assert done == Counter({(0, subtask): 1 for subtask in range(300)})
     assert [len(item.spark_jobs[0].workers) for item in cluster.of(do.LaunchSparkJobs)] == [4]
     assert cluster.ended["j1"].error is None
 
@@ -335,7 +335,7 @@ def test_more_jobs_than_slots_take_turns() -> None:
 def test_a_job_that_wants_all_slots_gets_them() -> None:
     """Elastic jobs come in a stream, and one long one is there before: they make room, nobody passes meanwhile."""
     cluster = Cluster(4)
-    cluster.submit(chain(1000), "long")
+    cluster.submit(chain(300), "long")
     cluster.submit(pipeline(2, 2), "all")
     for number in range(20):
         cluster.submit(chain(2), f"short{number}")
@@ -345,7 +345,7 @@ def test_a_job_that_wants_all_slots_gets_them() -> None:
     assert shares(cluster) == {"all": 4}
     assert cluster.working("all") == [(0, 0), (0, 1), (1, 0), (1, 1)]
     cluster.finish_job("all")
-    for _ in range(2000):
+    for _ in range(600):
         work_round(cluster)
     assert not cluster.core.jobs
     assert {ended.error for ended in cluster.ended.values()} == {None}

@@ -12,6 +12,7 @@ from fuzz_frames import fuzz, some_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.buffer.data_types import DataType
 from penstock.network import frames
 from penstock.network.decoder import SCRATCH, FrameDecoder
@@ -67,7 +68,7 @@ def data(payload: bytes, sequence: int = 0, kind: int = DataType.DATA, receiver:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 1 << 32), cuts=st.lists(st.integers(1, 60), max_size=80))
 def test_every_message_survives_any_cut(seed: int, cuts: list[int]) -> None:
     """A stream of random messages decodes to itself, wherever the bytes were cut."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.link.handshake import MAX_IDENTITY, Handshake, Role
 from penstock.shuffle.errors import AuthenticationError
 
@@ -122,7 +123,7 @@ def test_another_version_or_protocol_is_named() -> None:
         server.receive(b"GET / HTTP/1.1\r\nHost: example.org:1234\r\n\r\n"[:40])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(step=st.integers(0, 3), position=st.integers(0, 159), bit=st.integers(0, 7))
 def test_any_flipped_bit_of_any_message_is_noticed(step: int, position: int, bit: int) -> None:
     """Whichever bit is flipped on the way, one of the ends refuses."""
@@ -140,7 +141,7 @@ def test_any_flipped_bit_of_any_message_is_noticed(step: int, position: int, bit
     pytest.fail("the change went unnoticed")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(noise=st.binary(min_size=40, max_size=40), proof=st.binary(min_size=160, max_size=160))
 def test_garbage_is_refused(noise: bytes, proof: bytes) -> None:
     """Random bytes in place of any message end in AuthenticationError and nothing else."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from network_parts import Pool
 
+from effort import examples
 from penstock.network.frames import MAX_CREDIT
 from penstock.network.ledger import ReceiverCredit, SenderCredit
 from penstock.shuffle.errors import ProtocolError
@@ -255,4 +256,4 @@ class CreditMachine(RuleBasedStateMachine):
 
 
 TestCreditMachine = CreditMachine.TestCase
-TestCreditMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCreditMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

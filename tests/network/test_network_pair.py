@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_parts import Gate, Provider, QueueView, RecordingSink, partition
 
+from effort import examples
 from penstock.buffer.data_types import DataType
 from penstock.network.frames import FrameType, OutgoingFrame
 from penstock.network.messages import AddCredit, BufferResponse, Message
@@ -94,7 +95,7 @@ class Pair:
                 assert channel.credit.held == channel.credit.unannounced == 0
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     exclusive=st.lists(st.integers(0, 3), min_size=1, max_size=5),
@@ -148,7 +149,7 @@ def test_every_buffer_arrives_once_and_in_order(seed: int, exclusive: list[int],
     assert len(pair.gate.pool.exclusive_back) == sum(exclusive)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1 << 32), channels=st.integers(2, 6))
 def test_channels_that_are_always_ready_are_served_alike(seed: int, channels: int) -> None:
     """While all hold data and credit, the most and the least served never differ by more than one buffer."""
@@ -178,7 +179,7 @@ def served_by(frame: OutgoingFrame) -> list[int]:
     return [int.from_bytes(head[12:20], "little") if is_data else 0]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 1 << 32), channels=st.integers(2, 6))
 def test_nobody_is_served_twice_while_another_waits(seed: int, channels: int) -> None:
     """Data and credit come at random: between two turns of one channel, each that was ready all the time had one."""
@@ -214,7 +215,7 @@ def test_nobody_is_served_twice_while_another_waits(seed: int, channels: int) ->
     assert turns > 20
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 1 << 32), exclusive=st.lists(st.integers(0, 2), min_size=2, max_size=5))
 def test_channels_that_end_anywhere_leave_the_others_and_the_pool_intact(seed: int, exclusive: list[int]) -> None:
     """Random releases and failures in mid-flight: the first channel still gets everything, all segments come home."""

@@ -10,6 +10,7 @@ from hybrid_parts import PIECE, SIZE, Reader, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.partition.hybrid_cursor import Next
 from penstock.partition.lifecycle import PartitionState
 from penstock.shuffle import EndOfData, EndOfPartition
@@ -423,7 +424,7 @@ class Interleaving:
     keeps=st.booleans(),
     limit=st.integers(0, 3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_interleaving_keeps_the_promises(
     seed: int, subpartitions: int, segments: int, keeps: bool, limit: int
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from effort import examples
 from penstock.partition import (
     PartitionCallbacks,
     PartitionRegistry,
@@ -396,5 +397,5 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.registry.statistics().tombstones == len(self.dead)
 
 
-RegistryMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+RegistryMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestRegistryMachine = RegistryMachine.TestCase

@@ -18,6 +18,7 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.buffer import PayloadFormat, read_payload
 from penstock.partition import FileOptions, FileOrigin, ResultFileReader, ResultFileSummary, ResultFileWriter
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
@@ -351,7 +352,7 @@ def test_swapped_and_missing_batches_are_found(tmp_path: Path) -> None:
     assert damaged(tmp_path, two[:-48] + one[-48:]) is not None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300), keep=st.integers(0, 400), seed=st.integers(0, 10_000))
 def test_garbage_is_refused_with_the_typed_error(tmp_path: Path, data: bytes, keep: int, seed: int) -> None:
     """Random bytes, alone or in the middle of a sound file, give IncompleteDataError and nothing else."""

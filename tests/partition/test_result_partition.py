@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from effort import examples
 from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentReferences
 from penstock.partition import (
     PartitionCallbacks,
@@ -382,5 +383,5 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.setting.network.free == 6
 
 
-PartitionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+PartitionMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestPartitionMachine = PartitionMachine.TestCase

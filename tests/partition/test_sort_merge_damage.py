@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import examples, some_of
 from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 from penstock.shuffle.ids import PartitionId
@@ -108,12 +109,16 @@ def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
     ("kind", "compression"), [("plain", "none"), ("dictionary", "none"), ("plain", "lz4"), ("plain", "zstd")]
 )
 def test_every_flipped_bit_is_found(tmp_path: Path, kind: str, compression: str) -> None:
-    """In each byte of either file a flipped bit is refused by who reads it, with partition, host and file."""
+    """In each byte of either file a flipped bit is refused by who reads it, with partition, host and file.
+
+    In each of plain rows without compression, that is; of the other kinds a run of `make test` takes each fifth byte.
+    """
     damage = Damage(tmp_path, kind, compression)
+    share = 1 if (kind, compression) == ("plain", "none") else 5
     assert damage.errors(damage.data, damage.index) == []
-    for position, flipped in flips(damage.data):
+    for position, flipped in some_of(list(flips(damage.data)), share):
         assert damage.errors(flipped, damage.index), f"byte {position} of the data"
-    for position, flipped in flips(damage.index):
+    for position, flipped in some_of(list(flips(damage.index)), share):
         assert damage.errors(damage.data, flipped), f"byte {position} of the index"
 
 
@@ -159,7 +164,7 @@ def test_files_of_another_run_do_not_fit(tmp_path: Path) -> None:
     assert all(isinstance(read(damage.paths, *each)[1], IncompleteDataError) for each in RANGES)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(garbage=st.binary(max_size=200), seed=st.integers(0, 1 << 30), in_index=st.booleans())
 def test_garbage_is_refused_with_the_typed_error(tmp_path: Path, garbage: bytes, seed: int, in_index: bool) -> None:
     """Random bytes alone, or in the place of others, give the typed error or, where nobody reads them, right rows."""

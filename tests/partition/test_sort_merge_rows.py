@@ -13,6 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
 from penstock.record.partitioners import Split
 from penstock.shuffle.ids import PartitionId
@@ -90,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(case=cases(), ranges=st.lists(st.tuples(st.integers(0, 69), st.integers(1, 70)), max_size=3))
 def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: list[tuple[int, int]]) -> None:
     """Each subpartition alone gives exactly its rows in order, each range those of its subpartitions, sums agree."""

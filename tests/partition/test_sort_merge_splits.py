@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.buffer import PayloadFormat
 from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
 from penstock.record.partitioners import Split, scatter
@@ -61,7 +62,7 @@ def written(
     return paths
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     names=st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=5),
     n=st.sampled_from([1, 2, 7, 300]),

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from effort import examples
 from penstock.buffer import BufferSlice, DataType
 from penstock.partition import PipelinedSubpartition, PipelinedView, SubpartitionState
 from penstock.shuffle.errors import (
@@ -487,5 +488,5 @@ class SubpartitionMachine(RuleBasedStateMachine):
             assert self.pending or not self.view.is_available
 
 
-SubpartitionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SubpartitionMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestSubpartitionMachine = SubpartitionMachine.TestCase

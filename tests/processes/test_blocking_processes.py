@@ -28,7 +28,7 @@ from penstock.testing.waiting import wait_until
 pytestmark = pytest.mark.processes
 
 HOST = "one"
-DEADLINE = 20.0
+DEADLINE = 60.0
 ROWS = 200_000
 SUBPARTITIONS = 50
 

@@ -15,7 +15,7 @@ from penstock.torture.tpch import random_run
 
 pytestmark = pytest.mark.processes
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from penstock.services.local.private_folder import PrivateFolder
 pytestmark = pytest.mark.processes
 
 HOST = "one"
-DEADLINE = 10.0
+DEADLINE = 18.0
 
 TASK = """
 import os, sys, time

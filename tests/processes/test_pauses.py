@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from process_cluster import PRELOADED, ProcessCluster, kill, lives
 
+from machine import on_this_machine
 from penstock.shuffle import Settings
 from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
@@ -25,7 +26,7 @@ from penstock.torture.gates import Gates
 
 pytestmark = pytest.mark.processes
 
-WAIT = 30.0
+WAIT = 60.0
 LEASE, PAUSE = 4.0, 3.0
 
 PAUSER = """
@@ -100,7 +101,7 @@ def test_a_host_whose_environment_hangs_goes_on_with_another(
     began = time.monotonic()
     gates.open_all()
     wait_until(lambda: not lives(hung), "it is killed", WAIT)
-    assert time.monotonic() - began < LEASE + 5.0
+    assert time.monotonic() - began < LEASE + on_this_machine(5)
     finished = handle.wait(WAIT)
     found = cluster.read(finished, gated.rows().schema)
     assert found.sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
@@ -116,7 +117,7 @@ def test_who_comes_to_a_hung_environment_waits_for_the_end_of_its_lease_and_no_l
     os.kill(hung, signal.SIGSTOP)
     began = time.monotonic()
     fresh = cluster.environment_pid(executor)
-    assert time.monotonic() - began < LEASE + 5.0
+    assert time.monotonic() - began < LEASE + on_this_machine(5)
     assert fresh != hung
     assert not lives(hung)
 
@@ -140,6 +141,6 @@ def test_a_killed_environment_is_seen_at_once_whatever_the_lease(nursery: Nurser
         began = time.monotonic()
         kill(pid)
         wait_until(lambda: pid not in cluster.attached(), "it is lost")
-        assert time.monotonic() - began < 15.0
+        assert time.monotonic() - began < on_this_machine(15)
     finally:
         cluster.close()

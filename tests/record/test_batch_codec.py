@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, batch_of, sample
 
+from effort import examples
 from penstock.record.codec import BatchCodec
 from penstock.shuffle.errors import ProtocolError, SchemaError
 
@@ -33,7 +34,7 @@ def test_every_type_comes_back(name: str, start: int, rows: int) -> None:
     assert back.to_pylist() == batch.to_pylist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(sorted(MAKERS)), max_size=6), st.integers(0, 50), st.integers(0, 999))
 def test_any_mix_of_types_comes_back(names: list[str], rows: int, seed: int) -> None:
     """Several columns of any types in one batch."""

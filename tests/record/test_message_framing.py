@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, batch_of, cuts
 
+from effort import examples
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, MessageWriter, frame_message, frames
@@ -33,7 +34,7 @@ def _assembler(codec: BatchCodec, **options) -> tuple[MessageAssembler, Complete
     return MessageAssembler(codec, counter, **options), counter
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(MAKERS)), max_size=3),
     st.lists(st.integers(0, 40), min_size=1, max_size=6),
@@ -60,7 +61,7 @@ def test_any_cut_gives_the_same_batches(names, sizes, largest, seed, verify) -> 
     counted.verify(written.end_of_partition(), "here")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(MAKERS)), max_size=3),
     st.lists(st.integers(0, 40), min_size=1, max_size=6),
@@ -103,7 +104,7 @@ def test_what_is_kept_is_not_copied() -> None:
     assert last.equals(batches[2])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from(["hash", "rebalance", "random"]),
     st.lists(st.sampled_from(sorted(MAKERS)), max_size=2),

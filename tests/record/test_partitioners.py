@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, NO_KEYS, batch_of, sample
 
+from effort import examples
 from penstock.record.partitioners import KINDS, RANGE_PLACES, Partitioner, PartitionerSpec
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
 from penstock.record.word_hash import word_hash
@@ -44,7 +45,7 @@ def _placed(partitioner: Partitioner, batch: pa.RecordBatch) -> dict[int, list[A
     return {channel: rows.to_pylist() for channel, rows in parts}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(sorted(KINDS)),
     st.lists(st.sampled_from(GATHERED), max_size=4),
@@ -65,7 +66,7 @@ def test_every_row_once_and_in_order(kind: str, names: list[str], rows: int, n: 
     assert sum(len(part) for part in placed.values()) == rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(set(MAKERS) - NO_KEYS)), min_size=1, max_size=3),
     st.sampled_from([1, 2, 5, 256, 257]),

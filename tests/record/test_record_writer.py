@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, batch_of
 
+from effort import examples
 from penstock.record.partitioners import PartitionerSpec, Split
 from penstock.record.record_writer import OutputFlusher, RecordWriter
 from penstock.shuffle.events import Event
 from penstock.shuffle.ids import PartitionId
 
-DEADLINE = 20
+DEADLINE = 60
 
 
 class Target:
@@ -197,7 +198,7 @@ def test_broadcast_uses_the_targets_broadcast() -> None:
     assert [b.num_rows for b in target.batches] == [10, 5000]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.sampled_from(["hash", "random", "rebalance", "forward"]),
     st.lists(st.sampled_from(sorted(MAKERS)), max_size=2),

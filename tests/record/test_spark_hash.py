@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import NO_KEYS, SPARK_TYPES, sample
 
+from effort import examples
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
 from penstock.shuffle.errors import SchemaError, SettingError
 
@@ -84,7 +85,7 @@ def test_columns_are_chained() -> None:
     assert spark_hash([a, b]).tolist() == chained
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=80), st.integers(0, 5))
 def test_bytes_equal_the_reference(values: list[bytes | None], skip: int) -> None:
     """Any mix of lengths and nulls, also in a slice, equals the plain reference."""

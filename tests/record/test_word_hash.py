@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import MAKERS, NO_KEYS, sample
 
+from effort import examples
 from penstock.record.word_hash import fast_partition_ids, word_hash
 from penstock.shuffle.errors import SchemaError, SettingError
 
@@ -97,7 +98,7 @@ def test_golden_values(column: pa.Array, expected: list[int]) -> None:
     assert word_hash([column]).tolist() == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=30), st.binary(min_size=505, max_size=520)), max_size=40))
 def test_bytes_equal_the_reference(values: list[bytes | None]) -> None:
     """Any mix of lengths, nulls and long values equals the plain reference, up to the last byte of the buffer."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.checkpoint.errors import CheckpointError
 from penstock.record import spark_partition_ids
 from penstock.shuffle.errors import ArithmeticOverflowError
@@ -68,7 +69,7 @@ def newest(results: list[pa.RecordBatch], keys: int) -> dict[tuple[Any, ...], tu
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(BATCHES, st.sampled_from(KEYS), st.sampled_from([NUMBERS, ROWS]), st.data())
 def test_the_newest_results_are_those_of_a_batch_job(
     rows: list[list[tuple[Any, ...]]], keys: tuple[str, ...], items: list[Aggregation], data: st.DataObject

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.task.cogroup import takes_key
 from penstock.task.groups import GroupCollector, Side
@@ -50,7 +51,7 @@ def memory_of(limit: int) -> TaskMemory:
     return TaskMemory(limit, tempfile.gettempdir())
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(rows_of_all, rows_of_all, st.sampled_from([1, 400, 3000, 1 << 30]), st.integers(1, 9))
 def test_groups_of_two_sides_are_those_of_dictionaries(
     left: list[dict[str, Any]], right: list[dict[str, Any]], limit: int, cut: int

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.task.groups import Side
 from penstock.task.join import JOINS, EquiJoin, join_schema
 from penstock.task.memory import TaskMemory, limited_memory
@@ -83,7 +84,7 @@ def run(
         return pa.Table.from_batches(join.apply([batches(left), batches(right)]), join.schema).to_pylist()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(keys, max_size=14),
     st.lists(keys, max_size=14),

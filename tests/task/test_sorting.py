@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from penstock.record import PartitionerSpec
 from penstock.record.partitioners import RANGE_PLACES
 from penstock.task.memory import TaskMemory, limited_memory
@@ -74,7 +75,7 @@ def expected_order(rows: list[dict[str, Any]], keys: list[SortKey]) -> list[int]
     return [row["row"] for row in ordered]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(rows_of_all, orders, st.integers(0, 3))
 def test_positions_are_those_of_a_stable_sort(rows: list[dict[str, Any]], keys: list[SortKey], skip: int) -> None:
     """For any rows and keys, also in slices; rows that compare equal stay in their order."""
@@ -84,7 +85,7 @@ def test_positions_are_those_of_a_stable_sort(rows: list[dict[str, Any]], keys: 
     assert found == expected_order(rows[skip:], keys)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(rows_of_all, rows_of_all, orders)
 def test_places_among_cuts(rows: list[dict[str, Any]], cuts: list[dict[str, Any]], keys: list[SortKey]) -> None:
     """How many cuts are before a row, and how many are not behind it, with repeated cuts and nulls."""
@@ -105,7 +106,7 @@ def batches_of(rows: pa.RecordBatch, cut: int) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, cut)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     rows_of_all, orders, st.integers(1, 9), st.sampled_from([1, 200, 1000, 1 << 30]), st.integers(1, 4), st.booleans()
 )

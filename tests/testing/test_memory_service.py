@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_harness import MemoryHarness
 
+from effort import examples
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor, TaskEvent
 from penstock.shuffle.errors import (
@@ -254,7 +255,7 @@ def test_an_encoded_slice_holds_only_its_rows() -> None:
     assert decode(data).to_pydict() == {"n": [5_000, 5_001]}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_interleaving_keeps_the_books(data: st.DataObject) -> None:
     """Whatever writers and readers do in whatever order: the budget holds, and rows are read once, in order."""

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what could be tried a run tries: `make test` a part, `make torture` all of it.
+
+Both try other cases in each run (the seeds of Hypothesis) or spread evenly over all of them (numbered ones), so that
+the short way leaves out no kind of case, only repetitions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+THOROUGH = os.environ.get("PENSTOCK_TEST_EFFORT", "") == "full"
+
+_SHARE = 4
+_FEWEST = 20
+
+
+def examples(number: int) -> int:
+    """Of so many examples: all of them, or a quarter, but some in any case."""
+    return number if THOROUGH else min(number, max(_FEWEST, number // _SHARE))
+
+
+def some_of(cases: Sequence[_T], share: int) -> Sequence[_T]:
+    """Of these cases: all of them, or each one whose number is a multiple of `share`."""
+    return cases if THOROUGH else cases[::share]
