@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `penstock wordcount`, `penstock bench`, `penstock torture`.
+"""The command line: `penstock doctor`, `wordcount`, `checkpoints inspect`, `bench`, `torture`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_wordcount(commands.add_parser("wordcount", help="count words of text files through an exchange on Spark"))
+    _add_checkpoints(commands.add_parser("checkpoints", help="look at the checkpoints of a streaming query"))
     _add_bench(commands.add_parser("bench", help="measure Penstock beside Spark's own shuffle"))
     _add_torture(commands.add_parser("torture", help="random jobs, kills and cancels"))
     return top
@@ -62,6 +63,15 @@ def _add_wordcount(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", action="store_true", help="also time Spark's JVM on the same text")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=_wordcount, parser=parser)
+
+
+def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    words = parser.add_subparsers(title="words", required=True, metavar="WORD")
+    inspect = words.add_parser("inspect", help="what lies at a checkpointLocation, and what each task did for it")
+    inspect.add_argument("location", metavar="LOCATION", help="a checkpointLocation: a folder, or a URI")
+    inspect.add_argument("--verify", action="store_true", help="also compare all bytes with their checksums")
+    inspect.add_argument("--json", action="store_true", help="one JSON list")
+    inspect.set_defaults(run=_inspect, parser=inspect)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +171,12 @@ def _wordcount(options: argparse.Namespace) -> int:
             options.compare,
         )
     )
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from penstock.inspection import inspect_checkpoints
+
+    return inspect_checkpoints(options.location, verify=options.verify, json=options.json)
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import penstock
-from penstock.api.streaming.progress import ProgressReports
+from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
 from penstock.api.streaming.writer import query_graph, query_options
 from penstock.graph import JobGraph
-from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
+from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
 from penstock.job.core.states import JobState
 from penstock.shuffle import Settings
 from penstock.shuffle.settings import StreamingSettings
@@ -48,6 +48,34 @@ def test_report_counts_what_came_since_the_last_one() -> None:
     again = reports.report(look(graph, {"rows_out": 2.0}, {"rows_in": 1.0}, {"rows_in": 1.0}))
     assert again["numInputRows"] == 2
     assert {**NAMES, **again} == again
+
+
+def test_checkpoints_are_shown_with_the_figures_of_their_tasks() -> None:
+    """Sums over the tasks, and each by itself; what failed says why."""
+    figures = {
+        "start_seconds": 0.5,
+        "align_seconds": 0.25,
+        "store_seconds": 0.125,
+        "bytes": 8.0,
+        "in_flight_bytes": 3.0,
+    }
+    reports = (
+        CheckpointReport(1, 2.0, "", {"b.0": figures, "a.0": {"bytes": 1.0}}),
+        CheckpointReport(2, 1.0, "late", {}),
+    )
+    good, bad = checkpoint_reports(CheckpointCounts(reports=reports))
+    assert (good["id"], good["bytes"], good["inFlightBytes"], good["failure"]) == (1, 9, 3, None)
+    assert [task["task"] for task in good["tasks"]] == ["a.0", "b.0"]
+    assert good["tasks"][1] == {
+        "task": "b.0",
+        "startDelaySeconds": 0.5,
+        "alignmentSeconds": 0.25,
+        "syncSeconds": 0.0,
+        "asyncSeconds": 0.125,
+        "bytes": 8.0,
+        "inFlightBytes": 3.0,
+    }
+    assert bad["failure"] == "late"
 
 
 def test_report_names_the_stage_that_holds_the_query_back() -> None:

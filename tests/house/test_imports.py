@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
 }
 """Each room with the rooms it may import."""
 
-ON_TOP = {"__init__", "cli", "bench", "daemon", "doctor", "torture", "wordcount"}
+ON_TOP = {"__init__", "cli", "bench", "daemon", "doctor", "inspection", "torture", "wordcount"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP

@@ -18,6 +18,7 @@ from penstock.graph.streaming import QueryBeginning, SavedParts, StreamingOption
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.result import JobProgress
 from penstock.shuffle.errors import SlotsError
 from penstock.shuffle.settings import RestartSettings
 
@@ -64,6 +65,13 @@ def triggered(cluster: Cluster) -> int:
     return barrier.checkpoint
 
 
+def progress_of(cluster: Cluster) -> JobProgress:
+    """The query's figures."""
+    found = cluster.core.progress("j1", lambda _: {})
+    assert found is not None
+    return found
+
+
 def told(cluster: Cluster, kind: type[do.CompleteCheckpoint] | type[do.AbortCheckpoint]) -> list[tuple[int, int]]:
     """Which subtasks were told of a checkpoint's end."""
     return sorted((item.attempt.vertex, item.attempt.subtask) for item in cluster.of(kind))
@@ -95,6 +103,25 @@ def test_checkpoint_is_triggered_at_the_sources_and_told_to_all() -> None:
     assert not cluster.of(do.CompleteCheckpoint)
     cluster.send(events.CheckpointStored("j1", number))
     assert told(cluster, do.CompleteCheckpoint) == PLACES
+
+
+def test_figures_of_each_task_are_kept_for_the_last_checkpoints() -> None:
+    """What a task spent is its own word, the rest since the trigger its start delay; a failed one keeps its cause."""
+    cluster = started()
+    cluster.deadline(DeadlineKind.CHECKPOINT)
+    number = triggered(cluster)
+    cluster.now += 2.0
+    figures = {"align_seconds": 0.5, "freeze_seconds": 0.25, "store_seconds": 0.25, "bytes": 9.0}
+    cluster.send(events.CheckpointAcknowledged(cluster.attempt(1, 0), number, b"h", figures))
+    acknowledge(cluster, number, *(place for place in PLACES if place != (1, 0)))
+    (store,) = cluster.of(do.StoreCheckpoint)
+    assert (store.saved.seconds, store.saved.figures["u1.0"]["start_seconds"]) == pytest.approx((2.0, 1.0), abs=0.1)
+    cluster.send(events.CheckpointStored("j1", number))  # the next one is due, and begins
+    cluster.send(events.CheckpointDeclined(cluster.attempt(0, 0), triggered(cluster), "the disk is full"))
+    good, bad = progress_of(cluster).checkpoints.reports
+    assert (good.number, good.cause, good.tasks["u1.0"]["bytes"]) == (number, "", 9.0)
+    assert good.seconds == pytest.approx(2.0, abs=0.1)
+    assert "the disk is full" in bad.cause
 
 
 def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:

@@ -19,7 +19,9 @@ import xxhash
 from penstock.checkpoint.errors import CorruptCheckpointError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 1
+VERSION: Final = 2
+_READ: Final = (1, 2)
+"""Version 1 has no figures."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
@@ -54,6 +56,7 @@ class CheckpointMetadata:
     """A whole checkpoint. `parts` holds a handle for each task, by the task's name (`<operator id>.<subtask>`).
 
     `parallelism` and `max_parallelism` are by operator id; `hash` names the function that put keys into key groups.
+    `seconds` went by from its trigger until all parts were stored; `figures` are those of each task, by its part.
     """
 
     number: int
@@ -63,6 +66,8 @@ class CheckpointMetadata:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     max_parallelism: int = 0
     hash: str = ""
+    seconds: float = 0.0
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def encode(metadata: CheckpointMetadata) -> bytes:
@@ -76,6 +81,8 @@ def encode(metadata: CheckpointMetadata) -> bytes:
             "parallelism": dict(metadata.parallelism),
             "max_parallelism": metadata.max_parallelism,
             "hash": metadata.hash,
+            "seconds": metadata.seconds,
+            "figures": {name: dict(figures) for name, figures in metadata.figures.items()},
         }
     )
     return _HEAD.pack(MAGIC, VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + bytes(body)
@@ -89,8 +96,10 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
     body = data[_HEAD.size :]
     if magic != MAGIC:
         raise CorruptCheckpointError(f"{path} is not the metadata of a checkpoint: it begins with {magic!r}")
-    if version != VERSION:
-        raise CorruptCheckpointError(f"{path} has format version {version}: this Penstock reads version {VERSION}")
+    if version not in _READ:
+        raise CorruptCheckpointError(
+            f"{path} has format version {version}: this Penstock reads versions up to {VERSION}"
+        )
     if len(body) != length or xxhash.xxh3_64_intdigest(body) != checksum:
         raise CorruptCheckpointError(f"{path} is damaged: {len(body)} of {length} bytes, or another checksum")
     try:

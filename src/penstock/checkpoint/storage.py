@@ -179,6 +179,25 @@ class CheckpointStorage(PartStorage):
                 break
         return Found(tuple(kept), tuple(unusable))
 
+    def history(self, *, read_through: bool = False) -> list[Found]:
+        """All complete checkpoints that count, oldest first, each good or unusable. Needs no claim, changes nothing.
+
+        `read_through`: also compare all bytes of their parts.
+        """
+        entries = []
+        for stamp in self._ownership.lineage(self._stamps()):
+            try:
+                metadata = self._metadata(stamp)
+                if read_through:
+                    self._read_through(metadata)
+            except FileNotFoundError:
+                continue  # never completed
+            except (CorruptCheckpointError, OSError) as error:
+                entries.append(Found(stamp, None, (Unusable(stamp, str(error)),)))
+            else:
+                entries.append(Found(stamp, metadata))
+        return entries
+
     def discard(self, stamp: Stamp) -> None:
         """Remove a checkpoint, its metadata first, so that what is left of it never looks like one."""
         folder = f"{self._root}/{stamp}"

@@ -63,6 +63,8 @@ class QueryStorage:
             dict(saved.parallelism),
             self._options.max_parallelism,
             KEY_GROUP_HASH,
+            saved.seconds,
+            saved.figures,
         )
         self._stamps[saved.checkpoint] = self._storage.commit(metadata)
 

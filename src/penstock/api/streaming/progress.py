@@ -11,6 +11,14 @@ from typing import Any
 from penstock.graph import JobGraph
 from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
 
+_TASK_FIGURES = {
+    "startDelaySeconds": "start_seconds",
+    "alignmentSeconds": "align_seconds",
+    "syncSeconds": "freeze_seconds",
+    "asyncSeconds": "store_seconds",
+    "bytes": "bytes",
+    "inFlightBytes": "in_flight_bytes",
+}
 _WAITING_SHARE = 0.05
 """A stage that others wait for is not itself back-pressured beyond this share of its time."""
 
@@ -92,6 +100,24 @@ def _checkpoints(counts: CheckpointCounts) -> dict[str, Any]:
         "lastSeconds": round(counts.seconds, 3),
         "lastFailure": counts.failure or None,
     }
+
+
+def checkpoint_reports(counts: CheckpointCounts) -> list[dict[str, Any]]:
+    """The last checkpoints as the handle shows them, oldest first."""
+    return [
+        {
+            "id": report.number,
+            "seconds": round(report.seconds, 4),
+            "failure": report.cause or None,
+            "bytes": round(sum(figures.get("bytes", 0.0) for figures in report.tasks.values())),
+            "inFlightBytes": round(sum(figures.get("in_flight_bytes", 0.0) for figures in report.tasks.values())),
+            "tasks": [
+                {"task": name, **{title: round(figures.get(key, 0.0), 4) for title, key in _TASK_FIGURES.items()}}
+                for name, figures in sorted(report.tasks.items())
+            ],
+        }
+        for report in counts.reports
+    ]
 
 
 def _held_back_by(stages: list[dict[str, Any]]) -> str | None:

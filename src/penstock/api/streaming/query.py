@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.streaming.progress import ProgressReports
+from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
 from penstock.graph import JobGraph
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
@@ -64,6 +64,7 @@ class StreamingQuery:
         names = {"id": started.id, "runId": started.run_id, "name": started.name or ""}
         self._progress = ProgressReports(started.graph, names)
         self._seen = 0
+        self._checkpoints: list[dict[str, Any]] = []
         self._state = JobState.WAITING_FOR_SLOTS
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
@@ -121,6 +122,14 @@ class StreamingQuery:
     def recentProgress(self) -> list[dict[str, Any]]:
         """The last hundred reports, oldest first."""
         return list(self._reports)
+
+    @property
+    def recentCheckpoints(self) -> list[dict[str, Any]]:
+        """The last ten checkpoints that are complete or failed, oldest first, with the figures of each task."""
+        progress = self._started.handle.progress() if self.isActive else None
+        if progress is not None:
+            self._checkpoints = checkpoint_reports(progress.checkpoints)
+        return self._checkpoints
 
     def exception(self) -> PenstockError | None:
         """What ended it; None while it runs, and where it ended well."""
@@ -195,6 +204,7 @@ class StreamingQuery:
         if progress is None:
             return
         self._state = progress.state
+        self._checkpoints = checkpoint_reports(progress.checkpoints)
         if progress.state is not JobState.WAITING_FOR_SLOTS:
             self._reports.append(self._progress.report(progress))
         if progress.checkpoints.completed != self._seen:

@@ -26,6 +26,7 @@ from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment,
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.checkpoint_reports import CheckpointReports
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
 from penstock.job.core.progress import Roll
@@ -69,7 +70,7 @@ class Checkpoints:
         """The checkpoints that are kept in front of that one, newest first."""
         self._retained = 1
         self._storing: dict[int, SavedParts] = {}
-        self._triggered: dict[int, float] = {}
+        self._reports = CheckpointReports()
         self._held_back: int | None = None
         """The region whose tasks are all there, and wait until it is known what they begin with."""
         self._wake: float | None = None
@@ -143,8 +144,9 @@ class Checkpoints:
     def acknowledged(self, event: events.CheckpointAcknowledged) -> Iterator[so.Decision]:
         """A task's snapshot is stored."""
         if self._coordinator is not None:
-            task = self._task_of(event.attempt)
-            yield from self._follow(self._coordinator.acknowledged(event.checkpoint, task, event.handle, self._now()))
+            task, now = self._task_of(event.attempt), self._now()
+            self._reports.acknowledged(event.checkpoint, self._part(task), event.figures, now)
+            yield from self._follow(self._coordinator.acknowledged(event.checkpoint, task, event.handle, now))
 
     def declined(self, event: events.CheckpointDeclined) -> Iterator[so.Decision]:
         """A task took no snapshot."""
@@ -216,7 +218,7 @@ class Checkpoints:
         for decision in decisions:
             match decision:
                 case then.Trigger(barrier, heads):
-                    self._triggered[barrier.checkpoint] = self._now()
+                    self._reports.triggered(barrier.checkpoint, self._now())
                     yield so.Record("checkpoint_triggered", str(barrier.checkpoint))
                     payload = barriers.encode(barrier)
                     yield from (do.TriggerCheckpoint(*where, payload) for where in self._places(heads))
@@ -228,7 +230,7 @@ class Checkpoints:
                     yield from self._abandon(number, cause)
                 case then.Discard(number):
                     self._storing.pop(number, None)
-                    self._triggered.pop(number, None)
+                    self._reports.forget(number)
                     yield do.DiscardCheckpoint(self._topology.job, number)
                 case then.DiscardHandle(_, handle):
                     yield do.DiscardPart(self._topology.job, handle)  # type: ignore[arg-type]  # as it was acknowledged
@@ -244,7 +246,8 @@ class Checkpoints:
         parts = {self._part(task): handle for task, handle in handles.items()}
         gone = frozenset(self._part(task) for task in finished)
         parallelism = {vertex.uid: vertex.parallelism for vertex in self._topology.graph.vertices}
-        saved = SavedParts(number, parts, gone, parallelism)  # type: ignore[arg-type]  # handles are bytes
+        figures = self._reports.figures(number)
+        saved = SavedParts(number, parts, gone, parallelism, *figures)  # type: ignore[arg-type]  # handles are bytes
         self._storing[number] = saved
         return do.StoreCheckpoint(self._topology.job, saved)
 
@@ -252,15 +255,17 @@ class Checkpoints:
         if self._saved is not None:
             self._older = [self._saved, *self._older][: self._retained - 1]
         self._saved = self._storing.pop(number)
-        seconds = self._now() - self._triggered.pop(number, self._now())
-        self.counts = replace(self.counts, completed=self.counts.completed + 1, last=number, seconds=seconds)
+        seconds = self._reports.ended(number, self._now())
+        completed, reports = self.counts.completed + 1, self._reports.last
+        self.counts = replace(self.counts, completed=completed, last=number, seconds=seconds, reports=reports)
         yield so.Record("checkpoint_completed", str(number))
         yield so.Forgive()
         yield from (do.CompleteCheckpoint(*where, number) for where in self._places())
 
     def _abandon(self, number: int, cause: str) -> Iterator[so.Decision]:
-        self._triggered.pop(number, None)
-        self.counts = replace(self.counts, failed=self.counts.failed + 1, failure=cause)
+        self._reports.ended(number, self._now(), cause)
+        failed, reports = self.counts.failed + 1, self._reports.last
+        self.counts = replace(self.counts, failed=failed, failure=cause, reports=reports)
         yield so.Record("checkpoint_abandoned", f"{number}: {cause}")
         yield from (do.AbortCheckpoint(*where, number) for where in self._places())
 

@@ -179,11 +179,12 @@ class ResultReleased:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAcknowledged:
-    """A task's snapshot for a checkpoint is stored; `handle` says where."""
+    """A task's snapshot for a checkpoint is stored; `handle` says where, `figures` what it took."""
 
     attempt: AttemptId
     checkpoint: int
     handle: bytes
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,25 @@ class VertexProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """How one checkpoint went. `cause` says why it failed, empty where it is complete.
+
+    `tasks` has each task's figures, by its part's name: `start_seconds`, `align_seconds`, `freeze_seconds` (taking
+    the snapshot), `store_seconds`, `bytes`, and of these `in_flight_bytes`.
+    """
+
+    number: int
+    seconds: float
+    cause: str
+    tasks: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointCounts:
     """How many checkpoints a query took, the last complete one, and why the last one failed, if one has.
 
     `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
+    `reports` are those of the last ones, oldest first.
     """
 
     completed: int = 0
@@ -133,6 +148,7 @@ class CheckpointCounts:
     failure: str = ""
     restarts: int = 0
     cause: str = ""
+    reports: tuple[CheckpointReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ class JobMasterService:
         return Done()
 
     async def _acknowledge(self, _: Session, said: ask.AcknowledgeCheckpoint) -> Done:
-        self._driver.handle(events.CheckpointAcknowledged(said.attempt, said.checkpoint, said.handle))
+        self._driver.handle(events.CheckpointAcknowledged(said.attempt, said.checkpoint, said.handle, said.figures))
         return Done()
 
     async def _decline(self, _: Session, said: ask.DeclineCheckpoint) -> Done:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock checkpoints inspect`: what lies at a checkpoint location. It claims nothing and changes nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
+from penstock.checkpoint.storage import CheckpointStorage, Found
+from penstock.shuffle.errors import SettingError
+
+DAMAGED = 1
+_WIDTH = 130
+_SECONDS = {
+    "start delay": "start_seconds",
+    "alignment": "align_seconds",
+    "sync": "freeze_seconds",
+    "async": "store_seconds",
+}
+
+
+def inspect_checkpoints(location: str, *, verify: bool = False, json: bool = False) -> int:
+    """Print all checkpoints, and the tasks of the newest; the exit code says whether one is damaged.
+
+    Raises SettingError where there is no checkpoint.
+    """
+    history = CheckpointStorage(location).history(read_through=verify)
+    if not history:
+        raise SettingError(f"{location} holds no complete checkpoint")
+    if json:
+        Console().print_json(data=[_as_json(found) for found in history])
+    else:
+        _print(history)
+    return DAMAGED if any(found.unusable for found in history) else 0
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    entry: dict[str, Any] = {"checkpoint": str(found.stamp)}
+    if found.metadata is None:
+        return {**entry, "damage": found.unusable[0].cause}
+    metadata = found.metadata
+    return {
+        **entry,
+        "triggered": metadata.triggered,
+        "seconds": metadata.seconds,
+        "finished": list(metadata.finished),
+        "parallelism": dict(metadata.parallelism),
+        "tasks": {name: _task(metadata, name, part) for name, part in sorted(metadata.parts.items())},
+    }
+
+
+def _task(metadata: CheckpointMetadata, name: str, part: PartHandle) -> dict[str, Any]:
+    figures = metadata.figures.get(name, {})
+    seconds = {
+        f"{title.replace(' ', '_')}_seconds": round(figures.get(key, 0.0), 6) for title, key in _SECONDS.items()
+    }
+    return {"bytes": part.size, "in_flight_bytes": _in_flight(part), **seconds}
+
+
+def _in_flight(part: PartHandle) -> int:
+    return sum(chunk.length for chunk in part.chunks if ChannelKey.of(chunk.name) is not None)
+
+
+def _print(history: list[Found]) -> None:
+    console = Console()
+    console.width = max(console.width, _WIDTH)  # names are told apart by their ends
+    overview = Table("checkpoint", "stored at", "seconds", "tasks", "finished", "bytes", "in flight", "state")
+    for found in history:
+        overview.add_row(*_row(found))
+    console.print(overview)
+    newest = history[-1].metadata
+    if newest is not None:
+        tasks = Table("task of the newest", "bytes", "in flight", *(f"{title} (ms)" for title in _SECONDS))
+        for name, part in sorted(newest.parts.items()):
+            figures = newest.figures.get(name, {})
+            milliseconds = [f"{figures[key] * 1000:,.1f}" if key in figures else "-" for key in _SECONDS.values()]
+            tasks.add_row(name, f"{part.size:,}", f"{_in_flight(part):,}", *milliseconds)
+        console.print(tasks)
+    for found in history:
+        for unusable in found.unusable:
+            console.print(f"{unusable.stamp}: {unusable.cause}", markup=False, soft_wrap=True)
+
+
+def _row(found: Found) -> list[str]:
+    if found.metadata is None:
+        return [str(found.stamp), *(["-"] * 6), "damaged"]
+    metadata = found.metadata
+    parts = metadata.parts.values()
+    return [
+        str(found.stamp),
+        datetime.fromtimestamp(metadata.triggered, UTC).isoformat(" ", "seconds"),
+        f"{metadata.seconds:.3f}",
+        str(len(metadata.parts)),
+        str(len(metadata.finished)),
+        f"{sum(part.size for part in parts):,}",
+        f"{sum(map(_in_flight, parts)):,}",
+        "good",
+    ]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock checkpoints inspect`: checkpoints, their tasks' figures, and damage, without changing anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.checkpoint.channel_state import ChannelData, ChannelKey, pack
+from penstock.checkpoint.metadata import CheckpointMetadata
+from penstock.checkpoint.storage import CheckpointStorage
+from penstock.cli import main
+
+CHANNEL = ChannelData(ChannelKey("in", "a->b:0", 0, 1), [b"12345678"], 2)
+FIGURES = {"start_seconds": 0.25, "align_seconds": 1.5, "freeze_seconds": 0.001, "store_seconds": 0.002}
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """Two checkpoints of two tasks, one of which holds rows in flight."""
+    storage = CheckpointStorage(str(tmp_path))
+    storage.claim()
+    for number in (1, 2):
+        stamp = storage.stamp(number)
+        parts = {
+            "a.0": storage.write(stamp, "a.0", [("source/position", b"77")]),
+            "b.1": storage.write(stamp, "b.1", [(CHANNEL.key.chunk, pack(CHANNEL))]),
+        }
+        storage.commit(CheckpointMetadata(number, 9.0, parts, ("b.0",), seconds=1.75, figures={"b.1": FIGURES}))
+    return tmp_path
+
+
+def test_checkpoints_and_the_tasks_of_the_newest_are_shown(
+    location: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each, the times of each task, and bytes in flight; the owner's claim is left as it is."""
+    before = sorted(path.name for path in (location / "owners").iterdir())
+    assert main(["checkpoints", "inspect", str(location)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("chk-0000") == 2
+    for word in ("a.0", "b.1", "1,500.0", "250.0", "good"):
+        assert word in shown
+    assert sorted(path.name for path in (location / "owners").iterdir()) == before
+
+
+def test_json_has_every_figure(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each checkpoint and task."""
+    assert main(["checkpoints", "inspect", "--json", str(location)]) == 0
+    newest = json.loads(capsys.readouterr().out)[-1]
+    assert (newest["seconds"], newest["finished"]) == (1.75, ["b.0"])
+    assert newest["tasks"]["b.1"] == {
+        "bytes": len(pack(CHANNEL)),
+        "in_flight_bytes": len(pack(CHANNEL)),
+        "start_delay_seconds": 0.25,
+        "alignment_seconds": 1.5,
+        "sync_seconds": 0.001,
+        "async_seconds": 0.002,
+    }
+
+
+def test_damage_is_named_and_told_by_the_exit_code(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A byte that has changed is found where all are compared, a file that is short always."""
+    part = location / "chk-000000000001-000001" / "b.1"
+    data = part.read_bytes()
+    part.write_bytes(b"?" + data[1:])
+    assert main(["checkpoints", "inspect", str(location)]) == 0
+    assert main(["checkpoints", "inspect", "--verify", str(location)]) == 1
+    assert f"{part}: chunk {CHANNEL.key.chunk}" in capsys.readouterr().out
+    part.write_bytes(data[1:])
+    assert main(["checkpoints", "inspect", "--json", str(location)]) == 1
+    assert str(part) in json.loads(capsys.readouterr().out)[0]["damage"]
+
+
+def test_a_place_without_checkpoints_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is mostly a wrong path."""
+    assert main(["checkpoints", "inspect", str(tmp_path)]) == 2
+    assert "no complete checkpoint" in capsys.readouterr().err
