@@ -92,7 +92,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     latency.set_defaults(scale=1.0)
     streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
-    for kind in (exchange, everything, blocking, hybrid, latency, streaming):
+    checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
+    checkpoints.set_defaults(scale=1.0)
+    for kind in (exchange, everything, blocking, hybrid, latency, streaming, checkpoints):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
@@ -113,6 +115,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     hybrid.set_defaults(bench="hybrid")
     latency.set_defaults(bench="latency")
     streaming.set_defaults(bench="streaming")
+    checkpoints.set_defaults(bench="checkpoints")
 
 
 def _add_torture(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +194,7 @@ def _bench(options: argparse.Namespace) -> int:
         "hybrid": command.bench_hybrid,
         "latency": command.bench_latency,
         "streaming": command.bench_streaming,
+        "checkpoints": command.bench_checkpoints,
     }
     if options.bench in parts:
         return parts[options.bench](command.AllOptions(options.scale, options.repeat, json=options.json))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
-from penstock.checkpoint.storage import CheckpointStorage, Found
+from penstock.checkpoint.storage import CheckpointStorage, Kept, Unusable
 from penstock.shuffle.errors import SettingError
 
 DAMAGED = 1
@@ -36,13 +36,13 @@ def inspect_checkpoints(location: str, *, verify: bool = False, json: bool = Fal
         Console().print_json(data=[_as_json(found) for found in history])
     else:
         _print(history)
-    return DAMAGED if any(found.unusable for found in history) else 0
+    return DAMAGED if any(isinstance(found, Unusable) for found in history) else 0
 
 
-def _as_json(found: Found) -> dict[str, Any]:
+def _as_json(found: Kept | Unusable) -> dict[str, Any]:
     entry: dict[str, Any] = {"checkpoint": str(found.stamp)}
-    if found.metadata is None:
-        return {**entry, "damage": found.unusable[0].cause}
+    if isinstance(found, Unusable):
+        return {**entry, "damage": found.cause}
     metadata = found.metadata
     return {
         **entry,
@@ -66,15 +66,15 @@ def _in_flight(part: PartHandle) -> int:
     return sum(chunk.length for chunk in part.chunks if ChannelKey.of(chunk.name) is not None)
 
 
-def _print(history: list[Found]) -> None:
+def _print(history: list[Kept | Unusable]) -> None:
     console = Console()
     console.width = max(console.width, _WIDTH)  # names are told apart by their ends
     overview = Table("checkpoint", "stored at", "seconds", "tasks", "finished", "bytes", "in flight", "state")
     for found in history:
         overview.add_row(*_row(found))
     console.print(overview)
-    newest = history[-1].metadata
-    if newest is not None:
+    if isinstance(history[-1], Kept):
+        newest = history[-1].metadata
         tasks = Table("task of the newest", "bytes", "in flight", *(f"{title} (ms)" for title in _SECONDS))
         for name, part in sorted(newest.parts.items()):
             figures = newest.figures.get(name, {})
@@ -82,12 +82,12 @@ def _print(history: list[Found]) -> None:
             tasks.add_row(name, f"{part.size:,}", f"{_in_flight(part):,}", *milliseconds)
         console.print(tasks)
     for found in history:
-        for unusable in found.unusable:
-            console.print(f"{unusable.stamp}: {unusable.cause}", markup=False, soft_wrap=True)
+        if isinstance(found, Unusable):
+            console.print(f"{found.stamp}: {found.cause}", markup=False, soft_wrap=True)
 
 
-def _row(found: Found) -> list[str]:
-    if found.metadata is None:
+def _row(found: Kept | Unusable) -> list[str]:
+    if isinstance(found, Unusable):
         return [str(found.stamp), *(["-"] * 6), "damaged"]
     metadata = found.metadata
     parts = metadata.parts.values()

@@ -19,7 +19,7 @@ from penstock.shuffle.streaming import CheckpointCompleted
 from penstock.stream.chain import PlainStep
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
-from penstock.stream.pace import LEAST_ROWS, MOST_ROWS, STEP_SECONDS, Pace
+from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_SECONDS, Pace
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
@@ -109,6 +109,9 @@ def test_steps_are_as_large_as_their_time_allows() -> None:
     assert pace.rows <= MOST_ROWS // 10
     for _ in range(3):
         pace.took(pace.rows, 1.0)
-    assert pace.rows == LEAST_ROWS
+    assert pace.rows == FEWEST_ROWS
     pace.took(3, 1e-6)
-    assert pace.rows == LEAST_ROWS
+    assert pace.rows == FEWEST_ROWS, "a few rows that came alone say nothing"
+    for _ in range(50):
+        pace.took(pace.rows, pace.rows * 1e-6)
+    assert pace.rows > 1_000, "steps grow again when rows are cheap again"

@@ -59,7 +59,13 @@ STREAMING = Section(
     "Two sources make numbers as fast as they go, two counters keep a count for each of 100,000 keys, and what they "
     "give is dropped. The rate is the median over the seconds of one query, without its first ones.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, STREAMING)
+CHECKPOINTS = Section(
+    "Checkpoints under back-pressure",
+    "Four sources give rows as fast as they go, through an exchange by key and one in turns, each to four tasks; the "
+    "last operator is busy for some microseconds with each row, in steps of 100 to 1,000 rows. Checkpoints are asked "
+    "for once the sources stand still for four fifths of the time; a figure is the median of them.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, STREAMING, CHECKPOINTS)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -209,3 +215,32 @@ STREAM_LATENCY_TAIL = Row("10,000 rows a second, one exchange: 99 %", "One row i
 STREAM_RECOVERY = Row(
     "recovery from a killed task in `local[N]`", "From SIGKILL until rows flow again, as reports say it.", STREAMING
 )
+CHECKPOINTS_SLOW = {
+    micros: {
+        unaligned: Row(
+            f"{micros:g} µs a row, {'unaligned' if unaligned else 'aligned'}",
+            "From the trigger of a checkpoint until it is complete.",
+            CHECKPOINTS,
+        )
+        for unaligned in (False, True)
+    }
+    for micros in (10.0, 100.0)
+}
+"""By the microseconds of a row, then by whether checkpoints are unaligned."""
+CHECKPOINTS_IN_FLIGHT = {
+    micros: Row(f"{micros:g} µs a row, bytes in flight", "Of one unaligned checkpoint, in all tasks.", CHECKPOINTS)
+    for micros in CHECKPOINTS_SLOW
+}
+CHECKPOINTS_SHORTER = Row("10 µs a row: aligned by unaligned", "How many times shorter.", CHECKPOINTS)
+CHECKPOINTS_FLAT = Row(
+    "unaligned: 100 µs a row by 10 µs", "How many times longer; one step is the floor.", CHECKPOINTS
+)
+CHECKPOINTS_RATE = {
+    unaligned: Row(
+        f"no back-pressure, {'unaligned' if unaligned else 'aligned'} each second",
+        "Rows that reach the last stage in a second, with a checkpoint each second.",
+        CHECKPOINTS,
+    )
+    for unaligned in (False, True)
+}
+"""By whether checkpoints are unaligned."""

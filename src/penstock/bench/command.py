@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock bench`: exchange, blocking, hybrid, latency, streaming and all."""
+"""`penstock bench`: exchange, blocking, hybrid, latency, streaming, checkpoints and all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from penstock.bench.cases import (
     group_case,
     words_case,
 )
+from penstock.bench.checkpoints import SLOTS as CHECKPOINT_SLOTS
+from penstock.bench.checkpoints import checkpoint_outcomes
 from penstock.bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock.bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock.bench.measure import Case, Outcome, compare
@@ -85,6 +87,7 @@ def bench_all(options: AllOptions) -> int:
         outcomes += _hybrids(options, Path(folder))
     outcomes += _latencies()
     outcomes += _streams(options)
+    outcomes += _checkpoints(options)
     write_pages(readme, page, outcomes, machine())
     _show(outcomes, options.json)
     return 0
@@ -118,6 +121,17 @@ def bench_streaming(options: AllOptions) -> int:
     """Streaming queries: rows in a second, checkpoints, a row's way, recovery."""
     _show(_streams(options), options.json)
     return 0
+
+
+def bench_checkpoints(options: AllOptions) -> int:
+    """Checkpoints while a slow operator holds everything back, aligned and unaligned."""
+    _show(_checkpoints(options), options.json)
+    return 0
+
+
+def _checkpoints(options: AllOptions) -> list[Outcome]:
+    with bench_session(CHECKPOINT_SLOTS) as spark:
+        return checkpoint_outcomes(spark, options.repeat, say)
 
 
 def _streams(options: AllOptions) -> list[Outcome]:

@@ -179,12 +179,12 @@ class CheckpointStorage(PartStorage):
                 break
         return Found(tuple(kept), tuple(unusable))
 
-    def history(self, *, read_through: bool = False) -> list[Found]:
+    def history(self, *, read_through: bool = False) -> list[Kept | Unusable]:
         """All complete checkpoints that count, oldest first, each good or unusable. Needs no claim, changes nothing.
 
         `read_through`: also compare all bytes of their parts.
         """
-        entries = []
+        entries: list[Kept | Unusable] = []
         for stamp in self._ownership.lineage(self._stamps()):
             try:
                 metadata = self._metadata(stamp)
@@ -193,9 +193,9 @@ class CheckpointStorage(PartStorage):
             except FileNotFoundError:
                 continue  # never completed
             except (CorruptCheckpointError, OSError) as error:
-                entries.append(Found(stamp, None, (Unusable(stamp, str(error)),)))
+                entries.append(Unusable(stamp, str(error)))
             else:
-                entries.append(Found(stamp, metadata))
+                entries.append(Kept(stamp, metadata))
         return entries
 
     def discard(self, stamp: Stamp) -> None:

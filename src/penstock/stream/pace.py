@@ -9,6 +9,8 @@ from __future__ import annotations
 
 STEP_SECONDS = 0.008
 LEAST_ROWS = 1_000
+FEWEST_ROWS = 100
+"""Where each row takes so long that a step of these is as long as one may be."""
 MOST_ROWS = 1 << 16
 _WEIGHT = 0.3
 _GROWTH = 2
@@ -28,7 +30,7 @@ class Pace:
 
     def took(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
-        if rows < LEAST_ROWS and seconds < STEP_SECONDS:
+        if rows < min(LEAST_ROWS, self._rows) and seconds < STEP_SECONDS:
             return  # what a small step takes says nothing about its rows
         cost = seconds / rows
         known = self._seconds_per_row
@@ -36,4 +38,4 @@ class Pace:
         slower = known is None or cost * self._rows > STEP_SECONDS
         self._seconds_per_row = cost if slower or known is None else known + _WEIGHT * (cost - known)
         wanted = int(STEP_SECONDS / max(self._seconds_per_row, 1e-9))
-        self._rows = max(LEAST_ROWS, min(MOST_ROWS, wanted, self._rows * _GROWTH))
+        self._rows = max(FEWEST_ROWS, min(MOST_ROWS, wanted, self._rows * _GROWTH))
