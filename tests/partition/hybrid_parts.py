@@ -145,7 +145,7 @@ class World:
             begin = len(self.storage)
             for item in run:
                 assert item.piece is not None, "memory went while it was being stored"
-                segment, offset, length, _ = item.piece
+                segment, offset, length, *_ = item.piece
                 self.storage += self.memory[segment][offset : offset + length]
             assert len(self.storage) - begin <= SIZE, "an extent is longer than a segment"
             extents.append(Extent(0, begin, len(self.storage) - begin, 0))

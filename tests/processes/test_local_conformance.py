@@ -16,6 +16,7 @@ from penstock.services.local import Attachment
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_hybrid import HybridConformance
+from penstock.testing.conformance_overtaking import OvertakingConformance
 from penstock.testing.conformance_streams import StreamConformance
 
 pytestmark = pytest.mark.processes
@@ -27,7 +28,7 @@ def hosts() -> Iterator[LocalHarness]:
     yield from started(LocalHarness("conformance"))
 
 
-class TestLocalService(StreamConformance, ShuffleServiceConformance):
+class TestLocalService(StreamConformance, OvertakingConformance, ShuffleServiceConformance):
     """Every kind the local service has in this version."""
 
     kinds = (

@@ -96,6 +96,8 @@ class _Line:
         self._said = said
         self._who = (attempt, task)
         self.metrics: Mapping[str, float] = {}
+        self.figures: dict[int, Mapping[str, float]] = {}
+        """What each checkpoint took, by its number."""
 
     def act(self, action: Action) -> None:
         self._inner.act(action)
@@ -107,6 +109,7 @@ class _Line:
         return self._inner.take_actions()
 
     def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        self.figures[checkpoint] = dict(figures)
         self._said.put(Said(*self._who, "acknowledged", checkpoint, handle))
 
     def decline(self, checkpoint: int, cause: str) -> None:
@@ -131,6 +134,8 @@ class LocalQuery:
     consistency: str = EXACTLY_ONCE
     message_rows: int = 64
     settings: Settings = field(default_factory=Settings)
+    unaligned: bool = False
+    aligned_timeout: float = 0.0
 
     def __post_init__(self) -> None:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
@@ -157,7 +162,12 @@ class LocalQuery:
             self._storage.claim()  # a second query at one location goes on from it
             self._epoch = self._storage.stamp(0).epoch
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
-        self._coordinator = CheckpointCoordinator(replace(self.options, alignment=alignment), self._heads)
+        if self.unaligned and not self.aligned_timeout:
+            alignment = Alignment.UNALIGNED
+        options = replace(
+            self.options, alignment=alignment, aligned_timeout=self.aligned_timeout if self.unaligned else None
+        )
+        self._coordinator = CheckpointCoordinator(options, self._heads)
         if self._storage is not None and (found := self._storage.newest().metadata) is not None:
             self._coordinator.restored([found.number])
         self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
@@ -211,6 +221,12 @@ class LocalQuery:
     def kill(self, task: Task) -> None:
         """Have a task fail wherever it is."""
         self._environment.cancel(AttemptId(self._job, *task, self.attempt))
+
+    def chunks(self) -> dict[str, int]:
+        """The chunks of the newest complete checkpoint, all tasks' together, and their bytes."""
+        metadata = None if self._storage is None else self._storage.newest().metadata
+        parts = [] if metadata is None else metadata.parts.values()
+        return {chunk.name: chunk.length for part in parts for chunk in part.chunks}
 
     def stop(self) -> None:
         """Tell all sources to stop."""

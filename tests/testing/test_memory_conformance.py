@@ -10,11 +10,12 @@ from memory_harness import REQUEST_TIMEOUT, MemoryHarness
 
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
+from penstock.testing.conformance_overtaking import OvertakingConformance
 from penstock.testing.conformance_streams import StreamConformance
 from penstock.testing.memory_registry import live_applications
 
 
-class TestMemoryService(StreamConformance, ShuffleServiceConformance):
+class TestMemoryService(StreamConformance, OvertakingConformance, ShuffleServiceConformance):
     """Every kind the memory service has."""
 
     kinds = (

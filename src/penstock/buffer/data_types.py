@@ -17,15 +17,19 @@ class DataType(IntEnum):
     EVENT = 1
     PRIORITY_EVENT = 2
     ALIGNED_BARRIER = 3
+    OVERTAKING_BARRIER = 4
+    """It passes the data that is queued, but never in the middle of a message."""
 
 
 class BufferSlice(NamedTuple):
     """Bytes `offset .. offset + length` of a segment; `finished` says that its builder ships nothing after it.
 
-    A finished slice may be empty: it then only says that the builder is done with the segment.
+    A finished slice may be empty: it then only says that the builder is done with the segment. One that `continues`
+    begins in the middle of a message.
     """
 
     segment: int
     offset: int
     length: int
     finished: bool = False
+    continues: bool = False

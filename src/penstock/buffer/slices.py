@@ -178,7 +178,7 @@ class Holdings:
 
         An empty piece gets no references: it must not be queued.
         """
-        segment, offset, length, finished = piece
+        segment, offset, length, finished, _ = piece
         written = self._building.get(segment)
         if written is None:
             raise ProtocolError(f"task {self.task} ships segment {segment}, which it does not build")

@@ -11,7 +11,7 @@ of its channel, whatever becomes of its checkpoint.
 - A channel that has ended has had every barrier. A task in front of which nobody runs is told by the coordinator;
   where that word is faster than the ends of its channels, it waits for those.
 
-Non-goals: unaligned barriers and the time-out of aligned ones, which need the gate's queues.
+Non-goals: unaligned barriers and the time-out of aligned ones (`unaligned`).
 """
 
 from __future__ import annotations

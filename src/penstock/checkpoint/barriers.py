@@ -50,6 +50,16 @@ class CheckpointBarrier:
         """Whether its channel stands still behind it until the reader resumes it."""
         return self.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
 
+    @property
+    def may_time_out(self) -> bool:
+        """Whether it is aligned now and turns unaligned when `timeout` has passed."""
+        return self.alignment is Alignment.ALIGNED and self.timeout is not None
+
+    @property
+    def overtakes_outputs(self) -> bool:
+        """Whether the task behind it sends it ahead of its rows, over edges that allow that."""
+        return self.alignment in (Alignment.UNALIGNED, Alignment.FORCED_ALIGNED)
+
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpointMarker:

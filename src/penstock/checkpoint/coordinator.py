@@ -45,7 +45,10 @@ FAILED_PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """When checkpoints are taken; seconds. `interval` None: only when somebody asks."""
+    """When checkpoints are taken; seconds. `interval` None: only when somebody asks.
+
+    Aligned barriers turn unaligned after `aligned_timeout`; None: never.
+    """
 
     interval: float | None = None
     timeout: float = 600.0
@@ -54,6 +57,7 @@ class CheckpointOptions:
     tolerable_failures: int = 0
     retained: int = 1
     alignment: Alignment = Alignment.ALIGNED
+    aligned_timeout: float | None = None
 
 
 class _Phase(Enum):
@@ -295,9 +299,9 @@ class CheckpointCoordinator:
         if not heads or not pending.missing:
             return []
         pending.heads.update(heads)
-        return [
-            do.Trigger(CheckpointBarrier(pending.number, pending.triggered, self._options.alignment), tuple(heads))
-        ]
+        options = self._options
+        barrier = CheckpointBarrier(pending.number, pending.triggered, options.alignment, options.aligned_timeout)
+        return [do.Trigger(barrier, tuple(heads))]
 
     def _next_wake(self, now: float) -> float | None:
         collecting = [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]

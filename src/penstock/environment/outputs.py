@@ -19,7 +19,7 @@ from penstock.environment.line import TaskLine
 from penstock.environment.memory import Allowance, HostMemory, packs
 from penstock.environment.producers import Registrar
 from penstock.link.calls import STREAM_BUILDERS, OpenWriter
-from penstock.link.frames import ALL, FINISHED, LENGTH
+from penstock.link.frames import ALL, CONTINUES, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
@@ -86,7 +86,7 @@ class WriterPort:
     def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
         length = marked & LENGTH
-        piece = BufferSlice(segment, offset, length, marked >= FINISHED)
+        piece = BufferSlice(segment, offset, length, marked >= FINISHED, bool(marked & CONTINUES))
         readers = self.partition.subpartitions if target == ALL else 1
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
@@ -109,12 +109,29 @@ class WriterPort:
 
     def take_event(self, target: int, data_type: int, payload: bytes) -> None:
         """The task sends an event."""
+        if data_type == DataType.OVERTAKING_BARRIER:
+            self._overtake(target, payload)
+            return
         if self.partition.state.is_end:
             return
         if target == ALL:
             self.partition.broadcast_event(payload, data_type)
         else:
             self.partition.add_event(target, payload, data_type)
+
+    def recycle(self, segments: tuple[int, ...]) -> None:
+        """The task has copied slices that a barrier overtook; raises ProtocolError for what it was not lent."""
+        for segment in segments:
+            self._holdings.recycle(segment)
+
+    def _overtake(self, target: int, payload: bytes) -> None:
+        """A barrier passes the data of a subpartition: that is lent to the task, which saves a copy of it."""
+        overtaken = [] if self.partition.state.is_end else self.partition.overtake(target, payload)
+        for piece in overtaken:
+            self._references.add(piece.segment)
+            self._holdings.deliver(piece.segment)
+            self._line.deliver((self.port, target, piece.segment, piece.offset, piece.length))
+        self._line.event(self.port, DataType.OVERTAKING_BARRIER, target, payload)
 
     def overdraw(self) -> None:
         """The task is in the middle of a batch and out of segments: one more, if the overdraft allows it."""

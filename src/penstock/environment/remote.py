@@ -294,13 +294,16 @@ class RemoteSource:
     def on_event(self, data_type: int, payload: bytes) -> None:
         """An event, in order with the data, or ahead of it."""
         if not self._released:
-            item = BufferOrEvent(data_type, payload, self._channel.subpartition)
-            if data_type == DataType.PRIORITY_EVENT:
-                behind = sum(each.data_type == DataType.PRIORITY_EVENT for each in self._queue)
-                self._queue.insert(behind, item)
-            else:
-                self._queue.append(item)
+            if data_type in (DataType.PRIORITY_EVENT, DataType.OVERTAKING_BARRIER):
+                self._put_ahead(payload)
+            if data_type != DataType.PRIORITY_EVENT:
+                self._queue.append(BufferOrEvent(data_type, payload, self._channel.subpartition))
             self._gate.available(self._channel)
+
+    def _put_ahead(self, payload: bytes) -> None:
+        """An overtaking barrier is announced so, and comes again where it stands among the data."""
+        behind = sum(each.data_type == DataType.PRIORITY_EVENT for each in self._queue)
+        self._queue.insert(behind, BufferOrEvent(DataType.PRIORITY_EVENT, payload, self._channel.subpartition))
 
     def on_error(self, error: BaseException) -> None:
         """The channel failed."""

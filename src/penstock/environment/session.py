@@ -179,9 +179,11 @@ class TaskSession:
 
     def _on_recycle(self, body: memoryview) -> None:
         port, segments = read_segments(body)
-        gate = self._task.gates.get(port)
-        if gate is not None:
-            gate.recycle(segments)
+        lender = self._task.gates.get(port) or self._task.writers.get(port)
+        if isinstance(lender, HybridPort):
+            raise ProtocolError("the writer of a hybrid partition was lent nothing")
+        if lender is not None:
+            lender.recycle(segments)
 
     def _on_resume(self, body: memoryview) -> None:
         port, channel, _ = read_channel(body)

@@ -20,7 +20,8 @@ from penstock.shuffle.errors import ProtocolError
 
 HEADER = struct.Struct("<IB3x")
 SLICE = struct.Struct("<5I")
-"""Port, subpartition or channel, segment, offset, length (of a writer's: with the mark `FINISHED`); u32 each."""
+"""Port, subpartition or channel, segment, offset, length;
+u32 each. A writer's length has the marks `FINISHED` and `CONTINUES`."""
 EVENT = struct.Struct("<III")
 """Writer or gate u32, data type u32, subpartition or channel u32; the payload follows."""
 TARGET = struct.Struct("<II")
@@ -34,7 +35,9 @@ ALL = 0xFFFFFFFF
 """The subpartition number that means every subpartition (broadcast)."""
 FINISHED = 1 << 31
 """The mark in a slice's length: nothing more will be written to this segment."""
-LENGTH = FINISHED - 1
+CONTINUES = 1 << 30
+"""The mark in a slice's length: it begins in the middle of a message."""
+LENGTH = CONTINUES - 1
 """What of a slice's length is its length."""
 FILE = 16
 """Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
@@ -59,7 +62,7 @@ class FrameType(IntEnum):
     WRITER_EVENT = 3
     """EVENT and payload: an event behind what a writer has shipped."""
     RECYCLE = 4
-    """Gate and segments: their slices were copied."""
+    """Gate, or writer, and segments: the slices of them that were delivered were copied."""
     RESUME = 5
     """TARGET: a channel that an event has blocked goes on."""
     TASK_EVENT = 6
@@ -80,7 +83,7 @@ class FrameType(IntEnum):
     GRANT = 22
     """Writer and segments to write into."""
     DELIVER = 23
-    """Records of slices for gates."""
+    """Records of slices for gates, and for writers those that a barrier has overtaken."""
     CHANNEL_EVENT = 24
     """EVENT and payload, in order with the channel's slices."""
     CHANNEL_ERROR = 25

@@ -127,6 +127,14 @@ class PipelinedPartition(Endings):
         self._announce()
         return taken
 
+    def overtake(self, subpartition: int, payload: bytes) -> list[BufferSlice]:
+        """Queue a barrier for one reader ahead of the data; the slices that it overtook, which stay queued."""
+        target = self._target(subpartition)
+        self._write()
+        overtaken = target.overtake(payload)
+        self._announce()
+        return overtaken
+
     def _target(self, subpartition: int) -> PipelinedSubpartition:
         check_range(self.partition_id, subpartition, 1, len(self._subpartitions))
         return self._subpartitions[subpartition]

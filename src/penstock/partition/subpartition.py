@@ -11,12 +11,14 @@ Rules:
   data (a reader without credit could not take the data, but can take the event), and on a failure; always as the last
   step, so it may call back. It is not called by `create_view`: look at `is_available` then.
 - An aligned barrier blocks the view behind it until `resume`.
+- An overtaking barrier goes ahead of all data that is queued, except the rest of a message that is being read.
 
 Sans-I/O, one thread. Not here: reference counts, and when a partition may be released.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from enum import Enum
 from typing import Final, Protocol
@@ -150,6 +152,21 @@ class PipelinedSubpartition:
             self._notify()
         return True
 
+    def overtake(self, payload: bytes) -> list[BufferSlice]:
+        """Queue a barrier ahead of the data; returns the slices that it overtook, which stay queued behind it."""
+        if not self._takes(True):
+            return []
+        place = self._priority
+        while place < len(self._queue) and not _begins_message(self._queue[place]):
+            place += 1
+        if place == self._priority:
+            self._priority += 1
+        self._queue.insert(place, BufferOrEvent(DataType.OVERTAKING_BARRIER, payload, self.index))
+        if not self._blocked:
+            self._notify()
+        behind = itertools.islice(self._queue, place + 1, None)
+        return [item.payload for item in behind if isinstance(item.payload, BufferSlice)]
+
     def _takes(self, well_formed: bool) -> bool:
         if not well_formed:
             raise ProtocolError(f"{self.name}: an empty buffer, or an event that claims to be data")
@@ -242,6 +259,13 @@ class PipelinedSubpartition:
     def _notify(self) -> None:
         if self._view is not None:
             self._view.notify()
+
+
+def _begins_message(item: BufferOrEvent) -> bool:
+    """Whether a barrier may stand in front of it, and is not older than one that stands there."""
+    if isinstance(item.payload, BufferSlice):
+        return not item.payload.continues
+    return item.data_type != DataType.OVERTAKING_BARRIER
 
 
 class PipelinedView:

@@ -13,7 +13,7 @@ from penstock.shuffle.descriptors import (
     ResultPartitionDescriptor,
     ShuffleDescriptor,
 )
-from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event, TaskEvent
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event, TaskEvent
 from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.kinds import PartitionKind, mode_to_kind
 from penstock.shuffle.metrics import MetricGroup
@@ -37,6 +37,7 @@ __all__ = [
     "ChannelDescriptor",
     "EndOfData",
     "EndOfPartition",
+    "EpochAhead",
     "EpochEnd",
     "Event",
     "InputGate",

@@ -35,13 +35,22 @@ class EndOfPartition:
 class EpochEnd:
     """The end of an epoch of a channel: a barrier, with what the writer counted since the one before.
 
-    `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition.
+    `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition. Where the barrier overtook
+    rows, `messages` says behind how many of its channel's messages, since the first, the epoch ends.
     """
 
     payload: bytes
     rows: int
     bytes: int
     checksum: int
+    messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAhead:
+    """Ahead of all rows that wait: the EpochEnd with this payload has arrived. A gate makes it, it never travels."""
+
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +60,24 @@ class TaskEvent:
     payload: bytes
 
 
-Event = EndOfData | EndOfPartition | EpochEnd | TaskEvent
+Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | TaskEvent
 
 _SUMS = struct.Struct("<BQQQ")
+_OVERTAKING = struct.Struct("<BQQQQ")
 
 
 def encode_event(event: Event) -> bytes:
     """Bytes of an event: its number, then its fields, little-endian."""
     if isinstance(event, EndOfPartition):
         return _SUMS.pack(2, event.rows, event.bytes, event.checksum)
+    if isinstance(event, EpochEnd) and event.messages is not None:
+        return _OVERTAKING.pack(5, event.rows, event.bytes, event.checksum, event.messages) + event.payload
     if isinstance(event, EpochEnd):
         return _SUMS.pack(4, event.rows, event.bytes, event.checksum) + event.payload
     if isinstance(event, EndOfData):
         return b"\x01\x01" if event.stopped else b"\x01"
+    if isinstance(event, EpochAhead):
+        raise ProtocolError("the announcement of a barrier does not travel: the barrier does")
     return b"\x03" + event.payload
 
 
@@ -77,6 +91,9 @@ def decode_event(data: bytes) -> Event:
     if data[:1] == b"\x04" and len(data) >= _SUMS.size:
         _, rows, size, checksum = _SUMS.unpack_from(data)
         return EpochEnd(data[_SUMS.size :], rows, size, checksum)
+    if data[:1] == b"\x05" and len(data) >= _OVERTAKING.size:
+        _, rows, size, checksum, messages = _OVERTAKING.unpack_from(data)
+        return EpochEnd(data[_OVERTAKING.size :], rows, size, checksum, messages)
     if data[:1] == b"\x03":
         return TaskEvent(data[1:])
     raise ProtocolError(f"an event of {len(data)} bytes starts with {data[:1]!r}: not one of ours")

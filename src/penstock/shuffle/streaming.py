@@ -15,7 +15,7 @@ reader compares them, so a message that was lost or doubled is found by the next
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -36,6 +36,10 @@ class EventKind(Enum):
     """In order; the subpartition stands still behind it, at the sender, until `resume_consumption`."""
     PRIORITY = "priority"
     """It overtakes the data that is queued, wherever that lies."""
+
+
+Overtaken = list[bytes | pa.RecordBatch]
+"""Rows in order: whole messages as they are framed on the wire, or batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,15 @@ class StreamPartitionWriter(Protocol):
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
         """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch.
 
-        Not while `has_pending`: raises ProtocolError.
+        With PRIORITY it overtakes what waits in the subpartitions; `overtaken` then says what that was. Not while
+        `has_pending`: raises ProtocolError.
+        """
+
+    def overtaken(self) -> Sequence[Overtaken] | None:
+        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition; None while that is not known.
+
+        The rows are copies: they are still delivered, behind that event. To be asked for once: None from then on.
+        The line wakes when it is known.
         """
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
@@ -138,12 +150,17 @@ class StreamInputGate(Protocol):
     def setup(self) -> None:
         """Take resources and request the partitions that are known already."""
 
-    def poll(self) -> Received | None:
+    def poll(self, channels: Container[int] | None = None) -> Received | None:
         """What is there now: a batch that its holder may keep, or an event; None where there is nothing.
 
-        An EpochEnd and an EndOfPartition are compared with what was received before they are given
-        (IncompleteDataError). A channel that can't be read raises the PartitionError that says why.
+        With `channels` only of these, but for priority events. An EpochEnd and an EndOfPartition are compared with
+        what was received before they are given (IncompleteDataError); one that overtook rows is announced ahead of
+        all that waits (EpochAhead), comes where it stands among its channel's rows, and is compared when those that
+        it overtook have come. A channel that can't be read raises the PartitionError that says why.
         """
+
+    def poll_ahead(self) -> Received | None:
+        """The next priority event or EpochAhead that is there now; never anything in order."""
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that a blocking event stopped at its sender go on."""

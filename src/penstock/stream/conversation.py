@@ -9,6 +9,8 @@ Rules
   end, EndOfData goes on, and the coordinator is told that this task's data is processed. The task then takes part in
   checkpoints as before, and ends (EndOfPartition) when one that it took part in since is complete, and all its
   channels have ended. Without checkpoints it ends as soon as its channels have.
+- A task whose snapshot holds rows in flight does not end before it is known what became of that checkpoint: one
+  that ends counts as finished, and its rows would be nobody's.
 - A task that had finished in the restored checkpoint has no data from the beginning, and goes without a checkpoint.
 """
 
@@ -17,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
+from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.alignment import Action as Barriers
 from penstock.checkpoint.barriers import CancelCheckpointMarker, decode
 from penstock.checkpoint.tracking import CountedBarriers
+from penstock.checkpoint.unaligned import UnalignedBarriers
 from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.events import EndOfData, EndOfPartition, EpochEnd, Event
+from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event
 from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
 
@@ -58,8 +61,8 @@ class Conversation:
 
     def __init__(self, channels: int, *, exactly_once: bool = True, with_checkpoints: bool = True) -> None:
         numbers = range(channels)
-        self._barriers: AlignedBarriers | CountedBarriers = (
-            AlignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
+        self._barriers: UnalignedBarriers | CountedBarriers = (
+            UnalignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
         )
         self._with_data = set(numbers)
         self._open = set(numbers)
@@ -71,6 +74,17 @@ class Conversation:
         self._is_free = not with_checkpoints
         """Whether such a checkpoint is complete, or none is needed."""
         self._is_finished = False
+        self._unsettled: int | None = None
+        """The newest snapshot with rows in flight, until its checkpoint is complete or given up."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When `time_passed` is to be called, if at all."""
+        return self._barriers.deadline if isinstance(self._barriers, UnalignedBarriers) else None
+
+    def time_passed(self, now: float) -> list[Decision]:
+        """The deadline has come, or any other moment."""
+        return self._noted(self._barriers.time_passed(now)) if isinstance(self._barriers, UnalignedBarriers) else []
 
     @property
     def has_data(self) -> bool:
@@ -89,6 +103,8 @@ class Conversation:
             if isinstance(barrier, CancelCheckpointMarker):
                 raise ProtocolError(f"an epoch of channel {channel} was ended by a marker")
             return self._noted(self._barriers.barrier_came(channel, barrier, now))
+        if isinstance(event, EpochAhead):
+            return self._announced(event, now)
         if isinstance(event, EndOfData):
             return self._data_ended(channel, event)
         if isinstance(event, EndOfPartition):
@@ -106,7 +122,8 @@ class Conversation:
                 raise ProtocolError("a checkpoint was triggered by a marker")
             return self._noted(self._barriers.triggered(barrier, now))
         if isinstance(action, CheckpointAborted):
-            return self._noted(self._barriers.marker_came(action.checkpoint))
+            decisions = self._noted(self._barriers.marker_came(action.checkpoint))
+            return decisions + self._settled(action.checkpoint)
         if isinstance(action, CheckpointCompleted):
             return self._completed(action.checkpoint)
         assert isinstance(action, StopSource)  # noqa: S101 - there are no others
@@ -147,10 +164,25 @@ class Conversation:
     def _completed(self, checkpoint: int) -> list[Decision]:
         if self._last_part is not None and checkpoint >= self._last_part:
             self._is_free = True
-        return [Commit(checkpoint), *self._finish()]
+        return [Commit(checkpoint), *self._settled(checkpoint), *self._finish()]
+
+    def _announced(self, event: EpochAhead, now: float) -> list[Decision]:
+        barrier = decode(event.payload)
+        if isinstance(barrier, CancelCheckpointMarker) or not isinstance(self._barriers, UnalignedBarriers):
+            raise ProtocolError("a barrier overtook rows, and none may here")
+        return self._noted(self._barriers.announced(barrier, now))
+
+    def _settled(self, checkpoint: int) -> list[Decision]:
+        """It is known what became of a checkpoint."""
+        if self._unsettled is None or checkpoint < self._unsettled:
+            return []
+        self._unsettled = None
+        return self._finish()
 
     def _finish(self) -> list[Decision]:
         if self._has_data or self._open or not self._is_free or self._is_finished:
+            return []
+        if self._unsettled is not None:
             return []
         self._is_finished = True
         return [Finish()]
@@ -159,6 +191,10 @@ class Conversation:
         """The barriers' decisions, with a note of the last part."""
         decisions: list[Decision] = list(actions)
         for decision in decisions:
-            if isinstance(decision, Snapshot) and not self._has_data and self._last_part is None:
+            if not isinstance(decision, Snapshot):
+                continue
+            if decision.barrier.overtakes_outputs:
+                self._unsettled = decision.barrier.checkpoint
+            if not self._has_data and self._last_part is None:
                 self._last_part = decision.barrier.checkpoint
         return decisions

@@ -2,62 +2,103 @@
 """All gates of a stream task as one input: what is there now, in steps of a size that the caller chooses.
 
 Batches are gathered until a step is full, and cut where they are larger; an event waits until the rows in front of it
-were given. Channels are numbered over all gates. Gates take turns.
+were given. Channels are numbered over all gates. Gates take turns. Rows of a restored snapshot come first.
+
+Barriers that overtook rows are given ahead of all that waits (`take_ahead`). From `capture` on the rows in front of
+their places are kept for the snapshot; `gather` fetches what stands between, so that the snapshot does not wait for
+the rows to be processed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
+from penstock.checkpoint.barriers import CheckpointBarrier, decode
+from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import Received
-from penstock.shuffle.events import Event
+from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event
 from penstock.shuffle.streaming import StreamInputGate
+from penstock.stream.in_flight import SavedChannel
 
 
 class StreamInputs:
-    """The gates of one task."""
+    """The gates of one task. `edges` names each gate's exchange in checkpoints, `subtask` is the task's number."""
 
-    def __init__(self, gates: Sequence[StreamInputGate]) -> None:
+    def __init__(self, gates: Sequence[StreamInputGate], edges: Sequence[str] = (), subtask: int = 0) -> None:
         self._gates = tuple(gates)
         self._firsts: list[int] = []
-        self._channels = 0
-        for gate in gates:
-            self._firsts.append(self._channels)
-            self._channels += len(gate.descriptor.channels)
+        self._keys: list[ChannelKey] = []
+        self._schemas: list[pa.Schema] = []
+        for number, gate in enumerate(gates):
+            descriptor = gate.descriptor
+            self._firsts.append(len(self._keys))
+            edge = edges[number] if edges else str(descriptor.gate)
+            for channel in descriptor.channels:
+                self._keys.append(ChannelKey("in", edge, channel.source.partition.index, subtask))
+                self._schemas.append(descriptor.schema)
         self._turn = 0
-        self._rest: pa.RecordBatch | None = None
-        self._event: tuple[int, Event] | None = None
+        self._in_flight: RowsInFlight[pa.RecordBatch, Event] = RowsInFlight(len(self._keys))
+        self._ahead: deque[tuple[int, Event]] = deque()
 
     @property
     def channels(self) -> int:
         """The number of channels of all gates."""
-        return self._channels
+        return len(self._keys)
+
+    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+        """Begin with these; returns the channels that are here."""
+        found = set()
+        for channel, key in enumerate(self._keys):
+            if key in rows:
+                found.add(key)
+                for batch in rows[key]:
+                    self._in_flight.rows_came(channel, batch)
+        return found
+
+    def schema_of(self, edge: str) -> pa.Schema | None:
+        """The schema of an exchange that is read here."""
+        return next((schema for key, schema in zip(self._keys, self._schemas, strict=True) if key.edge == edge), None)
 
     def take(self, rows: int) -> list[pa.RecordBatch]:
         """Rows that are there, not more than so many; empty where there are none ahead of the next event."""
         taken: list[pa.RecordBatch] = []
         left = rows
         while left > 0:
-            batch, self._rest = self._rest, None
-            if batch is None:
-                batch = self._next_batch()
+            waiting = self._in_flight.next
+            if waiting is None:
+                if not self._poll():
+                    break
+                continue
+            batch = waiting.rows
             if batch is None:
                 break
             if batch.num_rows > left:
-                self._rest = batch.slice(left)
+                self._in_flight.keep(batch.slice(left))
                 batch = batch.slice(0, left)
+            else:
+                self._in_flight.take()
             taken.append(batch)
             left -= batch.num_rows
         return taken
 
     def take_event(self) -> tuple[int, Event] | None:
         """The event that is next, with its channel; None while rows are ahead of it, or where there is nothing."""
-        if self._rest is not None:
+        waiting = self._in_flight.next
+        if waiting is None or waiting.event is None:
             return None
-        event, self._event = self._event, None
-        return event
+        self._in_flight.take()
+        return waiting.channel, waiting.event
+
+    def take_ahead(self) -> tuple[int, Event] | None:
+        """The next of what goes ahead of all rows."""
+        for gate, first in zip(self._gates, self._firsts, strict=True):
+            while (received := gate.poll_ahead()) is not None:
+                self._came(received, first)
+        return self._ahead.popleft() if self._ahead else None
 
     def resume(self, channel: int) -> None:
         """Let a channel go on that a barrier has stopped."""
@@ -66,21 +107,70 @@ class StreamInputs:
                 gate.resume_consumption(channel - first)
                 return
 
-    def _next_batch(self) -> pa.RecordBatch | None:
-        """The next batch of any gate; None where there is nothing, or an event, which is kept."""
-        if self._event is not None:
+    def capture(self, checkpoint: int) -> None:
+        """The task's snapshot is taken now: keep the rows in front of the barriers' places."""
+        self._in_flight.begin(checkpoint)
+
+    def gather(self) -> bool:
+        """Fetch what has come in front of the barriers' places; whether there was any."""
+        moved = False
+        for gate, first in zip(self._gates, self._firsts, strict=True):
+            while wanted := self._missing_of(gate, first):
+                received = gate.poll(wanted)
+                if received is None:
+                    break
+                moved = True
+                self._came(received, first)
+        return moved
+
+    def captured(self) -> list[SavedChannel] | None:
+        """The snapshot's rows, when all barriers' places are known; to be asked for once."""
+        saved = self._in_flight.saved()
+        if saved is None:
             return None
+        of_channel: dict[int, list[bytes | pa.RecordBatch]] = {}
+        for channel, batch in saved:
+            of_channel.setdefault(channel, []).append(batch)
+        return [
+            SavedChannel(self._keys[channel], self._schemas[channel], rows) for channel, rows in of_channel.items()
+        ]
+
+    def drop_capture(self) -> None:
+        """The snapshot under way is given up."""
+        self._in_flight.drop()
+
+    def _missing_of(self, gate: StreamInputGate, first: int) -> Container[int]:
+        count = len(gate.descriptor.channels)
+        return {channel - first for channel in self._in_flight.missing if first <= channel < first + count}
+
+    def _poll(self) -> bool:
+        """The next thing of any gate; False where there is none, or it goes ahead of all rows."""
         for _ in self._gates:
             at = self._turn % len(self._gates)
             self._turn = at + 1
             received = self._gates[at].poll()
-            if received is None:
-                continue
-            return self._kept(received, self._firsts[at])
-        return None
+            if received is not None:
+                return self._came(received, self._firsts[at])
+        return False
 
-    def _kept(self, received: Received, first: int) -> pa.RecordBatch | None:
-        if received.event is not None:
-            self._event = (first + received.channel, received.event)
-            return None
-        return received.batch
+    def _came(self, received: Received, first: int) -> bool:
+        """Put a thing where it belongs; whether that is in order with the rows."""
+        channel, event = first + received.channel, received.event
+        if isinstance(event, EpochAhead):
+            self._ahead.append((channel, event))
+            return False
+        if received.batch is not None:
+            self._in_flight.rows_came(channel, received.batch)
+        elif event is not None:
+            self._in_flight.event_came(channel, event, _mark(event))
+        return True
+
+
+def _mark(event: Event) -> int:
+    """The checkpoint whose place among the rows an event is."""
+    if isinstance(event, EndOfPartition):
+        return ALWAYS
+    if isinstance(event, EpochEnd):
+        barrier = decode(event.payload)
+        return barrier.checkpoint if isinstance(barrier, CheckpointBarrier) else NO_MARK
+    return NO_MARK

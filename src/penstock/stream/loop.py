@@ -3,26 +3,28 @@
 
 A turn looks, in this order, at: the coordinator's words, pending output, what is due to be passed on, input, the
 source, the flush deadline. It takes one step of input at most, which `Pace` keeps short. While output is pending no
-input is taken, and nothing that must stay behind it (a barrier, an end) is passed on. The task waits in `line.wait`
-and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise, and busy is all
-the rest.
+input is taken, and nothing that must stay behind it (a barrier, an end) is passed on; a barrier that overtakes rows
+passes it, and makes it part of the snapshot, which is stored when all its rows in flight are known. The task waits
+in `line.wait` and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise,
+and busy is all the rest.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
-from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, encode
+from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.record.joining import joined
 from penstock.shuffle.events import EndOfData, TaskEvent
 from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
+from penstock.stream.in_flight import SavedChannel, chunk_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
@@ -89,6 +91,10 @@ class StreamLoop:
         self._pace = Pace()
         self._due: deque[_Due] = deque()
         """What is passed on behind all rows, in order."""
+        self._held: TakenSnapshot | None = None
+        """A snapshot that was taken, some of whose rows in flight are not known yet."""
+        self._incoming: list[SavedChannel] | None = None
+        """Those of its inputs, when they are known."""
         self._counts = dict.fromkeys(_COUNTS, 0.0)
         self._reported = self._published = self._times.began
         self._publications = 0
@@ -125,6 +131,8 @@ class StreamLoop:
         moments = [self._reported + REPORT_SECONDS]
         if self._outputs.flush_at is not None:
             moments.append(self._outputs.flush_at)
+        if self._conversation.deadline is not None:
+            moments.append(self._conversation.deadline)
         if self._source is not None and self._is_ready and self._conversation.has_data:
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
@@ -140,16 +148,28 @@ class StreamLoop:
         moved = False
         for action in self._line.take_actions():
             moved = True
-            if self._store is not None and isinstance(action, CheckpointAborted):
-                self._store.give_up(action.checkpoint)
+            if isinstance(action, CheckpointAborted):
+                self._give_up(action.checkpoint)
             self._decided(self._conversation.action_came(action, self._clock()))
+        moved |= self._look_ahead()
         moved |= self._outputs.drain(self._clock())
         moved |= self._pass_on()
+        moved |= self._gather()
         if self._is_ready and not self._is_done:
             moved |= self._take()
         now = self._clock()
         self._outputs.flush_in_time(now)
         self._tell(now)
+        return moved
+
+    def _look_ahead(self) -> bool:
+        """The barriers that go ahead of all rows; whether there were any."""
+        moved = False
+        while (found := self._inputs.take_ahead()) is not None:
+            moved = True
+            self._decided(self._conversation.event_came(*found, self._clock()))
+        if self._conversation.deadline is not None:
+            self._decided(self._conversation.time_passed(self._clock()))
         return moved
 
     def _take(self) -> bool:
@@ -189,12 +209,12 @@ class StreamLoop:
             self._put(self._chain.push(batch))
         self._pace.took(rows, self._clock() - began)
 
-    def _put(self, batches: list[pa.RecordBatch]) -> None:
+    def _put(self, batches: list[pa.RecordBatch], *, waits: bool = False) -> None:
         for batch in batches:
             self._counts["rows_out"] += batch.num_rows
             self._counts["bytes_out"] += batch.nbytes
             self._counts["batches_out"] += 1
-        self._outputs.put(batches, self._clock())
+        self._outputs.put(batches, self._clock(), waits=waits)
 
     def _decided(self, decisions: list[Decision]) -> None:
         """What waits for no row is done at once, the rest is due."""
@@ -207,17 +227,27 @@ class StreamLoop:
     def _pass_on(self) -> bool:
         """Carry out what is due, as far as no row is in front of it; whether there was any."""
         moved = False
-        while self._due and self._outputs.is_empty and not self._is_done:
+        while self._due and self._may_pass(self._due[0]) and not self._is_done:
             self._carry_out(self._due.popleft())
             moved = True
         return moved
+
+    def _may_pass(self, due: _Due) -> bool:
+        """Whether no row is in front of it that it may not overtake."""
+        if self._outputs.is_empty:
+            return True
+        if isinstance(due, Resume):
+            return True
+        overtakes = isinstance(due, Snapshot) and due.barrier.overtakes_outputs
+        return overtakes and not self._outputs.has_spanning
 
     def _carry_out(self, due: _Due) -> None:
         if isinstance(due, EndOfData):
             self._outputs.emit(due)
             self._line.data_ended()
         elif isinstance(due, CheckpointBarrier):
-            self._outputs.end_epoch(encode(due), EventKind.BLOCKING if due.blocks_sender else EventKind.IN_ORDER)
+            kind = EventKind.BLOCKING if due.blocks_sender else EventKind.IN_ORDER
+            self._outputs.end_epoch(encode(due), kind, behind_only=due.alignment is Alignment.FORCED_ALIGNED)
         elif isinstance(due, Snapshot):
             self._take_snapshot(due)
         elif isinstance(due, Resume):
@@ -234,19 +264,69 @@ class StreamLoop:
     def _take_snapshot(self, decided: Snapshot) -> None:
         began = self._clock()
         barrier = decided.barrier
-        self._put(self._chain.end_epoch())
+        if self._held is not None:
+            self._line.decline(self._held.checkpoint, "a newer checkpoint came before its rows in flight were known")
+            self._give_up(self._held.checkpoint)
+        self._put(self._chain.end_epoch(), waits=barrier.overtakes_outputs)
         chunks: list[Chunk] = []
         if self._source is not None:
             position = self._source.snapshot()
             chunks.append((SOURCE_STATE, lambda: position))
         chunks += self._chain.snapshot(barrier.checkpoint)
-        self._due.appendleft(barrier)
+        self._pass_barrier(barrier)
         self._counts["checkpoints"] += 1
         figures = {"align_seconds": began - decided.aligned_since, "freeze_seconds": self._clock() - began}
-        if self._store is None:
-            self._line.decline(barrier.checkpoint, "this query has no checkpointLocation")
+        self._held = TakenSnapshot(barrier.checkpoint, chunks, figures)
+        if not barrier.overtakes_outputs:
+            self._store_held([])
+            return
+        if barrier.alignment is Alignment.UNALIGNED:
+            self._inputs.capture(barrier.checkpoint)
         else:
-            self._store.store(TakenSnapshot(barrier.checkpoint, chunks, figures))
+            self._incoming = []
+        self._gather()
+
+    def _pass_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Send a snapshot's barrier ahead of the rows where it may overtake them; elsewhere it is due."""
+        if not barrier.overtakes_outputs:
+            self._due.appendleft(barrier)
+            return
+        self._outputs.overtake(encode(replace(barrier, alignment=Alignment.UNALIGNED)))
+        if not self._outputs.overtakes_everywhere:
+            self._due.appendleft(replace(barrier, alignment=Alignment.FORCED_ALIGNED))
+
+    def _gather(self) -> bool:
+        """Fetch the rows in flight of a snapshot that was taken, and store it when all are known."""
+        if self._held is None:
+            return False
+        moved = self._inputs.gather()
+        if self._incoming is None:
+            self._incoming = self._inputs.captured()
+        outgoing = self._outputs.saved()
+        if outgoing is None or self._incoming is None:
+            return moved
+        self._store_held([*self._incoming, *outgoing])
+        return True
+
+    def _store_held(self, channels: list[SavedChannel]) -> None:
+        held, self._held, self._incoming = self._held, None, None
+        self._outputs.forget()
+        assert held is not None  # noqa: S101 - the callers took one
+        if self._store is None:
+            self._line.decline(held.checkpoint, "this query has no checkpointLocation")
+            return
+        if channels:
+            held.figures["in_flight_bytes"] = float(sum(channel.size for channel in channels))
+        self._store.store(replace(held, chunks=[*held.chunks, *map(chunk_of, channels)]))
+
+    def _give_up(self, checkpoint: int) -> None:
+        """A checkpoint will not be completed: nobody wants its rows in flight, or what is to be stored."""
+        if self._store is not None:
+            self._store.give_up(checkpoint)
+        if self._held is not None and self._held.checkpoint <= checkpoint:
+            self._held = self._incoming = None
+            self._inputs.drop_capture()
+            self._outputs.forget()
 
     def _end_data(self, decided: EndData) -> None:
         self._put(self._chain.end_input(stopped=decided.stopped))

@@ -10,23 +10,49 @@ full.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.checkpoint.channel_state import ChannelKey
 from penstock.record import Partitioner
 from penstock.shuffle.events import Event
-from penstock.shuffle.streaming import EventKind, StreamPartitionWriter
+from penstock.shuffle.streaming import EventKind, Overtaken, StreamPartitionWriter
+from penstock.stream.in_flight import SavedChannel
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChannels:
+    """What an output's channels are called in checkpoints, and whether barriers may overtake rows in them."""
+
+    edge: str
+    subtask: int
+    allows_overtaking: bool
+
+    def key(self, consumer: int) -> ChannelKey:
+        """The channel to one consumer."""
+        return ChannelKey("out", self.edge, self.subtask, consumer)
 
 
 class StreamOutput:
-    """One result partition."""
+    """One result partition. Without `channels` no barrier overtakes its rows."""
 
-    def __init__(self, writer: StreamPartitionWriter, partitioner: Partitioner) -> None:
+    def __init__(
+        self, writer: StreamPartitionWriter, partitioner: Partitioner, channels: OutputChannels | None = None
+    ) -> None:
         self.writer = writer
+        self.channels = channels
         self._partitioner = partitioner
         self._pending: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._saved: list[tuple[int, pa.RecordBatch]] = []
+        self._overtaken: Sequence[Overtaken] | None = None
+
+    @property
+    def allows_overtaking(self) -> bool:
+        """Whether barriers may overtake rows."""
+        return self.channels is not None and self.channels.allows_overtaking
 
     @property
     def is_empty(self) -> bool:
@@ -36,6 +62,38 @@ class StreamOutput:
     def put(self, batch: pa.RecordBatch) -> None:
         """Take a batch's rows for their subpartitions."""
         self._pending.extend(self._partitioner.split(batch))
+
+    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+        """Begin with these; returns the channels that are here."""
+        if self.channels is None:
+            return set()
+        keys = [self.channels.key(consumer) for consumer in range(self.writer.subpartitions)]
+        self._pending.extend((key.consumer, batch) for key in keys for batch in rows.get(key, ()))
+        return {key for key in keys if key in rows}
+
+    def overtake(self, payload: bytes) -> None:
+        """Send a barrier ahead of all rows that wait, here and in the partition; these are the snapshot's."""
+        self._saved = list(self._pending)
+        self._overtaken = None
+        self.writer.end_epoch(payload, EventKind.PRIORITY)
+
+    def saved(self, schema: pa.Schema) -> list[SavedChannel] | None:
+        """What the barrier overtook, when that is known."""
+        if self.channels is None:
+            return []
+        if self._overtaken is None:
+            self._overtaken = self.writer.overtaken()
+        if self._overtaken is None:
+            return None
+        of_consumer = {number: list(rows) for number, rows in enumerate(self._overtaken) if rows}
+        for number, batch in self._saved:
+            of_consumer.setdefault(number, []).append(batch)
+        return [SavedChannel(self.channels.key(number), schema, rows) for number, rows in of_consumer.items()]
+
+    def forget(self) -> None:
+        """Nobody wants what the barrier overtook."""
+        self._saved = []
+        self._overtaken = None
 
     def drain(self, empty: pa.RecordBatch) -> bool:
         """Give the writer what it has room for; whether any of it was taken."""
@@ -66,6 +124,7 @@ class StreamOutputs:
 
     def __init__(self, outputs: Sequence[StreamOutput], schema: pa.Schema, buffer_timeout: float) -> None:
         self._outputs = tuple(outputs)
+        self._schema = schema
         self._empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         self._timeout = buffer_timeout
         self._unseen_since: float | None = None
@@ -80,12 +139,12 @@ class StreamOutputs:
         """When what was written is to become visible, or None."""
         return None if self._unseen_since is None or self._timeout < 0 else self._unseen_since + self._timeout
 
-    def put(self, batches: Sequence[pa.RecordBatch], now: float) -> None:
-        """Take a step's rows, and write those for which there is room."""
+    def put(self, batches: Sequence[pa.RecordBatch], now: float, *, waits: bool = False) -> None:
+        """Take a step's rows, and write those for which there is room; none yet where it `waits`."""
         for output in self._outputs:
             for batch in batches:
                 output.put(batch)
-        if batches:
+        if batches and not waits:
             self.drain(now)
 
     def drain(self, now: float) -> bool:
@@ -110,10 +169,48 @@ class StreamOutputs:
         if deadline is not None and now >= deadline:
             self.flush()
 
-    def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Pass a barrier on, behind all rows; only when `is_empty`."""
+    @property
+    def has_spanning(self) -> bool:
+        """Whether a row larger than a segment is given out in part: no barrier may come in its middle."""
+        return any(output.writer.has_pending for output in self._outputs)
+
+    @property
+    def overtakes_nowhere(self) -> bool:
+        """Whether barriers keep their place behind the rows on every output."""
+        return not any(output.allows_overtaking for output in self._outputs)
+
+    @property
+    def overtakes_everywhere(self) -> bool:
+        """Whether barriers may overtake rows on every output."""
+        return all(output.allows_overtaking for output in self._outputs)
+
+    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+        """Begin with these; returns the channels that are here."""
+        return {key for output in self._outputs for key in output.restore(rows)}
+
+    def overtake(self, payload: bytes) -> None:
+        """Send a barrier ahead of all rows, where that may be; not while `has_spanning`."""
         for output in self._outputs:
-            output.writer.end_epoch(payload, kind)
+            if output.allows_overtaking:
+                output.overtake(payload)
+        self.flush()
+
+    def saved(self) -> list[SavedChannel] | None:
+        """What the last barrier overtook, when that is known of all outputs; ask until then, and `forget` it."""
+        found = [output.saved(self._schema) for output in self._outputs if output.allows_overtaking]
+        known = [channels for channels in found if channels is not None]
+        return [each for channels in known for each in channels] if len(known) == len(found) else None
+
+    def forget(self) -> None:
+        """Nobody wants what the last barrier overtook, or has it."""
+        for output in self._outputs:
+            output.forget()
+
+    def end_epoch(self, payload: bytes, kind: EventKind, *, behind_only: bool = False) -> None:
+        """Pass a barrier on, behind all rows; only when `is_empty`. `behind_only`: where it did not overtake them."""
+        for output in self._outputs:
+            if not (behind_only and output.allows_overtaking):
+                output.writer.end_epoch(payload, kind)
         self.flush()
 
     def emit(self, event: Event) -> None:

@@ -9,21 +9,26 @@ deal out key groups. The parts of a checkpoint are named `<uid of the vertex>.<s
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
+from penstock.checkpoint.channel_state import ChannelKey, channels_of
+from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
+from penstock.graph import OutputDeployment
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError, StorageError
 from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
+from penstock.stream.in_flight import allows_overtaking, batches_of, edge_uids
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
-from penstock.stream.outputs import StreamOutput, StreamOutputs
+from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.sources import SourceReader, StreamSource
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
@@ -31,6 +36,7 @@ from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 
+log = logging.getLogger("penstock.stream")
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 
@@ -47,7 +53,7 @@ class StreamTaskPlan:
     when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
     vertex's parallelism has changed the parts of all its subtasks. `uid` names the vertex in checkpoints and stays
     the same across changed plans; empty: `v<id of the vertex>`. `is_finished`: the task had finished in that
-    checkpoint, and has no more rows to give.
+    checkpoint, and has no more rows to give. `recover_without_in_flight`: the rows that were in flight are dropped.
     """
 
     location: str = ""
@@ -58,6 +64,7 @@ class StreamTaskPlan:
     restored: tuple[RestoredPart, ...] = ()
     uid: str = ""
     is_finished: bool = False
+    recover_without_in_flight: bool = False
 
     def part_of(self, vertex: int, subtask: int) -> str:
         """What a subtask's part of a checkpoint is called."""
@@ -103,12 +110,16 @@ class _StreamTask:
         self._outputs: StreamOutputs | None = None
         self._loop: StreamLoop | None = None
         self._failed = False
+        self._edges = edge_uids(plan.graph)
+        self._parts: list[dict[str, bytes]] = []
 
     def open(self, environment_of: EnvironmentOf) -> None:
         plan, streaming = self._plan, self._streaming
+        self._parts = self._restored()
         self._outputs = self._open_outputs(environment_of)
         inputs = self._open_inputs(environment_of)
-        states = self._restored()
+        states = [{name: data for name, data in part.items() if ChannelKey.of(name) is None} for part in self._parts]
+        self._restore_rows(inputs)
         context = StepContext(self._attempt.subtask, plan.vertex.parallelism, streaming.max_parallelism, plan.place)
         self._chain.open(context, states)
         if not inputs.channels:
@@ -152,7 +163,7 @@ class _StreamTask:
             raise first
 
     def _open_outputs(self, environment_of: EnvironmentOf) -> StreamOutputs:
-        plan = self._plan
+        plan, subtask = self._plan, self._attempt.subtask
         outputs = []
         for output in plan.deployment.outputs:
             descriptor = result_partition(plan.graph, plan.vertex, output)
@@ -164,7 +175,7 @@ class _StreamTask:
             if spec.kind == "hash":
                 # State follows its keys: they are dealt out by the groups in which it is stored.
                 spec = replace(spec, groups=self._streaming.max_parallelism)
-            outputs.append(StreamOutput(writer, spec.build(output.subpartitions, self._attempt.subtask)))
+            outputs.append(StreamOutput(writer, spec.build(output.subpartitions, subtask), self._channels(output)))
         return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout)
 
     def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:
@@ -174,7 +185,33 @@ class _StreamTask:
             (gate,) = environment.create_stream_gates(self._owner, [input_gate(graph, deployed)])
             self._gates.append(gate)
             gate.setup()
-        return StreamInputs(self._gates)
+        edges = [self._edges[deployed.edge] for deployed in self._plan.deployment.inputs]
+        return StreamInputs(self._gates, edges, self._attempt.subtask)
+
+    def _channels(self, output: OutputDeployment) -> OutputChannels | None:
+        if output.edge not in self._edges:
+            return None
+        allows = allows_overtaking(self._plan.graph, output.edge)
+        return OutputChannels(self._edges[output.edge], self._attempt.subtask, allows)
+
+    def _restore_rows(self, inputs: StreamInputs) -> None:
+        """Put the rows in flight of the restored snapshot first in the inputs and outputs."""
+        assert self._outputs is not None  # noqa: S101 - opened before
+        saved = [channel for part in self._parts for channel in channels_of(part, self._plan.place)]
+        schema = self._plan.vertex.schema
+        rows = {channel.key: batches_of(channel, inputs.schema_of(channel.key.edge) or schema) for channel in saved}
+        if self._streaming.recover_without_in_flight:
+            dropped = sum(channel.rows for channel in saved)
+            if dropped:
+                log.warning("%s: %d rows that were in flight are dropped, as was asked", self._plan.place, dropped)
+            self._owner.metrics.add("rows_dropped_in_flight", dropped)
+            return
+        for key in sorted(rows.keys() - inputs.restore(rows) - self._outputs.restore(rows)):
+            raise CheckpointError(
+                f"{self._plan.place}: the checkpoint to go on from holds rows in flight of {key.chunk}, and this task"
+                " has no such channel: restore with the plan and the parallelism that took it, or without the rows"
+                " in flight (option recoverWithoutInFlight)"
+            )
 
     def _open_source(self, positions: list[bytes]) -> SourceReader:
         plan = self._plan

@@ -37,6 +37,7 @@ pytest.register_assert_rewrite(
     "penstock.testing.conformance_ranges",
     "penstock.testing.conformance_hybrid",
     "penstock.testing.conformance_streams",
+    "penstock.testing.conformance_overtaking",
 )
 
 from penstock.shuffle import PartitionKind  # noqa: E402 - assertions are rewritten at the import below

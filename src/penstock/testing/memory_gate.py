@@ -100,6 +100,13 @@ class Channel:
                 self._closing.extend(Stored.of_event(event) for event in (EndOfData(), sum_of(self._ends)))
         return self._closing.popleft() if self._closing else None
 
+    def take_ahead(self, registry: MemoryRegistry) -> Stored | None:
+        """The next entry, if it goes ahead of the rows."""
+        if self.source.empty or (self.partition is None and not self._attach(registry)) or self.partition is None:
+            return None
+        ahead = self.count == 1 and self.partition.subpartitions[self.subpartition].has_priority
+        return self._take_one(self.partition) if ahead else None
+
     def is_unproduced(self, registry: MemoryRegistry) -> bool:
         """Whether a real partition was asked for that nobody writes."""
         return not self.source.is_unknown and not self.source.empty and registry.find(self.source.partition) is None

@@ -82,6 +82,11 @@ class Subpartition:
         self.reader: object | None = None
         self.consumed = self.is_blocked = False
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether what is next goes ahead of the rows."""
+        return bool(self.entries) and self.entries[0].kind is EventKind.PRIORITY
+
     def put(self, stored: Stored) -> None:
         """Put an entry behind the others; one with priority ahead of all but those."""
         if stored.kind is EventKind.PRIORITY:
@@ -152,6 +157,10 @@ class MemoryPartition:
                 stored.holders += 1
         if stored.event is None and stored.holders:
             self.in_flight += 1
+
+    def waiting(self, index: int) -> list[pa.RecordBatch]:
+        """Copies of the rows that wait for a reader."""
+        return [decode(stored.data) for stored in self.subpartitions[index].entries if stored.data is not None]
 
     def end_epoch(self) -> tuple[EndOfPartition, ...]:
         """What was written to each subpartition in this epoch; the next one begins."""

@@ -18,11 +18,10 @@ from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     PenstockError,
-    ProtocolError,
     SchemaError,
     TaskCancelledError,
 )
-from penstock.shuffle.streaming import EventKind
+from penstock.shuffle.streaming import EventKind, Overtaken
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
 
 
@@ -60,6 +59,7 @@ class MemoryStreamWriter:
         self._message_rows = message_rows
         self._hidden: list[tuple[Stored, range]] = []
         self._positions = [0] * len(target.subpartitions)
+        self._overtaken: list[Overtaken] | None = None
         self._lifecycle = WriterLifecycle(f"stream writer of {target.id} of {owner.name}")
 
     @property
@@ -98,15 +98,22 @@ class MemoryStreamWriter:
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
         """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
-        if kind is EventKind.PRIORITY:
-            raise ProtocolError(f"{self.partition}: the end of an epoch can't overtake the data that it sums up")
+        overtakes = kind is EventKind.PRIORITY
         with self._registry.changing():
             self._check()
             self._show()
+            if overtakes:
+                self._overtaken = [list(self._partition.waiting(index)) for index in range(self.subpartitions)]
             for index, end in enumerate(self._partition.end_epoch()):
-                event = EpochEnd(payload, end.rows, end.bytes, end.checksum)
+                messages = self._positions[index] if overtakes else None
+                event = EpochEnd(payload, end.rows, end.bytes, end.checksum, messages)
                 self._partition.append(Stored.of_event(event, kind), range(index, index + 1))
             self._registry.tell_readers(self.partition)
+
+    def overtaken(self) -> list[Overtaken] | None:
+        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition."""
+        overtaken, self._overtaken = self._overtaken, None
+        return overtaken
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""

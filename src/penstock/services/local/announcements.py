@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.buffer.data_types import BufferSlice
-from penstock.link.frames import FINISHED, FrameType, SliceRecord, slices_frame
+from penstock.link.frames import CONTINUES, FINISHED, FrameType, SliceRecord, slices_frame
 from penstock.services.local.attachment import Attachment
 from penstock.shuffle.metrics import MetricGroup
 
@@ -22,6 +22,8 @@ class Announcements:
     def note(self, target: int, piece: BufferSlice) -> None:
         """Keep a piece for the next message."""
         length = piece.length | FINISHED if piece.finished else piece.length
+        if piece.continues:
+            length |= CONTINUES
         self._noted.append((self.port, target, piece.segment, piece.offset, length))
         self._metrics.add("bytes_out", piece.length)
 

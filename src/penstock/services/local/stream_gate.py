@@ -2,12 +2,17 @@
 """Reads an input of a streaming task out of shared segments, and never waits: what has come is there to be polled.
 
 Only the task's line receives (`task_line`). Slices are copied out when they are polled, so their segments go back at
-once. Priority events overtake what has come and was not polled. The sums of each epoch are compared at its end.
+once. Priority events overtake what has come and was not polled. The sums of each epoch are compared at its end, or
+where its barrier overtook messages, when these have come.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Container
+from typing import TypeVar
+
+import pyarrow as pa
 
 from penstock.buffer.data_types import DataType
 from penstock.link.calls import CloseGate, OpenGate
@@ -18,28 +23,69 @@ from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
-from penstock.shuffle.errors import PenstockError
-from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event
+from penstock.shuffle.errors import IncompleteDataError, PenstockError
+from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, decode_event
 from penstock.shuffle.service import OwnerContext, Received
 
 _RECYCLE_AT = 4
 """Segments per recycling message; less than the environment's window, or the pair would stop."""
 
 
+_Item = tuple[int, int, int] | bytes | BaseException
+_Incoming = tuple[int, _Item]
+_Thing = TypeVar("_Thing")
+
+
 class _Channel:
     """What has come of one channel."""
 
-    __slots__ = ("assembler", "codec", "counter", "messages", "verify", "where")
+    __slots__ = ("_due", "assembler", "codec", "counter", "messages", "received", "verify", "where")
 
     def __init__(self, codec: BatchCodec, where: str, *, verify: bool) -> None:
         self.codec = codec
         self.where = where
         self.verify = verify
         self.messages = 0
+        self.received = 0
+        """Messages that have come; those of `messages` were given."""
+        self._due: list[EpochEnd] = []
+        """Ends of epochs that have come ahead of some of their messages."""
         self._begin()
+
+    def take(self, view: memoryview) -> list[pa.RecordBatch]:
+        """The batches that these bytes complete; raises IncompleteDataError for an epoch that ends with them."""
+        batches = self.assembler.feed(view)
+        self.received += len(batches)
+        if self._due:
+            self._end_reached()
+        return batches
 
     def end_epoch(self, event: EpochEnd | EndOfPartition) -> None:
         """Compare the epoch's sums, and begin the next one; raises IncompleteDataError."""
+        if isinstance(event, EpochEnd) and event.messages is not None:
+            self._due.append(event)
+            self._end_reached()
+            return
+        if self._due:
+            raise IncompleteDataError(
+                f"{self.where}: {self.received} messages came, and an epoch ends behind {self._due[0].messages};"
+                " the producer must run again"
+            )
+        self._compare(event)
+
+    def _end_reached(self) -> None:
+        """End the epochs that end behind the message that came last."""
+        self._due.sort(key=_messages)
+        while self._due and _messages(self._due[0]) <= self.received:
+            end = self._due.pop(0)
+            if _messages(end) < self.received:
+                raise IncompleteDataError(
+                    f"{self.where}: an epoch ends behind {end.messages} messages, which is inside of a slice, or one"
+                    f" came twice; {self.received} have come; the producer must run again"
+                )
+            self._compare(end)
+
+    def _compare(self, event: EpochEnd | EndOfPartition) -> None:
         self.assembler.finish()
         if self.verify:
             self.counter.verify(EndOfPartition(event.rows, event.bytes, event.checksum), self.where)
@@ -48,6 +94,10 @@ class _Channel:
     def _begin(self) -> None:
         self.counter = CompletenessCounter()
         self.assembler = MessageAssembler(self.codec, self.counter, verify=self.verify)
+
+
+def _messages(end: EpochEnd) -> int:
+    return end.messages or 0
 
 
 class SegmentStreamGate:
@@ -65,7 +115,7 @@ class SegmentStreamGate:
             _Channel(codec, f"partition {each.partition} (host environment {each.environment})", verify=verify)
             for each in sources
         ]
-        self._incoming: deque[tuple[int, tuple[int, int, int] | bytes | BaseException]] = deque()
+        self._incoming: deque[_Incoming] = deque()
         self._ready: deque[Received] = deque()
         self._priority: deque[Received] = deque()
         self._recycled: list[int] = []
@@ -94,19 +144,23 @@ class SegmentStreamGate:
         self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
         self._lifecycle.move(GateEvent.SET_UP)
 
-    def poll(self) -> Received | None:
+    def poll(self, channels: Container[int] | None = None) -> Received | None:
         """What has come: a batch, or an event; None where there is nothing."""
         if self._priority:
             return self._priority.popleft()
-        while not self._ready:
-            if not self._incoming:
+        while (received := _pick(self._ready, channels, _channel_of)) is None:
+            item = _pick(self._incoming, channels, _channel_in)
+            if item is None:
                 self._recycle()
                 return None
-            self._take(*self._incoming.popleft())
-        received = self._ready.popleft()
+            self._take(*item)
         if received.batch is not None:
             self._channels[received.channel].messages += 1
         return received
+
+    def poll_ahead(self) -> Received | None:
+        """The next of what has come ahead of all rows."""
+        return self._priority.popleft() if self._priority else None
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that a blocking event stopped at its sender go on."""
@@ -128,11 +182,13 @@ class SegmentStreamGate:
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel; one with priority is the next to be polled."""
-        if data_type == DataType.PRIORITY_EVENT:
-            self._priority.append(Received(channel, event=decode_event(payload)))
-        elif data_type in (DataType.EVENT, DataType.ALIGNED_BARRIER):
+        if data_type in (DataType.PRIORITY_EVENT, DataType.OVERTAKING_BARRIER):
+            event = decode_event(payload)
+            ahead = EpochAhead(event.payload) if isinstance(event, EpochEnd) else event
+            self._priority.append(Received(channel, event=ahead))
+        if data_type in (DataType.EVENT, DataType.ALIGNED_BARRIER, DataType.OVERTAKING_BARRIER):
             self._incoming.append((channel, payload))
-        else:
+        elif data_type != DataType.PRIORITY_EVENT:
             raise PenstockError(f"gate {self._descriptor.gate}: data of type {data_type} in a streaming query")
 
     def on_error(self, channel: int, error: BaseException) -> None:
@@ -147,11 +203,11 @@ class SegmentStreamGate:
         """Refuse: a gate stores nothing."""
         raise PenstockError(f"gate {self._descriptor.gate}: a folder for a gate")
 
-    def _take(self, channel: int, item: tuple[int, int, int] | bytes | BaseException) -> None:
+    def _take(self, channel: int, item: _Item) -> None:
         if isinstance(item, tuple):
             segment, offset, length = item
             self._owner.metrics.add("bytes_in", length)
-            batches = self._channels[channel].assembler.feed(self._attachment.memory.view(segment, offset, length))
+            batches = self._channels[channel].take(self._attachment.memory.view(segment, offset, length))
             self._recycled.append(segment)
             if len(self._recycled) >= _RECYCLE_AT:
                 self._recycle()
@@ -172,3 +228,26 @@ class SegmentStreamGate:
         if self._recycled:
             self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._recycled))
             self._recycled.clear()
+
+
+def _pick(
+    queue: deque[_Thing], channels: Container[int] | None, channel_of: Callable[[_Thing], int]
+) -> _Thing | None:
+    """The first thing, of these channels only where some are named; the others keep their order."""
+    if not queue:
+        return None
+    if channels is None:
+        return queue.popleft()
+    for place, thing in enumerate(queue):
+        if channel_of(thing) in channels:
+            del queue[place]
+            return thing
+    return None
+
+
+def _channel_of(received: Received) -> int:
+    return received.channel
+
+
+def _channel_in(incoming: _Incoming) -> int:
+    return incoming[0]

@@ -19,20 +19,21 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
-from penstock.buffer.data_types import DataType
+from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.link.calls import STREAM_BUILDERS, FailWriter, FinishWriter, OpenWriter
-from penstock.link.frames import ALL, FrameType, event_frame
+from penstock.link.frames import ALL, FrameType, event_frame, segments_frame
 from penstock.record.framing import Message
 from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.overtaken import OvertakenSlices
 from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
-from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, encode_event
+from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event, encode_event
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
-from penstock.shuffle.streaming import EventKind
+from penstock.shuffle.streaming import EventKind, Overtaken
 
 DATA_TYPES: Final = {
     EventKind.IN_ORDER: DataType.EVENT,
@@ -63,6 +64,9 @@ class SegmentStreamWriter:
         self._segments: deque[int] = deque()
         self._announcements = Announcements(attachment, owner.metrics, _SHIP_AT)
         self._rest: tuple[int, memoryview] | None = None
+        self._continued: set[int] = set()
+        """Segments that begin in the middle of a message, of which nothing is shipped yet."""
+        self._overtaken = OvertakenSlices(count)
         self._port = 0
         self._lifecycle = WriterLifecycle(f"stream writer of partition {descriptor.shuffle.partition}")
 
@@ -112,19 +116,30 @@ class SegmentStreamWriter:
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
         """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
-        if kind is EventKind.PRIORITY:
-            raise ProtocolError(f"{self.partition}: the end of an epoch can't overtake the data that it sums up")
-        self._send_behind([EpochEnd(payload, end.rows, end.bytes, end.checksum) for end in self._end_sums()], kind)
+        sums = self._end_sums()
+        if kind is not EventKind.PRIORITY:
+            self._send_behind([EpochEnd(payload, end.rows, end.bytes, end.checksum) for end in sums], kind)
+            return
+        ends = [
+            EpochEnd(payload, end.rows, end.bytes, end.checksum, messages)
+            for end, messages in zip(sums, self.positions, strict=True)
+        ]
+        self._commit()
+        self._overtaken.begin(payload)
+        self._send_events(enumerate(ends), DataType.OVERTAKING_BARRIER)
+
+    def overtaken(self) -> Sequence[Overtaken] | None:
+        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition, once the environment said it."""
+        return self._overtaken.take()
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
         if kind is EventKind.PRIORITY:
             self._check_writing()
-            self._send_events([(ALL, event)], kind)
         else:
             self._check_whole()
             self._commit()
-            self._send_events([(ALL, event)], kind)
+        self._send_events([(ALL, event)], DATA_TYPES[kind])
 
     def flush(self) -> None:
         """Make what was taken visible to readers, and give out what there is room for of a row that spans."""
@@ -157,6 +172,7 @@ class SegmentStreamWriter:
             self._builders.clear()
             self._changed.clear()
             self._rest = None
+            self._overtaken.drop()
 
     def on_grant(self, segments: tuple[int, ...]) -> None:
         """Take segments to write into."""
@@ -167,12 +183,16 @@ class SegmentStreamWriter:
         raise PenstockError(f"{self.partition}: a folder for a writer that stores nothing")
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Refuse: a writer gets no data."""
-        raise PenstockError(f"{self.partition}: data arrived at a writer")
+        """Copy a slice that a barrier has overtaken: it was lent."""
+        self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
+        self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Refuse: the tasks of a streaming query send no events backwards."""
-        raise PenstockError(f"{self.partition}: an event arrived at a streaming writer")
+        """Note that all was lent which a barrier has overtaken of a subpartition; there are no other events."""
+        event = decode_event(payload)
+        if data_type != DataType.OVERTAKING_BARRIER or not isinstance(event, EpochEnd):
+            raise PenstockError(f"{self.partition}: an event arrived at a streaming writer")
+        self._overtaken.end(channel, event.payload)
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """Refuse: only a writer that stores can fail to keep what it wrote."""
@@ -216,7 +236,7 @@ class SegmentStreamWriter:
             self._sums.add(target, rows, message)
         if total > room:
             self._owner.metrics.add("rows_spanning")
-            self._give_rest(target, memoryview(b"".join(message.parts)))
+            self._give_rest(target, memoryview(b"".join(message.parts)), is_begun=False)
         elif builder is not None:
             self._append(target, builder, message)
         return rows
@@ -228,17 +248,20 @@ class SegmentStreamWriter:
         if builder.is_full:
             self._finish(target)
 
-    def _give_rest(self, target: int, rest: memoryview) -> bool:
+    def _give_rest(self, target: int, rest: memoryview, *, is_begun: bool = True) -> bool:
         """Give out what there is room for of a row larger than a segment; whether that was all."""
         while len(rest):
             builder = self._builders.get(target)
             if builder is None or builder.is_full:
                 builder = self._open(target)
+                if builder is not None and is_begun:
+                    self._continued.add(builder.segment)
             if builder is None:
                 self._rest = target, rest
                 self._commit()
                 return False
             rest = rest[builder.append(rest) :]
+            is_begun = True
             self._changed[target] = builder
         self._rest = None
         return True
@@ -263,7 +286,7 @@ class SegmentStreamWriter:
                 self._owner.metrics.add("bytes_unused", builder.remaining)
             piece = builder.finish()
             if piece is not None:
-                self._announcements.note(target, piece)
+                self._note(target, piece)
 
     def _finish_all(self) -> None:
         for target in list(self._builders):
@@ -273,9 +296,15 @@ class SegmentStreamWriter:
         for target, builder in self._changed.items():
             piece = builder.commit()
             if piece is not None:
-                self._announcements.note(target, piece)
+                self._note(target, piece)
         self._changed.clear()
         self._announcements.ship()
+
+    def _note(self, target: int, piece: BufferSlice) -> None:
+        if piece.length and piece.segment in self._continued:
+            self._continued.discard(piece.segment)
+            piece = piece._replace(continues=True)
+        self._announcements.note(target, piece)
 
     def _end_sums(self) -> list[EndOfPartition]:
         self._check_whole()
@@ -284,10 +313,9 @@ class SegmentStreamWriter:
     def _send_behind(self, events: Sequence[Event], kind: EventKind) -> None:
         """Each subpartition's event, behind all that was taken."""
         self._commit()
-        self._send_events(enumerate(events), kind)
+        self._send_events(enumerate(events), DATA_TYPES[kind])
 
-    def _send_events(self, events: Iterable[tuple[int, Event]], kind: EventKind) -> None:
-        data_type = DATA_TYPES[kind]
+    def _send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType) -> None:
         frames = [
             event_frame(FrameType.WRITER_EVENT, self._port, data_type, target, encode_event(event))
             for target, event in events

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a barrier has overtaken in the environment's queues, as its writer hears of it.
+
+The environment lends the slices to the writer's task in the turn in which the barrier enters the queues, and says of
+each subpartition when that was all. The task copies a slice when it hears of it and gives it back at once, so no
+segment waits for a storage. Memory: what the partition's queues can hold, once.
+"""
+
+from __future__ import annotations
+
+from penstock.shuffle.streaming import Overtaken
+
+
+class OvertakenSlices:
+    """The copies of one writer, for its newest barrier."""
+
+    def __init__(self, subpartitions: int) -> None:
+        self._count = subpartitions
+        self._payload: bytes | None = None
+        self._slices: list[Overtaken] = []
+        self._open: set[int] = set()
+
+    def begin(self, payload: bytes) -> None:
+        """A barrier was sent; what an earlier one has overtaken is not wanted any more."""
+        self._payload = payload
+        self._open = set(range(self._count))
+        self._slices = [[] for _ in range(self._count)]
+
+    def add(self, subpartition: int, data: bytes) -> None:
+        """A slice, which holds whole messages."""
+        if self._payload is not None:
+            self._slices[subpartition].append(data)
+
+    def end(self, subpartition: int, payload: bytes) -> None:
+        """That was all of a subpartition, for the barrier with this payload."""
+        if payload == self._payload:
+            self._open.discard(subpartition)
+        elif self._payload is not None:
+            self._slices[subpartition].clear()  # it was for a barrier before this one
+
+    def take(self) -> list[Overtaken] | None:
+        """All of it, once it is known."""
+        if self._payload is None or self._open:
+            return None
+        slices = self._slices
+        self.drop()
+        return slices
+
+    def drop(self) -> None:
+        """Nobody wants it."""
+        self._payload = None
+        self._slices = []
+        self._open.clear()

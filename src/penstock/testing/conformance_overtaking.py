@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S101 - this is test code that ships with the product
+"""Conformance of services whose barriers may overtake rows: who has which row, and that sums stay right.
+
+A reader has what came in front of a barrier's place in its channel, the writer is told what the barrier overtook, and
+both together are what was written in front of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pytest
+
+from penstock.shuffle import EndOfPartition, EpochAhead, EpochEnd, Received
+from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.streaming import EventKind, Overtaken
+from penstock.testing.conformance_exchange import NUMBERS, Written, numbers
+from penstock.testing.conformance_streams import PIPELINED, TEXTS, StreamConsumer, StreamProducer, Streams, values
+from penstock.testing.waiting import DEADLINE
+
+_HEAD = 16
+"""Bytes in front of a framed message, the first eight of which are its length."""
+
+
+def overtake(producer: StreamProducer, payload: bytes) -> list[Overtaken]:
+    """Send a barrier ahead, and wait for what it overtook."""
+    producer.barrier(payload, EventKind.PRIORITY)
+    while (overtaken := producer.writer.overtaken()) is None:
+        producer.line.wait(DEADLINE)
+    assert producer.writer.overtaken() is None
+    return list(overtaken)
+
+
+def batches(overtaken: Overtaken, schema: pa.Schema = NUMBERS) -> list[pa.RecordBatch]:
+    """The batches of framed messages, or as they are."""
+    found = []
+    for each in overtaken:
+        if isinstance(each, pa.RecordBatch):
+            found.append(each)
+            continue
+        at = 0
+        while at < len(each):
+            length = int.from_bytes(each[at : at + 8], "little")
+            found.append(pa.ipc.read_record_batch(pa.py_buffer(each).slice(at + _HEAD, length), schema))
+            at += _HEAD + length + -length % 8
+    return found
+
+
+def in_column(found: Iterable[pa.RecordBatch]) -> list[object]:
+    """The values of the one column, in order."""
+    return [value for batch in found for value in batch.column(0).to_pylist()]
+
+
+def ahead(consumer: StreamConsumer) -> Received:
+    """The next thing that goes ahead of all rows, waited for; no row is taken."""
+    while (received := consumer.gate.poll_ahead()) is None:
+        consumer.line.wait(DEADLINE)
+    return received
+
+
+def up_to(consumer: StreamConsumer, payload: bytes) -> list[Received]:
+    """All things up to the place of a barrier, which is the last of them."""
+    return consumer.until(lambda got: isinstance(got.event, EpochEnd) and got.event.payload == payload)
+
+
+class OvertakingConformance:
+    """What a streaming service promises of barriers with priority. Mixed in beside `StreamConformance`."""
+
+    def test_each_row_is_on_one_side_of_a_barrier_that_overtakes(self, streams: Streams) -> None:
+        """Nobody reads: the barrier is announced, and what it passed comes behind it and is told to its writer."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)
+        taken = producer.fill(rows=500)
+        overtaken = overtake(producer, b"one")
+        assert ahead(consumer).event == EpochAhead(b"one")
+        before = up_to(consumer, b"one")
+        passed = in_column(batches(overtaken[0]))
+        assert passed
+        assert [*values(before), *passed] == list(range(taken))
+        producer.end()
+        assert values(consumer.rest()) == passed
+
+    def test_the_sums_of_an_epoch_are_right_although_its_end_came_first(self, streams: Streams) -> None:
+        """Three epochs whose ends overtake rows, and one more end in order: the reader compares them all."""
+        producer, consumer = streams.pair(subpartitions=2)
+        taken = [0, 0, 0]
+        producer.line.wait(DEADLINE)
+        for epoch in range(3):
+            for value in range(epoch, 40):
+                taken[epoch] += producer.writer.offer(numbers(value), epoch % 2)
+                producer.writer.flush()
+                producer.line.wait(0)
+            overtake(producer, b"%d" % epoch)
+        producer.barrier(b"in order", EventKind.IN_ORDER)
+        producer.end()
+        things = consumer.rest()
+        ends = [each.event for each in things if isinstance(each.event, EpochEnd | EndOfPartition)]
+        assert sorted(end.rows for end in ends) == sorted([0] * 7 + taken)
+        assert len(values(things, 0)) == taken[0] + taken[2]
+        assert len(values(things, 1)) == taken[1]
+
+    def test_a_second_barrier_overtakes_the_first_ones_rows_again(self, streams: Streams) -> None:
+        """Rows that wait behind two barriers are told for both."""
+        producer, consumer = streams.pair()
+        producer.line.wait(DEADLINE)
+        taken = producer.fill(rows=500)
+        first = in_column(batches(overtake(producer, b"one")[0]))
+        second = in_column(batches(overtake(producer, b"two")[0]))
+        assert second == first[len(first) - len(second) :]
+        before = up_to(consumer, b"one")
+        assert [*values(before), *first] == list(range(taken))
+        producer.end()
+        assert values([*before, *consumer.rest()]) == list(range(taken))
+
+    def test_no_barrier_stands_in_a_row_that_spans(self, streams: Streams) -> None:
+        """A row of several segments is partly read: the barrier comes in front of it or behind it."""
+        producer = streams.produce(Written(PIPELINED, TEXTS))
+        consumer = streams.consume([(producer.descriptor, 0)], TEXTS)
+        texts = ["a", "b" * 3_000_000, "c", "d"]
+        rest = pa.record_batch([pa.array(texts)], schema=TEXTS)
+        found: list[Received] = []
+        while rest.num_rows or producer.writer.has_pending:
+            rest = rest.slice(producer.writer.offer(rest, 0))
+            if producer.writer.has_pending:
+                with pytest.raises(ProtocolError):
+                    producer.barrier(b"too early", EventKind.PRIORITY)
+            producer.writer.flush()
+            if rest.num_rows or producer.writer.has_pending:
+                while (received := consumer.gate.poll()) is not None:
+                    found.append(received)
+                consumer.line.wait(0)
+                producer.line.wait(0.01)
+        overtaken = overtake(producer, b"whole")
+        found += up_to(consumer, b"whole")
+        read = in_column(each.batch for each in found if each.batch is not None)
+        assert read + in_column(batches(overtaken[0], TEXTS)) == texts
+        producer.end()
+        read += in_column(each.batch for each in consumer.rest() if each.batch is not None)
+        assert read == texts
+
+    def test_of_some_channels_only_their_rows_are_given(self, streams: Streams) -> None:
+        """The others keep their rows, and their order, until they are asked for."""
+        producer, consumer = streams.pair(subpartitions=2)
+        for value in range(6):
+            producer.give(numbers(value), value % 2)
+        found: list[Received] = []
+        while len(values(found, 1)) < 3:
+            received = consumer.gate.poll({1})
+            if received is None:
+                consumer.line.wait(DEADLINE)
+            else:
+                found.append(received)
+        assert values(found, 1) == [1, 3, 5]
+        assert values(found, 0) == []
+        producer.end()
+        assert values(consumer.rest(), 0) == [0, 2, 4]
+
+    def test_what_nobody_reads_is_not_overtaken(self, streams: Streams) -> None:
+        """The reader of one subpartition has left: the writer hears of the other's rows, and of none of that one."""
+        producer = streams.produce(Written(PIPELINED, subpartitions=2))
+        gone, there = (streams.consume([(producer.descriptor, index)]) for index in range(2))
+        producer.give(numbers(1), 0)
+        assert values([gone.next() or Received(0)]) == [1]
+        gone.gate.close()
+        for value in itertools.count():
+            producer.line.wait(0.01)
+            producer.give(numbers(value), 0)
+            overtaken = overtake(producer, b"%d" % value)
+            if not overtaken[0]:
+                break
+        assert batches(overtaken[0]) == []
+        producer.end()
+        there.rest()
