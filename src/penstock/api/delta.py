@@ -25,6 +25,7 @@ import pyarrow.fs as pafs
 
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema
+from penstock.api.paths import stored_at
 from penstock.api.writing import PartFile, Written, require_writer, write_files
 from penstock.shuffle.errors import PenstockError, SettingError
 from penstock.task.parquet_write import WriteParquet
@@ -51,7 +52,7 @@ def _files(table: Any, path: str | Path) -> ParquetFiles:
         raise SettingError(f"readDelta: {path} maps its columns to other names: read it with Spark")
     if len(pa.table(table.deletion_vectors())):
         raise SettingError(f"readDelta: {path} has deletion vectors: purge them (REORG TABLE), or read it with Spark")
-    filesystem, root = _place(table.table_uri)
+    filesystem, root = stored_at(table.table_uri)
     actions = pa.table(table.get_add_actions(flatten=True)).combine_chunks()
     if not len(actions):
         return ParquetFiles(filesystem, (), pa.schema(table.schema().to_arrow()).remove_metadata(), ())
@@ -78,7 +79,7 @@ def write_delta(stream: Written, path: str | Path, mode: str, partition_by: Sequ
             f"writeDelta: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
         ) from error
     target = str(path) if "://" in str(path) else str(Path(path).expanduser().absolute())
-    filesystem, root = _place(target)
+    filesystem, root = stored_at(target)
     table = library.DeltaTable(target) if library.DeltaTable.is_deltatable(target) else None
     _refuse(table, filesystem, root, mode, schema, partition_by)
     own = f"penstock-{secrets.token_hex(6)}"
@@ -137,13 +138,6 @@ def _added(library: Any, folder: str, file: PartFile, partition_by: Sequence[str
         data_change=True,
         stats=json.dumps({"numRecords": file.rows}),
     )
-
-
-def _place(uri: str) -> tuple[pafs.FileSystem, str]:
-    if "://" in uri:
-        filesystem, root = pafs.FileSystem.from_uri(uri)
-        return filesystem, root.rstrip("/")
-    return pafs.LocalFileSystem(), uri.rstrip("/")
 
 
 def _library(verb: str) -> Any:

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten
+from penstock.api.paths import stored_at
 from penstock.api.writing import Written, require_writer, write_files
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.parquet_write import WriteParquet
@@ -36,11 +36,11 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
             " with Spark"
         )
     uris = [task.file.file_path for task in tasks]
-    filesystem, _ = _place(uris[0] if uris else table.location())
+    filesystem, _ = stored_at(uris[0] if uris else table.location())
     if not uris:
         schema = pa.schema([_plain(field) for field in table.schema().as_arrow()])
         return source_of(ParquetFiles(filesystem, (), schema, ()), columns, where, _name(table))
-    files = parquet_files(filesystem, tuple(_place(uri)[1] for uri in uris), None)
+    files = parquet_files(filesystem, tuple(stored_at(uri)[1] for uri in uris), None)
     known = [field.name for field in table.schema().fields]
     if snapshot is None and files.schema.names != known:
         raise SchemaError(
@@ -58,7 +58,7 @@ def write_iceberg(stream: Written, table: Any, overwrite: bool) -> ParquetWritte
     if table.spec().fields:
         raise SettingError(f"writeIceberg: {_name(table)} is partitioned: write it with stream.toDF().writeTo")
     _check_columns(stream.schema, table)
-    filesystem, root = _place(table.location())
+    filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
     write = WriteParquet(filesystem, own, stream.schema, "zstd")
     try:
@@ -102,10 +102,3 @@ def _check_table(table: Any, verb: str) -> None:
 
 def _name(table: Any) -> str:
     return ".".join(table.name())
-
-
-def _place(uri: str) -> tuple[pafs.FileSystem, str]:
-    if "://" in uri:
-        filesystem, path = pafs.FileSystem.from_uri(uri)
-        return filesystem, path.rstrip("/")
-    return pafs.LocalFileSystem(), uri.removeprefix("file:").rstrip("/")

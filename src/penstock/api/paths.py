@@ -56,6 +56,14 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
     return pafs.LocalFileSystem(), [inner]
 
 
+def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a table's folder or file as its log or catalog names it, and the path there."""
+    if "://" in uri:
+        filesystem, inner = pafs.FileSystem.from_uri(uri)
+        return filesystem, inner.rstrip("/")
+    return pafs.LocalFileSystem(), uri.removeprefix("file:").rstrip("/")
+
+
 def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[DataFile]]:
     filesystem, names = located(path)
     if not names:

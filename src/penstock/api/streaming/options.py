@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.shuffle.errors import SettingError
 from penstock.shuffle.settings import KEYS, PREFIX, StreamingSettings, parse_bool
@@ -69,3 +69,21 @@ class Options:
         given = {name.lower(): name for name in QUERY_OPTIONS}
         found = {given[key]: text for key, (_, text) in self._given.items() if key in given}
         return {f"{_QUERY_PREFIX}{name}": text for name, text in found.items()}
+
+
+class TakesOptions:
+    """What readers and writers take alike."""
+
+    def __init__(self, owner: str) -> None:
+        self._options = Options(owner)
+
+    def option(self, key: str, value: Any) -> Self:
+        """An option of the format or, of a writer, of the query."""
+        self._options.set(key, value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        """Several of them."""
+        for key, value in options.items():
+            self._options.set(key, value)
+        return self

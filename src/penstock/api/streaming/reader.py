@@ -11,7 +11,7 @@ from penstock.api.lineage import SourceStep
 from penstock.api.schemas import partitions_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.formats import FORMATS, SourceRequest
-from penstock.api.streaming.options import Options
+from penstock.api.streaming.options import TakesOptions
 from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import StreamSource
 
@@ -21,14 +21,14 @@ def readStream(spark: Any) -> StreamReader:
     return StreamReader(spark)
 
 
-class StreamReader:
+class StreamReader(TakesOptions):
     """A source in the making: its format, schema and options. `load` gives the stream."""
 
     def __init__(self, spark: Any) -> None:
+        super().__init__("readStream")
         self._spark = spark
         self._format: str | StreamSource = "parquet"
         self._schema: pa.Schema | None = None
-        self._options = Options("readStream")
 
     def format(self, source: str | StreamSource) -> Self:
         """`rate`, `parquet`, `text`, `csv`, `json`, or a source of your own (`penstock.stream.sources`)."""
@@ -40,17 +40,6 @@ class StreamReader:
     def schema(self, schema: Any) -> Self:
         """The rows' schema: DDL, a StructType or a `pyarrow.Schema`. Files need one, but for text."""
         self._schema = schema_argument(schema, "readStream.schema")
-        return self
-
-    def option(self, key: str, value: Any) -> Self:
-        """An option of the format."""
-        self._options.set(key, value)
-        return self
-
-    def options(self, **options: Any) -> Self:
-        """Several of them."""
-        for key, value in options.items():
-            self._options.set(key, value)
         return self
 
     def load(self, path: str | None = None) -> Stream:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.api.actions import require_session
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import plan_query
-from penstock.api.streaming.options import Options
+from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
 from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
 
 
-class StreamWriter:
+class StreamWriter(TakesOptions):
     """A sink in the making: its format, the query's name and options. `start` starts the query."""
 
     def __init__(self, branches: tuple[Step, ...], session: Any) -> None:
+        super().__init__("writeStream")
         self._branches = branches
         self._session = session
         self._format: str | StreamSink = "parquet"
         self._name: str | None = None
-        self._options = Options("writeStream")
 
     def format(self, sink: str | StreamSink) -> Self:
         """`parquet`, `memory`, `console`, `noop`, or a sink of your own (`penstock.stream.sinks`)."""
@@ -56,17 +56,6 @@ class StreamWriter:
         """`append` or `update`, which are the same here: a row is written as often as it is given."""
         if outputMode not in ("append", "update"):
             raise PlanError(f"outputMode({outputMode!r}): rows are written as they come, which is append or update")
-        return self
-
-    def option(self, key: str, value: Any) -> Self:
-        """An option of the query or of the sink."""
-        self._options.set(key, value)
-        return self
-
-    def options(self, **options: Any) -> Self:
-        """Several of them."""
-        for key, value in options.items():
-            self._options.set(key, value)
         return self
 
     def start(self, path: str | None = None) -> StreamingQuery:
