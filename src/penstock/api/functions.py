@@ -32,6 +32,11 @@ def fromDataFrame(df: Any) -> Stream:
 
     if not (hasattr(df, "schema") and hasattr(df, "sparkSession")):
         raise TypeError(f"fromDataFrame takes a Spark DataFrame, not {_what_it_is(df)}")
+    if getattr(df, "isStreaming", False):
+        raise PlanError(
+            "fromDataFrame: this DataFrame is a stream of Spark's, which has no end: read its source with"
+            " penstock.readStream(spark), or write the query in Structured Streaming"
+        )
     schema: pa.Schema = arrow_schema(df.schema)
     return Stream((SourceStep(_frame_name(schema), schema, dataframe=df),), df.sparkSession)
 

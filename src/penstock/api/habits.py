@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _DATAFRAME = "go on with Spark's own behind toDF()"
 
 INSTEAD: dict[str, str] = {
     "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
     "writeTo": "write .toDF().writeTo(table)",
-    "writeStream": "streams are batch here: .toDF() gives a DataFrame that Spark can write",
     "saveAsTable": "write .toDF().write.saveAsTable(name)",
     "cache": "write .persist(): the rows stay in Penstock's environments until .unpersist()",
     "checkpoint": "write .persist(), or .writeParquet(path) and readParquet",
@@ -38,7 +37,8 @@ INSTEAD: dict[str, str] = {
     "pivot": "aggregate by both columns, then " + _DATAFRAME,
     "rollup": "there are no grouping sets: " + _DATAFRAME,
     "cube": "there are no grouping sets: " + _DATAFRAME,
-    "withWatermark": "there are no windows over event time here: " + _DATAFRAME,
+    "withWatermark": "there is no event time here: group by a column of it, such as date_trunc('minute', timestamp), "
+    "or write the query in Spark's Structured Streaming",
     "createOrReplaceTempView": "write .toDF().createOrReplaceTempView(name)",
     "createTempView": "write .toDF().createTempView(name)",
     "sample": "write .filter over a column of your own, or .mapInArrow(fn, schema)",
@@ -63,6 +63,30 @@ INSTEAD: dict[str, str] = {
 }
 """By the name that PySpark's DataFrame or GroupedData has for it."""
 
+_FUNCTION = "there is no function for each batch: put the work into .mapInArrow(fn, schema) before .writeStream, "
+INSTEAD_OF_READER: dict[str, str] = {
+    "table": "read the folder its files arrive in: .schema(...).parquet(path)",
+    "orc": "there are parquet, text, csv, json and rate, and sources of your own: .format(source)",
+    "changes": "read the folder its files arrive in: .schema(...).parquet(path)",
+    "writeStream": "finish the source first: .load() gives the stream",
+}
+"""By the name that PySpark's DataStreamReader has for it, or that is one step too early."""
+INSTEAD_OF_WRITER: dict[str, str] = {
+    "trigger": "rows flow as they come and appear with a checkpoint: .option('checkpointInterval', '5s') says how "
+    "often; files that are there, and no more, are readStream's option bounded",
+    "foreach": _FUNCTION + "or write a sink of your own: .format(sink)",
+    "foreachBatch": _FUNCTION + "or write a sink of your own: .format(sink)",
+    "partitionBy": "a query writes into one folder: key the rows before, or write a sink of your own: .format(sink)",
+    "clusterBy": "a query writes into one folder: .keyBy('column') before .writeStream brings its rows together",
+    "toTable": "write .format('parquet').start(path), and read it with spark.read.parquet(path)",
+    "parquet": "write .format('parquet').start(path)",
+    "save": "write .start(path), which gives the query",
+    "mode": "write .outputMode('append'), or leave it out",
+    "awaitTermination": "write .start() first, which gives the query",
+    "stop": "write .start() first, which gives the query",
+}
+"""By the name that PySpark's DataStreamWriter has for it, or that is one step too early."""
+
 
 def missing_attribute(kind: str, name: str, columns: Sequence[str], verbs: Sequence[str]) -> AttributeError:
     """The error for a name that a stream does not have; `verbs` are those it has."""
@@ -76,6 +100,14 @@ def missing_attribute(kind: str, name: str, columns: Sequence[str], verbs: Seque
     close = difflib.get_close_matches(name, [verb for verb in verbs if not verb.startswith("_")], 1)
     hint = f"did you mean {close[0]!r}?" if close else "its verbs are in docs/api.md; toDF() gives Spark's DataFrame"
     return AttributeError(f"a {kind} has no {name!r}: {hint}")
+
+
+def missing_step(owner: str, name: str, instead: Mapping[str, str], steps: Sequence[str]) -> AttributeError:
+    """The error for a name that a reader or writer of streams does not have; `steps` are those it has."""
+    known = [step for step in steps if not step.startswith("_")]
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return AttributeError(f"{owner} has no {name!r}: {instead.get(name, hint)}")
 
 
 def no_item(kind: str, item: object) -> TypeError:

@@ -320,6 +320,7 @@ class Stream:
 
         Nothing runs here. See `penstock.datasets` for what is kept.
         """
+        refuse_stream(self.branches, "persist")
         persist_steps(self.branches, self._runtime("persist"))
         return self
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.api.lineage import Step
 from penstock.api.persisted import PersistedReading
 from penstock.api.plan import PLANNING_SLOTS, plan_job
+from penstock.api.streaming.refusals import refuse_stream
 from penstock.graph import Operator
 from penstock.shuffle.errors import SettingError
 from penstock.task.parquet_write import STATUS_SCHEMA
@@ -44,7 +45,8 @@ class PartFile:
 
 
 def require_writer(stream: Written, verb: str) -> None:
-    """Refuse a stream that nobody can run."""
+    """Refuse a stream without an end, and one that nobody can run."""
+    refuse_stream(stream.branches, verb)
     if stream.session is None:
         raise SettingError(f"{verb} needs a Spark session, and this stream's sources have none")
 

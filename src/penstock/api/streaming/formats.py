@@ -35,9 +35,9 @@ class SourceRequest:
     def refuse_path(self, what: str) -> None:
         """Raise PlanError where a path or schema was given that means nothing."""
         if self.path is not None:
-            raise PlanError(f"readStream: {what} makes its rows up, and reads no path")
+            raise PlanError(f"readStream: {what} makes its rows up, and reads no path: leave the path out")
         if self.schema is not None:
-            raise PlanError(f"readStream: {what} has a schema of its own")
+            raise PlanError(f"readStream: {what} has a schema of its own: leave schema() out")
 
 
 def rate(request: SourceRequest) -> StreamSource:

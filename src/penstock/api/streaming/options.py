@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from penstock.api.habits import missing_step
 from penstock.shuffle.errors import SettingError
 from penstock.shuffle.settings import KEYS, PREFIX, StreamingSettings, parse_bool
 
@@ -74,8 +75,18 @@ class Options:
 class TakesOptions:
     """What readers and writers take alike."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, instead: Mapping[str, str]) -> None:
         self._options = Options(owner)
+        self._owner = owner
+        self._instead = instead
+
+    if not TYPE_CHECKING:  # else every name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """A sentence for what PySpark's users try."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing_step(self._owner, name, self._instead, dir(self))
 
     def option(self, key: str, value: Any) -> Self:
         """An option of the format or, of a writer, of the query."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from penstock.api.habits import INSTEAD_OF_READER
 from penstock.api.lineage import SourceStep
 from penstock.api.schemas import partitions_argument, schema_argument
 from penstock.api.stream import Stream
@@ -25,7 +26,7 @@ class StreamReader(TakesOptions):
     """A source in the making: its format, schema and options. `load` gives the stream."""
 
     def __init__(self, spark: Any) -> None:
-        super().__init__("readStream")
+        super().__init__("readStream", INSTEAD_OF_READER)
         self._spark = spark
         self._format: str | StreamSource = "parquet"
         self._schema: pa.Schema | None = None
@@ -74,6 +75,7 @@ class StreamReader(TakesOptions):
         make = FORMATS.get(self._format.lower())
         if make is None:
             raise PlanError(
-                f"readStream.format({self._format!r}): one of {', '.join(sorted(FORMATS))}, or a source of your own"
+                f"readStream.format({self._format!r}): there is no such source: use one of "
+                f"{', '.join(sorted(FORMATS))}, or a source of your own"
             )
         return make(SourceRequest(path, self._schema, self._options))

@@ -29,6 +29,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
 
+_CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 _CONSOLE_ROWS = 20
 
 
@@ -68,9 +69,16 @@ def parquet(request: SinkRequest) -> Made:
     path = request.path or request.options.text("path")
     if not path:
         raise PlanError("writeStream.format('parquet') needs a path: start(path)")
-    compression = request.options.text("compression") or "snappy"
+    compression = request.options.value("compression", _codec, "snappy")
     filesystem, folder = filesystem_of(path, "writeStream")
     return FolderSink(filesystem, folder, request.schema, request.uid, compression=compression), QueryHooks()
+
+
+def _codec(name: str) -> str:
+    """A codec that Parquet files may have here."""
+    if name.lower() not in _CODECS:
+        raise ValueError(f"it is one of {', '.join(_CODECS)}")
+    return name.lower()
 
 
 def noop(request: SinkRequest) -> Made:

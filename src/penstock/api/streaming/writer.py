@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.actions import require_session
+from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import plan_query
 from penstock.api.streaming.options import TakesOptions
@@ -34,7 +35,7 @@ class StreamWriter(TakesOptions):
     """A sink in the making: its format, the query's name and options. `start` starts the query."""
 
     def __init__(self, branches: tuple[Step, ...], session: Any) -> None:
-        super().__init__("writeStream")
+        super().__init__("writeStream", INSTEAD_OF_WRITER)
         self._branches = branches
         self._session = session
         self._format: str | StreamSink = "parquet"
@@ -55,7 +56,9 @@ class StreamWriter(TakesOptions):
     def outputMode(self, outputMode: str) -> Self:
         """`append` or `update`, which are the same here: a row is written as often as it is given."""
         if outputMode not in ("append", "update"):
-            raise PlanError(f"outputMode({outputMode!r}): rows are written as they come, which is append or update")
+            raise PlanError(
+                f"outputMode({outputMode!r}): rows are written as they come: say append or update, or leave it out"
+            )
         return self
 
     def start(self, path: str | None = None) -> StreamingQuery:
@@ -117,7 +120,8 @@ class StreamWriter(TakesOptions):
         make: Callable[[SinkRequest], Made] | None = SINKS.get(self._format.lower())
         if make is None:
             raise PlanError(
-                f"writeStream.format({self._format!r}): one of {', '.join(sorted(SINKS))}, or your own sink"
+                f"writeStream.format({self._format!r}): there is no such sink: use one of "
+                f"{', '.join(sorted(SINKS))}, or a sink of your own"
             )
         return make(request)
 

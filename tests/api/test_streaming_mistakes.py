@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mistakes of a first day with streams: the first line says what is wrong, where, and what to do.
+
+All of them are refused where they are written, so none needs a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.shuffle.errors import PlanError, SettingError
+
+LONGEST = 400
+
+
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Change nothing."""
+    yield from batches
+
+
+def reader() -> Any:
+    """A source in the making."""
+    return penstock.readStream(None)
+
+
+def rate() -> Any:
+    """Rows without an end."""
+    return reader().format("rate").load()
+
+
+def writer() -> Any:
+    """A sink in the making."""
+    return rate().writeStream
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
+    # a stream without an end taken for a DataFrame
+    "collect": (lambda p: rate().collect(), PlanError, "collect needs all rows", "stream.writeStream.format("),
+    "show": (lambda p: rate().show(), PlanError, "show needs all rows", "stream.writeStream.format("),
+    "count": (lambda p: rate().count(), PlanError, "count needs all rows", "stream.writeStream.format("),
+    "toPandas": (lambda p: rate().toPandas(), PlanError, "toPandas needs all rows", "stream.writeStream.format("),
+    "toDF": (lambda p: rate().toDF(), PlanError, "toDF needs all rows", "stream.writeStream.format("),
+    "writeParquet": (lambda p: rate().writeParquet(p), PlanError, "writeParquet needs all", "stream.writeStream"),
+    "persist": (lambda p: rate().persist(), PlanError, "persist needs all rows", "stream.writeStream"),
+    "a watermark": (
+        lambda p: rate().withWatermark("timestamp", "1 minute"),
+        AttributeError,
+        "a Stream has no 'withWatermark'",
+        "date_trunc('minute', timestamp)",
+    ),
+    # a DataFrame taken for a stream without an end
+    "a query over a bounded stream": (
+        lambda p: Stream((SourceStep("rows", pa.schema([("a", pa.int64())])),)).writeStream.start(),
+        PlanError,
+        "writeStream is for streams of penstock.readStream",
+        "this one has writeParquet()",
+    ),
+    # sources
+    "a source that is not there": (
+        lambda p: reader().format("kafka").load(),
+        PlanError,
+        "readStream.format('kafka'): there is no such source",
+        "use one of csv, json, parquet, rate, text, or a source of your own",
+    ),
+    "an option with a typo": (
+        lambda p: reader().format("rate").option("rowPerSecond", 5).load(),
+        SettingError,
+        "readStream: rate has no option 'rowPerSecond'",
+        "did you mean rowsPerSecond?",
+    ),
+    "an option of another type": (
+        lambda p: reader().format("rate").options(rowsPerSecond="many").load(),
+        SettingError,
+        "readStream: option rowsPerSecond='many' is not valid",
+        "could not convert string to float",
+    ),
+    "less than nothing": (
+        lambda p: reader().format("rate").option("rowsPerSecond", -1).load(),
+        SettingError,
+        "rowsPerSecond is -1",
+        "it is 0 (as fast as it goes) or more",
+    ),
+    "files without a schema": (
+        lambda p: reader().csv(str(p)),
+        PlanError,
+        "readStream: csv files need a schema",
+        "readStream(spark).schema(",
+    ),
+    "files without a folder": (
+        lambda p: reader().schema("a long").format("json").load(),
+        PlanError,
+        "json files arrive in a folder",
+        "load(path)",
+    ),
+    "a schema of what has one": (
+        lambda p: reader().schema("a long").format("rate").load(),
+        PlanError,
+        "readStream: rate has a schema of its own",
+        "leave schema() out",
+    ),
+    "a path of what has none": (
+        lambda p: reader().format("rate").load(str(p)),
+        PlanError,
+        "readStream: rate makes its rows up, and reads no path",
+        "leave the path out",
+    ),
+    "a table": (lambda p: reader().table("t"), AttributeError, "readStream has no 'table'", ".parquet(path)"),
+    "a class as source": (
+        lambda p: reader().format(3),
+        TypeError,
+        "readStream.format takes a name or a source with open(), not int",
+        "",
+    ),
+    "a verb before load": (
+        lambda p: reader().format("rate").writeStream,
+        AttributeError,
+        "readStream has no 'writeStream'",
+        ".load() gives the stream",
+    ),
+    # sinks
+    "a trigger": (
+        lambda p: writer().trigger(processingTime="5 seconds"),
+        AttributeError,
+        "writeStream has no 'trigger'",
+        ".option('checkpointInterval', '5s')",
+    ),
+    "a function for each batch": (
+        lambda p: writer().foreachBatch(lambda frame, number: None),
+        AttributeError,
+        "writeStream has no 'foreachBatch'",
+        ".mapInArrow(fn, schema) before .writeStream",
+    ),
+    "a partitioned sink": (
+        lambda p: writer().partitionBy("value"),
+        AttributeError,
+        "writeStream has no 'partitionBy'",
+        "a sink of your own",
+    ),
+    "a table as sink": (
+        lambda p: writer().toTable("t"),
+        AttributeError,
+        "writeStream has no 'toTable'",
+        ".format('parquet').start(path)",
+    ),
+    "a wait before the start": (
+        lambda p: writer().format("noop").awaitTermination(),
+        AttributeError,
+        "writeStream has no 'awaitTermination'",
+        ".start() first",
+    ),
+    "a step with a typo": (
+        lambda p: writer().outputmode("append"),
+        AttributeError,
+        "writeStream has no 'outputmode'",
+        "did you mean 'outputMode'?",
+    ),
+    "the complete mode": (
+        lambda p: writer().outputMode("complete"),
+        PlanError,
+        "outputMode('complete')",
+        "say append or update, or leave it out",
+    ),
+    "an option without a name": (
+        lambda p: writer().option(5, "x"),
+        TypeError,
+        "writeStream: an option has a name, not 5",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_first_line_says_what_where_and_what_to_do(tmp_path: Path, name: str) -> None:
+    """The error is of the type that tells what kind of mistake it is, and its first line is enough to go on."""
+    make, kind, what, remedy = MISTAKES[name]
+    with pytest.raises(kind) as raised:
+        make(tmp_path)
+    line = str(raised.value).splitlines()[0]
+    assert what in line
+    assert remedy in line
+    assert len(line) <= LONGEST
