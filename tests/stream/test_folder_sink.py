@@ -13,10 +13,12 @@ import pytest
 
 from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.stream import folder_sink
 from penstock.stream.chain import StepContext
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator
+from penstock.task.durable import sync_file
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -102,6 +104,30 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left[0] == ".hidden"
     assert [name[:19] for name in left[1:]] == [".part-query1-00001-", other[:19]]
+
+
+def test_files_are_on_the_disk_before_their_checkpoint_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that stores the checkpoint waits for the disk, and the task's does not; again changes nothing."""
+    synced: list[str] = []
+
+    def sync(path: str) -> None:
+        sync_file(path)
+        synced.append(Path(path).name)
+
+    monkeypatch.setattr(folder_sink, "sync_file", sync)
+    step = SinkOperator(sink(tmp_path)).step()
+    step.open(StepContext(0, 1, 128, "sink"), [])
+    list(step.process(batch(1)))
+    ((_, first),) = step.snapshot(1)
+    assert synced == []
+    first()
+    assert len(synced) == 1
+    ((_, second),) = step.snapshot(2)
+    step.completed(1)
+    second()
+    assert len(synced) == 1
+    assert seen(tmp_path) == [1]
+    step.close()
 
 
 def test_a_prepared_file_that_is_gone_is_an_error(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@
     <folder>/.part-<uid>-<subtask>-<token>.parquet   being written, or prepared: readers skip names with a dot
     <folder>/part-<uid>-<subtask>-<token>.parquet    published, by a change of its name
 
-A file holds what came between two barriers. At the second it is closed and on the disk, and its name goes into the
-checkpoint; when that is complete it gets the name that readers see. An attempt begins by publishing what the restored
-checkpoint names, and by removing what an earlier attempt has left besides. `uid` tells queries that write into one
-folder apart; it must be the same in all attempts of a query.
+A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint,
+whose thread waits until it is on the disk; when that is complete it gets the name that readers see. An attempt
+begins by publishing what the restored checkpoint names, and by removing what an earlier attempt has left besides.
+`uid` tells queries that write into one folder apart; it must be the same in all attempts of a query.
 
 Limits: a file system that can't change a name in one step (object stores) shows a file when it is there as a whole.
 """
@@ -117,24 +117,28 @@ class FolderWriter:
         self._write_held()
         if self._file is not None:
             self._close_file()
-            path = f"{self._sink.folder}/.{self._name}"
-            if self._is_local:
-                sync_file(path)
-                sync_folder(self._sink.folder)
             self._prepared.append((checkpoint, self._name))
         packed: bytes = msgpack.packb(self._prepared)
         return packed
+
+    def sync(self, prepared: bytes) -> None:
+        """Wait until the files that were prepared are on the disk, and the new names of those that were published."""
+        if self._is_local:
+            for _, name in msgpack.unpackb(prepared):
+                with suppress(FileNotFoundError):  # it was published meanwhile, so it is on the disk
+                    sync_file(f"{self._sink.folder}/.{name}")
+            sync_folder(self._sink.folder)
 
     def commit(self, checkpoint: int) -> None:
         """Publish what was prepared up to this checkpoint."""
         while self._prepared and self._prepared[0][0] <= checkpoint:
             self._sink.publish(self._prepared[0][1])
             del self._prepared[0]
-        if self._is_local:
-            sync_folder(self._sink.folder)
 
     def close(self) -> None:
         """Remove the file that is being written; what was prepared stays."""
+        if self._is_local:
+            sync_folder(self._sink.folder)
         if self._file is None:
             return
         with suppress(OSError, pa.ArrowException, ValueError):

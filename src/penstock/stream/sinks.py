@@ -12,7 +12,7 @@ checkpoints and no others, each once, whatever is killed in between:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,13 +25,20 @@ _STATE = "sink"
 
 
 class SinkWriter(Protocol):
-    """One subtask's share of a sink. All calls are those of the task's thread."""
+    """One subtask's share of a sink. All calls are those of the task's thread, but for `sync`.
+
+    A writer may have `sync(prepared: bytes)` too: the thread that stores the checkpoint calls it, with what `prepare`
+    gave, and it returns when all of that is safe. So a disk that is slow holds up no row.
+    """
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
 
     def prepare(self, checkpoint: int) -> bytes:
-        """Store safely what was written; all that is prepared and not yet published, to be published later."""
+        """Close what was written; all that is prepared and not yet published, to be published later.
+
+        It must be stored safely when this returns, or when `sync` does.
+        """
 
     def commit(self, checkpoint: int) -> None:
         """Publish what was prepared for this checkpoint and for all before it; again is nothing new."""
@@ -100,7 +107,14 @@ class SinkStep(PlainStep):
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Prepare what was written."""
         prepared = self._opened.prepare(checkpoint)
-        return [(_STATE, lambda: prepared)]
+        sync: Callable[[bytes], None] | None = getattr(self._opened, "sync", None)
+
+        def stored() -> bytes:
+            if sync is not None:
+                sync(prepared)
+            return prepared
+
+        return [(_STATE, stored)]
 
     def completed(self, checkpoint: int) -> None:
         """Publish."""
