@@ -19,7 +19,7 @@ from penstock.graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
 from penstock.job.core.refusals import too_few_slots
 from penstock.shuffle import PartitionKind, Settings
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.errors import PlanError, SchemaError, SettingError
 from penstock.shuffle.settings import StreamingSettings
 from penstock.stream.noop import NoopSink
 
@@ -114,6 +114,14 @@ def test_verbs_that_need_their_whole_input_are_refused_by_name(words: str, verb:
     """When the query is started, and before anything runs."""
     with pytest.raises(PlanError, match=rf"(?i){words}"):
         planned(verb(rate()))
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.uint8()])
+def test_keys_without_a_key_group_are_refused(kind: pa.DataType) -> None:
+    """When the query is planned, and not when the first row comes; a batch job takes more types."""
+    schema = pa.schema([("k", kind), ("v", pa.int64())])
+    with pytest.raises(SchemaError, match=r"column 'k' of type .* cannot be a key"):
+        planned(rate().mapInArrow(iter, schema).keyBy("k").count())
 
 
 def test_bounded_sources_are_refused_in_a_query() -> None:

@@ -66,6 +66,8 @@ class StreamingQuery:
         self._seen = 0
         self._checkpoints: list[dict[str, Any]] = []
         self._state = JobState.WAITING_FOR_SLOTS
+        self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
+        """So many tasks do not run yet, or not again."""
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
 
@@ -102,9 +104,11 @@ class StreamingQuery:
             message = "Stopped" if self._error is None else f"Terminated with exception: {self._error}"
         elif self._state is JobState.WAITING_FOR_SLOTS:
             message = f"Waiting for {held} of {total} task slots"
+        elif self._starting:
+            message = f"Starting its tasks ({held - self._starting} of {held} run); it leaves {total - held} slots"
         else:
             message = f"Processing new data; it holds {held} of {total} task slots and leaves {total - held}"
-        running = self.isActive and self._state is not JobState.WAITING_FOR_SLOTS
+        running = self.isActive and not self._starting
         return {
             "message": message,
             "isDataAvailable": running,
@@ -205,6 +209,7 @@ class StreamingQuery:
             return
         self._state = progress.state
         self._checkpoints = checkpoint_reports(progress.checkpoints)
+        self._starting = sum(max(0, each.parallelism - each.running - each.finished) for each in progress.vertices)
         if progress.state is not JobState.WAITING_FOR_SLOTS:
             self._reports.append(self._progress.report(progress))
         if progress.checkpoints.completed != self._seen:

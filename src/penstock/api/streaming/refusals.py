@@ -8,6 +8,8 @@ from penstock.graph import JobGraph
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 from penstock.stream.steps import check
+from penstock.task.endpoints import exchange_of
+from penstock.task.exchanges import hash_exchange
 
 
 def is_streaming(branches: tuple[Step, ...]) -> bool:
@@ -42,11 +44,17 @@ def refuse_batch(branches: tuple[Step, ...]) -> None:
 
 
 def refuse_in(graph: JobGraph) -> None:
-    """Raise PlanError for an operator that needs its whole input, or an exchange that would store its rows."""
+    """Raise PlanError for an operator that needs its whole input, or an exchange that would store its rows.
+
+    Raises SchemaError for a key of a type that has no key group.
+    """
     for vertex in graph.vertices:
         for operator in vertex.operators:
             check(operator)
     for edge in graph.edges:
+        spec = exchange_of(graph, edge.id)
+        if spec.kind == "hash":  # state follows its keys by Spark's hash, which takes fewer types
+            hash_exchange(edge.schema, spec.keys, spark_compatible=True)
         if edge.kind is not PartitionKind.PIPELINED_BOUNDED:
             raise PlanError(
                 f"{graph.title_of(edge)} asks to be {edge.kind.label}: all exchanges of a streaming query are "
