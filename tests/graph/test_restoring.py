@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.graph.restoring import Beginning, beginning_of, refuse_other_plan
+from penstock.graph.restoring import Beginning, beginning_of, parts_in_front, refuse_other_plan
 from penstock.graph.streaming import SavedParts
 from penstock.shuffle.errors import PlanError
 
@@ -63,6 +63,16 @@ def test_a_stage_of_which_some_tasks_had_finished_keeps_its_width() -> None:
     refuse_other_plan(found, (128, 128), {"a": 3}, WHERE)
     with pytest.raises(PlanError, match=r"1 of 3 tasks of stage a .* must go on with its 3 tasks, not with 2"):
         refuse_other_plan(found, (128, 128), {"a": 2}, WHERE)
+
+
+def test_parts_in_front_are_given_where_an_end_of_the_exchange_has_changed() -> None:
+    """The rows that producers had in flight; not where both ends are as they were, nor to a new stage."""
+    found = saved({"a": 2, "b": 1, "c": 2})
+    assert parts_in_front(found, ("c", 2), {"a": 2, "b": 1}) == ()
+    assert parts_in_front(found, ("c", 3), {"a": 2, "b": 1}) == ("a.0", "a.1", "b.0")
+    assert parts_in_front(found, ("c", 2), {"a": 5, "b": 1}) == ("a.0", "a.1")
+    assert parts_in_front(found, ("c", 2), {"a": 2, "new": 3}) == ()
+    assert parts_in_front(found, ("new", 2), {"a": 5}) == ()
 
 
 def test_another_number_of_key_groups_is_refused() -> None:

@@ -250,7 +250,9 @@ def test_new_driver_goes_on_from_what_it_found(width: int) -> None:
     assert own is not None
     assert moved is not None
     assert (own.epoch, own.restored) == (5, (("u0.1", b"01"),))
-    assert moved.restored == (("u1.0", b"10"), ("u1.1", b"11"))
+    in_front = (("u0.0", b"00"), ("u0.1", b"01"))
+    assert moved.restored == (("u1.0", b"10"), ("u1.1", b"11"), *in_front), "the last ones for their rows in flight"
+    assert moved.widths == (("u0", 2), ("u1", 2))
     cluster.deadline(DeadlineKind.CHECKPOINT)
     assert triggered(cluster) == 42
 

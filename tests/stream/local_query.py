@@ -36,7 +36,7 @@ from penstock.graph import (
     OutputDeployment,
     TaskDeployment,
 )
-from penstock.graph.restoring import beginning_of, refuse_other_plan
+from penstock.graph.restoring import beginning_of, parts_in_front, refuse_other_plan
 from penstock.graph.streaming import SavedParts
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
@@ -192,12 +192,16 @@ class LocalQuery:
         asyncio.run(self._register())
         for vertex, subtask in self._execution.subtasks():
             beginning = beginnings[vertex.id, subtask]
+            producers = {f"v{edge.producer}" for edge in self.graph.inputs_of(vertex.id)}
+            widths = {uid: self._widths[uid] for uid in producers}
+            in_front = parts_in_front(saved, (f"v{vertex.id}", vertex.parallelism), widths)
             streaming = StreamTaskPlan(
                 self.location,
                 self._epoch,
                 self.consistency,
                 buffer_timeout=0.001,
-                restored=tuple((name, unpack_part(saved.parts[name])) for name in beginning.parts),
+                restored=tuple((name, unpack_part(saved.parts[name])) for name in (*beginning.parts, *in_front)),
+                widths=tuple(saved.parallelism.items()),
                 is_finished=beginning.is_finished,
             )
             self._start_task(vertex, subtask, streaming)

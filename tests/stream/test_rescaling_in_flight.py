@@ -11,11 +11,11 @@ from itertools import product
 import pyarrow as pa
 import pytest
 
-from penstock.checkpoint.channel_state import ChannelKey, Side
+from penstock.checkpoint.channel_state import FORMER, ChannelKey, Side
 from penstock.checkpoint.errors import CheckpointError
 from penstock.record import PartitionerSpec
 from penstock.record.key_groups import GroupOwners, group_range
-from penstock.stream.rescaling import FORMER, EdgeChange, own_rows, partitioner_of, taken_by
+from penstock.stream.rescaling import EdgeChange, own_rows, partitioner_of, taken_by
 
 WIDTHS = (1, 2, 3, 5)
 GROUPS = 128

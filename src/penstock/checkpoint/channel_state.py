@@ -25,6 +25,8 @@ CHANNEL: Final = "channel"
 """What the chunks of channels begin with; no operator has this id."""
 BROADCAST: Final = -1
 """The consumer of a broadcast's one copy."""
+FORMER: Final = -1
+"""The producer of rows that were restored and not read yet, whoever sent them in an earlier plan: read first."""
 SIDES: Final[tuple[Side, ...]] = ("in", "out")
 _HEAD: Final = struct.Struct("<IIQ")
 _LENGTH: Final = struct.Struct("<Q")

@@ -106,11 +106,12 @@ class Waiting(Generic[Row, Word]):
 class RowsInFlight(Generic[Row, Word]):
     """What has come of a task's channels and was not taken, in order, and what of it belongs to a snapshot."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, former: int = 0) -> None:
+        """`former` channels are numbered behind the others, and have nothing but restored rows."""
         self._queue: deque[Waiting[Row, Word]] = deque()
-        self._arrived = [NO_MARK] * channels
+        self._arrived = [NO_MARK] * channels + [ALWAYS] * former
         """Per channel the newest mark that has come,"""
-        self._passed = [NO_MARK] * channels
+        self._passed = [NO_MARK] * (channels + former)
         """and the newest that was taken."""
         self._checkpoint: int | None = None
         self._missing: set[int] = set()

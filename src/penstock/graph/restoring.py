@@ -37,6 +37,24 @@ def beginning_of(saved: SavedParts, uid: str, subtask: int, parallelism: int) ->
     return Beginning(tuple(part_name(uid, number) for number in numbers))
 
 
+def parts_in_front(saved: SavedParts, stage: tuple[str, int], producers: Mapping[str, int]) -> tuple[str, ...]:
+    """The parts of the stages in front whose rows in flight a stage's tasks take, because either end has changed.
+
+    `stage` is its uid and number of tasks, `producers` are those of the stages in front by uid. Between stages that
+    are as they were each task takes its own rows back.
+    """
+    uid, parallelism = stage
+    before = saved.parallelism.get(uid)
+    if before is None:
+        return ()
+    changed = {
+        producer
+        for producer, width in producers.items()
+        if before != parallelism or saved.parallelism.get(producer, width) != width
+    }
+    return tuple(sorted(name for name in saved.parts if vertex_of_part(name)[0] in changed - {uid}))
+
+
 def refuse_other_plan(saved: SavedParts, groups: tuple[int, int], stages: Mapping[str, int], where: str) -> None:
     """Raise PlanError where a plan can't go on from a checkpoint without losing or doubling rows.
 

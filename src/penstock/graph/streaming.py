@@ -44,23 +44,26 @@ class StreamDeployment:
 
     `epoch` is that of the location's owner. `restored` are parts of a checkpoint, each with its name and the handle
     that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has changed.
-    `is_finished`: it had handled all of its data in that checkpoint.
+    `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of tasks in it,
+    by uid; where they have changed `restored` also holds the parts of the stages in front, for their rows in flight.
     """
 
     epoch: int
     is_finished: bool = False
     restored: tuple[tuple[str, bytes], ...] = ()
+    widths: tuple[tuple[str, int], ...] = ()
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        return (self.epoch, self.is_finished, self.restored)
+        return (self.epoch, self.is_finished, self.restored, self.widths)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> StreamDeployment:
         """Inverse of `to_wire`."""
-        epoch, is_finished, restored = wire
+        epoch, is_finished, restored, widths = wire
         parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
-        return cls(int(epoch), bool(is_finished), parts)  # type: ignore[call-overload]
+        counts = tuple((str(uid), int(count)) for uid, count in widths)  # type: ignore[attr-defined]
+        return cls(int(epoch), bool(is_finished), parts, counts)  # type: ignore[call-overload]
 
 
 def part_name(uid: str, subtask: int) -> str:

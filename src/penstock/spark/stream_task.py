@@ -37,4 +37,5 @@ def task_plan(streaming: StreamingOptions, uid: str, deployment: TaskDeployment)
         restored=tuple((name, unpack_part(handle)) for name, handle in told.restored),
         uid=uid,
         is_finished=told.is_finished,
+        widths=told.widths,
     )

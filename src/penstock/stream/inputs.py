@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
-from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.channel_state import FORMER, ChannelKey
 from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import Received
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event
@@ -40,28 +41,29 @@ class StreamInputs:
             for channel in descriptor.channels:
                 self._keys.append(ChannelKey("in", edge, channel.source.partition.index, subtask))
                 self._schemas.append(descriptor.schema)
+        self._channels = len(self._keys)
+        for first, gate in zip(self._firsts, gates, strict=True):
+            self._keys.append(replace(self._keys[first], producer=FORMER))
+            self._schemas.append(gate.descriptor.schema)
         self._turn = 0
-        self._in_flight: RowsInFlight[pa.RecordBatch, Event] = RowsInFlight(len(self._keys))
+        self._in_flight: RowsInFlight[pa.RecordBatch, Event] = RowsInFlight(self._channels, former=len(self._gates))
         self._ahead: deque[tuple[int, Event]] = deque()
 
     @property
     def channels(self) -> int:
         """The number of channels of all gates."""
-        return len(self._keys)
+        return self._channels
 
     def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
-        """Begin with these; returns the channels that are here."""
+        """Begin with these, those of former producers first; returns the channels that are here."""
         found = set()
-        for channel, key in enumerate(self._keys):
+        for channel in (*range(self._channels, len(self._keys)), *range(self._channels)):
+            key = self._keys[channel]
             if key in rows:
                 found.add(key)
                 for batch in rows[key]:
                     self._in_flight.rows_came(channel, batch)
         return found
-
-    def schema_of(self, edge: str) -> pa.Schema | None:
-        """The schema of an exchange that is read here."""
-        return next((schema for key, schema in zip(self._keys, self._schemas, strict=True) if key.edge == edge), None)
 
     def take(self, rows: int) -> list[pa.RecordBatch]:
         """Rows that are there, not more than so many; empty where there are none ahead of the next event."""

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import pyarrow as pa
 
@@ -34,9 +33,6 @@ from penstock.checkpoint.channel_state import ChannelData, ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.record import Partitioner, PartitionerSpec
 from penstock.record.key_groups import group_range
-
-FORMER: Final = -1
-"""The producer of rows that were restored and not read yet: tasks of a plan before the one that saved them."""
 
 _BY_KEY = "hash"
 _IN_TURNS = ("rebalance", "random", "to_one")

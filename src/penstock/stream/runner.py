@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from penstock.checkpoint.channel_state import ChannelKey, channels_of
+from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
+from penstock.graph.streaming import vertex_of_part
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError, StorageError
 from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
-from penstock.stream.in_flight import allows_overtaking, batches_of, edge_uids
+from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
+from penstock.stream.restored_rows import RowsReader
 from penstock.stream.sources import SourceReader, StreamSource
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
@@ -53,7 +56,9 @@ class StreamTaskPlan:
     when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
     vertex's parallelism has changed the parts of all its subtasks. `uid` names the vertex in checkpoints and stays
     the same across changed plans; empty: `v<id of the vertex>`. `is_finished`: the task had finished in that
-    checkpoint, and has no more rows to give. `recover_without_in_flight`: the rows that were in flight are dropped.
+    checkpoint, and has no more rows to give. `widths` are the stages' numbers of tasks in it, by uid; where they have
+    changed `restored` also holds parts of the stages in front, for their rows in flight.
+    `recover_without_in_flight`: the rows that were in flight are dropped.
     """
 
     location: str = ""
@@ -65,6 +70,7 @@ class StreamTaskPlan:
     uid: str = ""
     is_finished: bool = False
     recover_without_in_flight: bool = False
+    widths: tuple[tuple[str, int], ...] = ()
 
     def part_of(self, vertex: int, subtask: int) -> str:
         """What a subtask's part of a checkpoint is called."""
@@ -111,15 +117,14 @@ class _StreamTask:
         self._loop: StreamLoop | None = None
         self._failed = False
         self._edges = edge_uids(plan.graph)
-        self._parts: list[dict[str, bytes]] = []
 
     def open(self, environment_of: EnvironmentOf) -> None:
         plan, streaming = self._plan, self._streaming
-        self._parts = self._restored()
+        states = self._restored()
         self._outputs = self._open_outputs(environment_of)
         inputs = self._open_inputs(environment_of)
-        states = [{name: data for name, data in part.items() if ChannelKey.of(name) is None} for part in self._parts]
-        self._restore_rows(inputs)
+        if streaming.restored:
+            self._restore_rows(inputs)
         context = StepContext(self._attempt.subtask, plan.vertex.parallelism, streaming.max_parallelism, plan.place)
         self._chain.open(context, states)
         if not inputs.channels:
@@ -197,18 +202,22 @@ class _StreamTask:
     def _restore_rows(self, inputs: StreamInputs) -> None:
         """Put the rows in flight of the restored snapshot first in the inputs and outputs."""
         assert self._outputs is not None  # noqa: S101 - opened before
-        saved = [channel for part in self._parts for channel in channels_of(part, self._plan.place)]
-        schema = self._plan.vertex.schema
-        rows = {channel.key: batches_of(channel, inputs.schema_of(channel.key.edge) or schema) for channel in saved}
-        if self._streaming.recover_without_in_flight:
-            dropped = sum(channel.rows for channel in saved)
-            if dropped:
-                log.warning("%s: %d rows that were in flight are dropped, as was asked", self._plan.place, dropped)
-            self._owner.metrics.add("rows_dropped_in_flight", dropped)
+        plan, streaming = self._plan, self._streaming
+        reader = RowsReader(
+            plan.graph, plan.vertex, self._attempt.subtask, dict(streaming.widths), streaming.max_parallelism
+        )
+        with self._reading():
+            rows = reader.read(PartStorage(streaming.location), [handle for _, handle in streaming.restored])
+        if streaming.recover_without_in_flight:
+            if rows.count:
+                log.warning("%s: %d rows that were in flight are dropped, as was asked", plan.place, rows.count)
+            self._owner.metrics.add("rows_dropped_in_flight", rows.count)
             return
-        for key in sorted(rows.keys() - inputs.restore(rows) - self._outputs.restore(rows)):
+        left = rows.incoming.keys() - inputs.restore(rows.incoming)
+        left |= rows.outgoing.keys() - self._outputs.restore(rows.outgoing)
+        for key in sorted(left):
             raise CheckpointError(
-                f"{self._plan.place}: the checkpoint to go on from holds rows in flight of {key.chunk}, and this task"
+                f"{plan.place}: the checkpoint to go on from holds rows in flight of {key.chunk}, and this task"
                 " has no such channel: restore with the plan and the parallelism that took it, or without the rows"
                 " in flight (option recoverWithoutInFlight)"
             )
@@ -223,12 +232,24 @@ class _StreamTask:
         return source.open(self._attempt.subtask, plan.vertex.parallelism, positions)
 
     def _restored(self) -> list[dict[str, bytes]]:
+        """The state of operators and of the source, out of the parts of this vertex."""
         if not self._streaming.restored:
             return []
         storage = PartStorage(self._streaming.location)
+        uid = uid_of(self._plan.vertex)
+        own = [handle for name, handle in self._streaming.restored if vertex_of_part(name)[0] == uid]
+        with self._reading():
+            return [
+                dict(storage.read(handle, [c.name for c in handle.chunks if ChannelKey.of(c.name) is None]))
+                for handle in own
+            ]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A location that is away says nothing of the checkpoint."""
         try:
-            return [dict(storage.read(handle)) for _, handle in self._streaming.restored]
-        except OSError as error:  # the location is away, which says nothing of the checkpoint
+            yield
+        except OSError as error:
             raise StorageError(f"{self._plan.place}: its part of the checkpoint can't be read: {error}") from error
 
 

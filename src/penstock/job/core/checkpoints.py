@@ -21,7 +21,7 @@ from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.graph import JobVertex
-from penstock.graph.restoring import beginning_of
+from penstock.graph.restoring import beginning_of, parts_in_front
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -326,8 +326,15 @@ class Checkpoints:
             return StreamDeployment(self._epoch)
         vertex, saved = self._topology.graph.vertex(attempt.vertex), self._saved
         found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
-        restored = tuple((name, saved.parts[name]) for name in found.parts)
-        return StreamDeployment(self._epoch, found.is_finished, restored)
+        graph = self._topology.graph
+        producers = {
+            producer.uid: producer.parallelism
+            for producer in (graph.vertex(edge.producer) for edge in graph.inputs_of(vertex.id))
+        }
+        in_front = parts_in_front(saved, (vertex.uid, vertex.parallelism), producers)
+        restored = tuple((name, saved.parts[name]) for name in (*found.parts, *in_front))
+        widths = tuple(sorted(saved.parallelism.items()))
+        return StreamDeployment(self._epoch, found.is_finished, restored, widths)
 
     def _had_finished(self, subtask: Subtask) -> bool:
         vertex, saved = subtask.vertex, self._saved

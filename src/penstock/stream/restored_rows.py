@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in flight of a checkpoint, as one task of a perhaps wider or narrower plan begins with them.
+
+An exchange with as many tasks at both ends as before gives each task its own channels back. Of one that has changed
+the consumers take all, as `rescaling` deals it out, under the producer `FORMER`; the producers take nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pyarrow as pa
+
+from penstock.checkpoint.channel_state import FORMER, ChannelKey, unpack
+from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.metadata import PartHandle
+from penstock.checkpoint.storage import PartStorage
+from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.record import PartitionerSpec
+from penstock.stream.in_flight import batches_of, edge_uids, uid_of
+from penstock.stream.rescaling import EdgeChange, own_rows, partitioner_of, taken_by
+
+Rows = dict[ChannelKey, list[pa.RecordBatch]]
+
+
+@dataclass(slots=True)
+class RestoredRows:
+    """By channel: those that are first in a task's inputs, and those that are first in its outputs."""
+
+    incoming: Rows = field(default_factory=dict)
+    outgoing: Rows = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        found = (*self.incoming.values(), *self.outgoing.values())
+        return sum(batch.num_rows for batches in found for batch in batches)
+
+
+class RowsReader:
+    """Reads one task's share. `widths` are the stages' numbers of tasks in the checkpoint, by uid."""
+
+    def __init__(
+        self, graph: JobGraph, vertex: JobVertex, subtask: int, widths: Mapping[str, int], groups: int
+    ) -> None:
+        self._graph = graph
+        self._subtask = subtask
+        self._widths = widths
+        self._groups = groups
+        uids = edge_uids(graph)
+        self._edges = {uids[edge.id]: edge for edge in graph.edges}
+        self._inputs = [uids[edge.id] for edge in graph.inputs_of(vertex.id)]
+        self._outputs = [uids[edge.id] for edge in graph.outputs_of(vertex.id)]
+
+    def read(self, storage: PartStorage, parts: Sequence[PartHandle]) -> RestoredRows:
+        """The rows of these parts that are the task's.
+
+        Raises CheckpointError for an exchange that is not there any more or whose rows can't be dealt out, and
+        CorruptCheckpointError for damage; both name what it is.
+        """
+        where = {
+            key: part for part in parts for chunk in part.chunks if (key := ChannelKey.of(chunk.name)) is not None
+        }
+        for key in sorted(where):
+            if key.edge not in self._edges:
+                raise CheckpointError(
+                    f"the checkpoint to go on from holds rows in flight of {key.edge}, and the query has no such "
+                    "exchange: restore with the plan that took it, or without the rows in flight (option "
+                    "recoverWithoutInFlight)"
+                )
+        found = RestoredRows()
+        for uid in self._inputs:
+            self._take_input(uid, [key for key in where if key.edge == uid], storage, where, found.incoming)
+        for uid in self._outputs:
+            if not self._change(uid).is_changed:
+                own = sorted(key for key in where if key.edge == uid and key.side == "out")
+                found.outgoing |= {key: self._batches(key, storage, where[key]) for key in own}
+        return found
+
+    def _take_input(
+        self,
+        uid: str,
+        keys: list[ChannelKey],
+        storage: PartStorage,
+        where: Mapping[ChannelKey, PartHandle],
+        incoming: Rows,
+    ) -> None:
+        change = self._change(uid)
+        if not change.is_changed:
+            incoming |= {key: self._batches(key, storage, where[key]) for key in sorted(keys) if key.side == "in"}
+            return
+        taken = taken_by(self._subtask, change, keys)
+        if not taken:
+            return
+        partitioner = partitioner_of(change)
+        rows = incoming.setdefault(ChannelKey("in", uid, FORMER, self._subtask), [])
+        for each in taken:
+            batches = self._batches(each.key, storage, where[each.key])
+            rows += own_rows(self._subtask, partitioner, batches) if each.is_filtered else batches
+
+    def _change(self, uid: str) -> EdgeChange:
+        edge: JobEdge = self._edges[uid]
+        ends = [self._graph.vertex(number) for number in (edge.producer, edge.consumer)]
+        producers, consumers = [
+            (self._widths.get(uid_of(vertex), vertex.parallelism), vertex.parallelism) for vertex in ends
+        ]
+        return EdgeChange(uid, cast("PartitionerSpec", edge.exchange), producers, consumers, self._groups)
+
+    def _batches(self, key: ChannelKey, storage: PartStorage, part: PartHandle) -> list[pa.RecordBatch]:
+        ((_, data),) = storage.read(part, [key.chunk])
+        return batches_of(unpack(key, data, f"{storage.location}/{part.path}"), self._edges[key.edge].schema)
