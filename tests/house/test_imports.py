@@ -141,6 +141,14 @@ def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
     assert ran.stdout.strip() == "[]"
 
 
+def test_an_environment_starts_without_what_only_tasks_use() -> None:
+    """A first job waits for it: Arrow's kernels and the list of installed packages were a quarter of that."""
+    heavy = ["pandas", "pyspark", "pyarrow.compute", "importlib.metadata", "penstock.task", "penstock.job"]
+    program = f"import sys, penstock.environment.process; print([name for name in {heavy} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
 def test_exported_names_exist_and_say_what_they_are() -> None:
     """`__all__` of each package has no doubles, is complete for what it re-exports, and documented."""
     for init in sorted(PACKAGE.rglob("__init__.py")):

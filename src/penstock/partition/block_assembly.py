@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.buffer.fixed_payload import FixedPayloads, Ints, filled_up
 
@@ -180,6 +179,8 @@ class _Stretches:
 
     def _take(self, chosen: Ints) -> memoryview:
         indices = pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])
+        import pyarrow.compute as pc  # not above: the environment imports this module and never comes here
+
         return memoryview(pc.take(self._values, indices, boundscheck=False).buffers()[2])
 
     def _choose(self) -> tuple[Ints, Ints]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import cast
 
 from penstock.shuffle.errors import SettingError
@@ -17,6 +16,8 @@ GROUP = "penstock.shuffle_services"
 @cache
 def load_service(name: str) -> ShuffleService:
     """The service of this name, made once per process; raises SettingError naming what was found instead."""
+    from importlib.metadata import entry_points  # not above: processes that load none would pay for it
+
     found = {point.name: point.value for point in entry_points(group=GROUP)}
     target = found.get(name, name)
     module_name, separator, attribute = target.partition(":")
