@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.api.line_formats import CsvLines, JsonLines, TextLines
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.stream import file_rows
-from penstock.stream.arriving_files import FilesReader, FilesSource
+from penstock.stream.arriving_files import FilesReader, FilesSource, _Progress
 from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -99,6 +99,23 @@ def test_files_are_read_in_the_order_in_which_they_came(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     assert rows(reader, 10, 3) == [2]
     assert not reader.is_ended
+
+
+def test_a_folder_that_is_slow_to_list_is_listed_more_seldom(tmp_path: Path) -> None:
+    """A listing of two seconds comes each forty, so it takes a twentieth of the task's time."""
+    now = [0.0]
+
+    class SlowFolder(FilesSource):
+        def listed(self) -> list[tuple[int, str]]:
+            now[0] += 2.0
+            return []
+
+    slow = SlowFolder(pafs.LocalFileSystem(), str(tmp_path), FORMATS["txt"])
+    reader = FilesReader(slow, (0, 1), _Progress(), lambda: now[0])
+    for listed in range(3):
+        assert reader.poll(10) is None
+        assert reader.wake_at == pytest.approx(2.0 + 42.0 * listed + 40.0)
+        now[0] = reader.wake_at
 
 
 def test_subtasks_share_a_folder(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from penstock.stream.file_rows import START, FileFormat, Placed, Position
 from penstock.stream.sources import read_whole
 
 LISTING_SECONDS = 1.0
+LISTING_SHARE = 0.05
+"""A folder that takes longer to list is looked into as much more seldom: the task does nothing else meanwhile."""
 _HIDDEN = (".", "_")
 
 
@@ -175,11 +177,13 @@ class FilesReader:
         if self._is_ended or (self._look_at is not None and now < self._look_at):
             return False
         is_first = self._look_at is None
-        self._look_at = now + self._source.listing_seconds
+        self._look_at = now
         if not is_first and self._source.is_bounded:
             self._is_ended = True
             return False
         own = [name for _, name in self._source.listed() if self._is_own(name)]
+        took = self._clock() - now
+        self._look_at = now + took + self._source.listing_seconds * max(1.0, took / LISTING_SHARE)
         self._progress.keep(own)
         self._waiting = [name for name in own if name not in self._progress.done]
         if not self._waiting and self._source.is_bounded:
