@@ -53,7 +53,14 @@ from penstock.spark.result_reader import PersistedSource, reading
 from penstock.spark.result_scan import LazyResult, result_frame
 from penstock.spark.results_in_use import ResultsInUse
 from penstock.spark.shared_workers import in_shared_workers
-from penstock.spark.slots import certain_slots, is_local, naming_holders, refuse_what_cannot_fit, total_slots
+from penstock.spark.slots import (
+    certain_slots,
+    environments_now,
+    is_local,
+    naming_holders,
+    refuse_what_cannot_fit,
+    total_slots,
+)
 from penstock.spark.task import STATUS_DDL, Status, TaskPlan, bound_task, dataframe_task, worker_task
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.spark.user_thread import UserThread
@@ -108,14 +115,16 @@ class SparkRuntime:
         return certain_slots(self._context)
 
     def buffers(self, settings: Settings) -> int | None:
-        """The network buffers of the application's environments together; None where nobody knows.
+        """The network buffers of the application's environments together, at least; None where nobody knows.
 
-        That is known where all tasks are on the driver's machine, which has one environment.
+        On a cluster each environment has what the setting says, or else no less than the default's lower bound; how
+        many there will be is known once executors have registered.
         """
-        if not is_local(self._context):
-            return None
         network = settings.network
-        return network.memory_on(machine_memory()) // network.segment_size
+        if is_local(self._context):
+            return network.memory_on(machine_memory()) // network.segment_size
+        count = environments_now(self._context, settings.environment.scope)
+        return count * (network.memory_on(0) // network.segment_size) or None
 
     def refuse(self, graph: JobGraph, slots: int | None) -> None:
         """Refuse, before anything runs, a plan that can never run: SlotsError or PlanError."""

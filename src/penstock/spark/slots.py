@@ -82,6 +82,14 @@ def slots_now(context: SparkContext) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
+def environments_now(context: SparkContext, scope: str) -> int:
+    """How many environments serve the executors that are there now: one for each host, or for each executor."""
+    known = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public way
+    executors = [known.apply(position) for position in range(known.size())]
+    places = [str(each.hostPort()) for each in executors if each.id() != "driver"]
+    return len(places) if scope == "executor" else len({place.rpartition(":")[0] for place in places})
+
+
 def may_shrink(context: SparkContext) -> bool:
     """Whether fewer slots mean that some were lost: not in local mode, and not where Spark gives some back itself."""
     return not is_local(context) and not _is_dynamic(context)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
 import penstock
 from penstock.shuffle.errors import SlotsError
+from penstock.spark.runtime import SparkRuntime
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +41,17 @@ def wide_stage(spark: Any, producers: int, partitions: int, mode: str) -> pensto
 def test_a_stage_of_wide_tasks(cluster: Any, mode: str) -> None:
     """Its task has two cores in every mode; the rows are right."""
     assert [tuple(row) for row in wide_stage(cluster, 2, 1, mode).toDF().collect()] == [(2, ROWS)]
+
+
+def test_auto_knows_the_buffers_of_all_environments(cluster: Any) -> None:
+    """Two executors with 64 MB each; with one environment for a host, one; without the setting, at least 256 MB."""
+    runtime = SparkRuntime.of(cluster)
+    settings = runtime.settings()
+    each = (64 << 20) // settings.network.segment_size
+    assert runtime.buffers(settings) == 2 * each
+    shared = replace(settings, environment=replace(settings.environment, scope="host"))
+    assert runtime.buffers(shared) == each
+    assert runtime.buffers(replace(settings, network=replace(settings.network, memory=0))) == 2 * 4 * each
 
 
 def test_waves_of_wide_tasks(cluster: Any) -> None:
