@@ -14,6 +14,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from penstock.spark.callback_threads import CallbackThreads
+
 TRACEBACK = "Traceback (most recent call last):"
 _RAISED = "An exception was thrown from the Python worker"
 """PySpark's own words."""
@@ -35,6 +37,7 @@ class JavaClasses:
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_is_not_ours)  # the same filter a second time is the same
         self.spark = spark
+        self.threads = CallbackThreads.of(gateway)
         self._gateway = gateway
         self.none = self.named("scala.Option").empty()
 

@@ -27,6 +27,7 @@ from pyspark.sql.udf import _wrap_function
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import PartitionError, PenstockError
+from penstock.spark.callback_threads import called_by_java
 from penstock.spark.failed_planning import FailedPlanning
 from penstock.spark.java_classes import TRACEBACK, JavaClasses
 from penstock.spark.result_access import PlannedPartition, ResultAccess
@@ -92,31 +93,39 @@ class ResultScan:
         self._java = java
         self._result = result
         self._schema = schema
+        self.threads = java.threads
 
+    @called_by_java
     def readSchema(self) -> Any:
         """The rows' Spark schema."""
         return self._schema
 
+    @called_by_java
     def description(self) -> str:
         """What `explain()` shows."""
         return self._result.title
 
+    @called_by_java
     def toBatch(self) -> ResultScan:
         """It is its own batch."""
         return self
 
+    @called_by_java
     def columnarSupportMode(self) -> Any:
         """Spark's factory gives rows; said so that nobody plans the partitions to find out."""
         return self._java.named(f"{_READ}.Scan$ColumnarSupportMode").valueOf("UNSUPPORTED")
 
+    @called_by_java
     def supportedCustomMetrics(self) -> Any:
         """None."""
         return self._java.array(f"{_METRIC}.CustomMetric", [])
 
+    @called_by_java
     def reportDriverMetrics(self) -> Any:
         """None."""
         return self._java.array(f"{_METRIC}.CustomTaskMetric", [])
 
+    @called_by_java
     def planInputPartitions(self) -> Any:
         """The result's partitions in order; runs the job and waits for it where it has not run."""
         try:
@@ -128,6 +137,7 @@ class ResultScan:
         except Exception as error:  # noqa: BLE001 - the JVM has to get whatever it is
             raise self._java.python_exception(failure_text(error)) from None
 
+    @called_by_java
     def createReaderFactory(self) -> Any:
         """Spark's own factory for partitions of a Python data source, with our function."""
         function = bytearray(cloudpickle.dumps((read_rows, self._result.types)))
@@ -138,14 +148,17 @@ class ResultScan:
         self._result.in_use.also_by(made)  # an RDD holds this one, and not the scan
         return made
 
+    @called_by_java
     def toString(self) -> str:
         """The result's name, by which Java tells scans apart."""
         return f"{NAME} {self._result.launch.application} {self._result.name}"
 
+    @called_by_java
     def hashCode(self) -> int:
         """As `equals` needs it."""
         return hash(self.toString()) % (1 << 31)
 
+    @called_by_java
     def equals(self, other: Any) -> bool:
         """Whether it is a scan of the same result."""
         return other is not None and str(other.toString()) == self.toString()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark calls the driver's Python on threads that end: what py4j keeps for them goes, and sessions stay as they are.
+
+`PENSTOCK_SESSION_ACTIONS=500` runs as many actions, and `-s` prints what the session holds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from session_probe import SessionProbe, wait_until
+
+import penstock
+from penstock.bench.environment import own_bytes
+
+pytestmark = pytest.mark.spark
+
+ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "40"))
+SLACK = 12
+"""Threads and descriptors more; one for each action is more than this."""
+MEGABYTE = 1 << 20
+
+
+def counts(pid: int) -> tuple[int, int]:
+    """Threads and open files of a process."""
+    threads, files = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("task", "fd"))
+    return threads, files
+
+
+def repartitioned(spark: Any) -> Any:
+    """A result's DataFrame; each one is a job."""
+    return penstock.repartition(spark.range(0, 100, 1, 2), 2, "id")
+
+
+def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
+    """Each `toArrow` is planned on a new thread of the JVM's: threads, files and memory are what they were."""
+    probe = SessionProbe(spark)
+    kept = repartitioned(spark)
+    kept.count()
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    own, environment = os.getpid(), probe.environment_pid()
+
+    def act(times: int) -> None:
+        for _ in range(times):
+            assert repartitioned(spark).toArrow().num_rows == 100
+        probe.collect()
+
+    act(8)
+    before, java_files, held = counts(own), counts(java)[1], probe.holdings()
+    sizes = own_bytes(own), own_bytes(environment)
+    act(ACTIONS)
+    wait_until("threads of ended callbacks are gone", lambda: counts(own)[0] <= before[0] + SLACK)
+    after = counts(own)
+    grown = [(own_bytes(pid) - size) / MEGABYTE for pid, size in zip((own, environment), sizes, strict=True)]
+    print(
+        f"\n{ACTIONS} actions: driver {before[0]} -> {after[0]} threads, {before[1]} -> {after[1]} files,"
+        f" {grown[0]:+.1f} MB; environment {counts(environment)[1]} files, {grown[1]:+.1f} MB;"
+        f" JVM {java_files} -> {counts(java)[1]} files; {len(probe.files())} partitions on disk"
+    )
+    assert after[1] <= before[1] + SLACK
+    assert counts(java)[1] <= java_files + SLACK
+    assert max(grown) < 32
+    probe.wait_as_before(held)
+    assert kept.count() == 100
+
+
+def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:
+    """Callbacks of one action close what ended ones have left, while those of others are under way."""
+    gate = threading.Barrier(4)
+
+    def act(_: int) -> int:
+        gate.wait()
+        return sum(repartitioned(spark).toArrow().num_rows for _ in range(3))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(act, range(4))) == [300] * 4
+
+
+ON_THE_USERS: dict[str, Callable[[Any], int]] = {
+    "count": lambda frame: int(frame.count()),
+    "collect": lambda frame: len(frame.collect()),
+    "toArrow": lambda frame: int(frame.toArrow().num_rows),
+    "toPandas": lambda frame: len(frame.toPandas()),
+    "toLocalIterator": lambda frame: len(list(frame.toLocalIterator())),
+    "broadcast": lambda frame: int(frame.join(frame.hint("broadcast"), "id").count()),
+}
+
+
+@pytest.mark.parametrize("action", ON_THE_USERS)
+def test_each_action_works_again_and_again(spark: Any, action: str) -> None:
+    """Whatever thread Spark plans it on, ended ones are let go of in between."""
+    for _ in range(3):
+        assert ON_THE_USERS[action](repartitioned(spark)) == 100
