@@ -70,6 +70,23 @@ def test_many_actions_leave_the_session_as_it_was(spark: Any) -> None:
     assert kept.count() == 100
 
 
+@pytest.mark.parametrize("action", ["count", "toArrow"])
+def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
+    """A thread for each action, as a server has: with it goes its connection, here and in the JVM."""
+
+    def act(times: int) -> None:
+        for _ in range(times):
+            with ThreadPoolExecutor(1) as thread:
+                assert thread.submit(ON_THE_USERS[action], repartitioned(spark)).result() == 100
+
+    act(4)
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    before = counts(os.getpid()), counts(java)[1]
+    act(ACTIONS // 2)
+    wait_until("connections of ended threads are gone", lambda: counts(os.getpid())[1] <= before[0][1] + SLACK // 2)
+    wait_until("the JVM's too", lambda: counts(java)[1] <= before[1] + SLACK // 2)
+
+
 def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:
     """Callbacks of one action close what ended ones have left, while those of others are under way."""
     gate = threading.Barrier(4)

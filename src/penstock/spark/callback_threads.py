@@ -6,7 +6,9 @@ until the session's end, also those of threads that have ended, and Spark plans 
 callback looks, the first time on its connection, which of the threads before it have ended, and closes what was kept
 for them: no more are left than there were threads alive at the last callback.
 
-Threads of the user that Spark calls back on have a connection that is the user's own: it is left alone.
+Threads of the user that Spark calls back on have a connection that is the user's own, which py4j closes at the end
+of his thread. But py4j files a connection twice on which a callback has called Java, and takes it out once: so it is
+taken out behind each callback.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, TypeVar
 
 from py4j.clientserver import ClientServer
@@ -35,6 +38,8 @@ class CallbackThreads:
     def __init__(self, gateway: Any) -> None:
         self._current = gateway.jvm.java.lang.Thread.currentThread
         self._server = gateway.java_gateway_server
+        self._own = gateway._gateway_client.get_thread_connection  # noqa: SLF001 - py4j has no public way
+        self._connections = gateway._gateway_client.deque  # noqa: SLF001
         self._lock = threading.Lock()
         self._known: list[tuple[Any, Any]] = []
         """Java's objects of threads, and of their connections."""
@@ -50,8 +55,18 @@ class CallbackThreads:
         """How many have called, and had not ended when this was last looked at."""
         return len(self._known)
 
-    def note(self) -> None:
-        """Each callback says so: its JVM thread is remembered, and those that have ended are let go of."""
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around each callback: its JVM thread is remembered, and those that have ended are let go of."""
+        self._note()
+        try:
+            yield
+        finally:
+            # While Java waits for our answer the connection is taken; its place is given back by who waits for Java.
+            with suppress(ValueError):
+                self._connections.remove(self._own())
+
+    def _note(self) -> None:
         if getattr(_seen, "is_known", False):
             return
         _seen.is_known = True
@@ -80,12 +95,11 @@ class CallbackThreads:
 
 
 def called_by_java(method: _Method) -> _Method:
-    """A method of an object whose `threads` are told of each call."""
+    """A method of an object that has `threads`."""
 
     @functools.wraps(method)
     def noted(self: Any, *arguments: Any) -> Any:
-        if self.threads is not None:
-            self.threads.note()
-        return method(self, *arguments)
+        with self.threads.call() if self.threads is not None else nullcontext():
+            return method(self, *arguments)
 
     return noted  # type: ignore[return-value]
