@@ -28,7 +28,7 @@ import pyarrow as pa
 from penstock.shuffle.errors import PenstockError
 from penstock.torture.harm import worker_pids
 from penstock.torture.recipe import Exchange, Recipe, in_order, random_recipe
-from penstock.torture.session_figures import SessionFigures, growth, look
+from penstock.torture.session_figures import SessionFigures, give_back, growth, look
 
 MASTER = "local[12,1000]"
 """Spark tries a task again whose worker was killed, as on a cluster."""
@@ -67,9 +67,7 @@ class LongJob:
         # What harm needs: an error, and time for each batch, which are thousands where a step splits them.
         steps = tuple(step for step in recipe.steps if step.kind not in ("raise", "slow"))
         recipe = replace(recipe, steps=steps, rows=chance.choice((0, 100, 5_000, 50_000, 200_000)))
-        # A broadcast stream can't be persisted.
-        last = [step.kind for step in steps if isinstance(step, Exchange)][-1]
-        actions = ACTIONS[:-1] if last == "broadcast" and not recipe.aggregate else ACTIONS
+        actions = ACTIONS if _can_persist(recipe) else ACTIONS[:-1]
         return cls(number, recipe, chance.choice(MODES), chance.choice(actions))
 
     def describe(self) -> str:
@@ -94,6 +92,14 @@ class LongJob:
                 stream.unpersist()
         wrong = [table for table in found if not table.equals(expected)]
         return _difference(wrong[0].num_rows, expected.num_rows) or "other rows, as many" if wrong else ""
+
+
+def _can_persist(recipe: Recipe) -> bool:
+    """Whether what is persisted is no broadcast stream; of a stream by key that is the one before the key."""
+    kinds = [step.kind for step in recipe.steps if isinstance(step, Exchange)]
+    if kinds[-1] == "key":
+        kinds.pop()
+    return bool(recipe.aggregate) or not kinds or kinds[-1] != "broadcast"
 
 
 def in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -215,6 +221,7 @@ class LongSession:
         results.collect()
         gc.collect()
         pa.default_memory_pool().release_unused()
+        give_back()
         figures = look(spark.sparkContext.applicationId, len(results))
         self.figures.append(figures)
         self.say(
