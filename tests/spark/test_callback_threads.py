@@ -86,11 +86,15 @@ def test_threads_of_the_user_leave_nothing(spark: Any, action: str) -> None:
                 assert thread.submit(ON_THE_USERS[action], repartitioned(spark)).result() == 100
 
     act(4)
-    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-    before = counts(os.getpid()), counts(java)[1]
+    pids = os.getpid(), int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    before = [counts(pid)[1] for pid in pids]
     act(ACTIONS // 2)
-    wait_until("connections of ended threads are gone", lambda: counts(os.getpid())[1] <= before[0][1] + SLACK // 2)
-    wait_until("the JVM's too", lambda: counts(java)[1] <= before[1] + SLACK // 2)
+
+    def are_gone() -> bool:
+        act(1)  # it lets go of what those before it have left
+        return all(counts(pid)[1] <= files + SLACK // 2 for pid, files in zip(pids, before, strict=True))
+
+    wait_until("connections of ended and idle threads are gone", are_gone, 60.0)
 
 
 def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:

@@ -2,9 +2,9 @@
 """The JVM's threads that have called us, and the connections that py4j keeps for them.
 
 py4j has a connection for each JVM thread that calls Python, and a thread of ours at its other end. It keeps both
-until the session's end, also those of threads that have ended, and Spark plans each `toArrow` on a new one. So each
-callback looks, the first time on its connection, which of the threads before it have ended, and closes what was kept
-for them: no more are left than there were threads alive at the last callback.
+until the session's end, also those of threads that have ended, and Spark plans each `toArrow` on a new one, and each
+shuffle on one that idles for a minute. So each callback looks, the first time on its connection, which of the threads
+before it have ended or idle, and closes what was kept for them. One that calls again gets a new connection.
 
 Threads of the user that Spark calls back on have a connection that is the user's own, which py4j closes at the end
 of his thread. But py4j files a connection twice on which a callback has called Java, and takes it out once: so it is
@@ -16,9 +16,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from py4j.clientserver import ClientServer
@@ -26,8 +28,30 @@ from py4j.protocol import Py4JError
 
 _LOG = logging.getLogger(__name__)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_seen = threading.local()
-"""Of each of our threads: whether it has been looked at."""
+_IDLE_SECONDS = 2.0
+"""A thread that has not called for so long, and waits for something, is not about to: it would find a closed door."""
+_WAITS = ("WAITING", "TIMED_WAITING")
+
+_here = threading.local()
+"""Of each of our threads: who calls on it, once that has been looked at."""
+
+
+@dataclass(eq=False, slots=True)
+class _Caller:
+    """A thread of the JVM, and its connection where that is kept for callbacks alone; Java's objects."""
+
+    thread: Any = None
+    connection: Any = None
+    calls: int = 0
+    last: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or idles."""
+        if not self.thread.isAlive():
+            return True
+        idles = not self.calls and time.monotonic() - self.last > _IDLE_SECONDS
+        return idles and str(self.thread.getState()) in _WAITS
 
 
 class CallbackThreads:
@@ -41,8 +65,7 @@ class CallbackThreads:
         self._own = gateway._gateway_client.get_thread_connection  # noqa: SLF001 - py4j has no public way
         self._connections = gateway._gateway_client.deque  # noqa: SLF001
         self._lock = threading.Lock()
-        self._known: list[tuple[Any, Any]] = []
-        """Java's objects of threads, and of their connections."""
+        self._known: list[_Caller] = []
 
     @classmethod
     def of(cls, gateway: Any) -> CallbackThreads | None:
@@ -51,47 +74,47 @@ class CallbackThreads:
             return None
         return cls._all.setdefault(gateway, cls(gateway))
 
-    def __len__(self) -> int:
-        """How many have called, and had not ended when this was last looked at."""
-        return len(self._known)
-
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Around each callback: its JVM thread is remembered, and those that have ended are let go of."""
-        self._note()
+        """Around each callback: its JVM thread is remembered, and those that are gone are let go of."""
+        caller = getattr(_here, "caller", None)
+        if caller is None:
+            caller = _here.caller = self._come()
+        caller.calls += 1
         try:
             yield
         finally:
+            caller.calls, caller.last = caller.calls - 1, time.monotonic()
             # While Java waits for our answer the connection is taken; its place is given back by who waits for Java.
             with suppress(ValueError):
                 self._connections.remove(self._own())
 
-    def _note(self) -> None:
-        if getattr(_seen, "is_known", False):
-            return
-        _seen.is_known = True
+    def _come(self) -> _Caller:
         try:
             client = self._server.getCallbackClient()
             connection = client.getPerThreadConnection()
             if connection is not None and connection.isInitiatedFromClient():
-                self._close_ended(client)
-                self._keep(self._current(), connection)
+                self._close_gone(client)
+                caller = _Caller(self._current(), connection)
+                self._keep(caller)
+                return caller
         except Py4JError as error:
             _LOG.debug("the threads of callbacks could not be looked at: %r", error)
+        return _Caller()
 
-    def _close_ended(self, client: Any) -> None:
+    def _close_gone(self, client: Any) -> None:
         with self._lock:
             known, self._known = self._known, []  # so that two callbacks at once close nothing twice
-        for thread, connection in known:
-            if thread.isAlive():
-                self._keep(thread, connection)
+        for caller in known:
+            if caller.is_gone:
+                client.connectionStopped(caller.connection)  # py4j keeps it no more
+                caller.connection.shutdown()  # our thread reads the end of it, and ends
             else:
-                client.connectionStopped(connection)  # py4j keeps it no more
-                connection.shutdown()  # our thread reads the end of it, and ends
+                self._keep(caller)
 
-    def _keep(self, thread: Any, connection: Any) -> None:
+    def _keep(self, caller: _Caller) -> None:
         with self._lock:
-            self._known.append((thread, connection))
+            self._known.append(caller)
 
 
 def called_by_java(method: _Method) -> _Method:
