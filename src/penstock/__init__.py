@@ -54,7 +54,11 @@ def __getattr__(name: str) -> object:
         from penstock import api
 
         return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = ""
+    if not name.startswith("_"):
+        like = [known for known in __all__ if known.lower().startswith(name.lower())]
+        hint = f": did you mean {' or '.join(like)}?" if like else f": there are {', '.join(__all__)}"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 
 from penstock.api.expressions import Computed, Reading, is_spark_column, projected
 from penstock.api.lineage import OperatorStep, ResourcesStep, Step
+from penstock.api.schemas import column_arguments
 from penstock.graph import Operator
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.exchanges import PartitionerSpec, exchange
@@ -48,6 +49,7 @@ def _name(column: object) -> str:
 
 def exploded(schema: pa.Schema, column: str, outer: bool) -> Explode:
     """The operator of `explode`, checked."""
+    (column,) = column_arguments([column], schema, "explode")
     field = Reading(schema, None, "explode").column(column).field
     kind = field.type
     if pt.is_map(kind):

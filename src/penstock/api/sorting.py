@@ -17,6 +17,7 @@ import pyarrow.types as pt
 
 from penstock.api.lineage import CombineInput, CombineStep, ExchangeChoice, ExchangeStep, OperatorStep
 from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.columns import only_column
 from penstock.task.exchanges import exchange, range_exchange
 from penstock.task.keys import refuse_ungroupable
 from penstock.task.ordering import SortKey
@@ -35,10 +36,13 @@ def sort_keys(columns: Sequence[str], schema: pa.Schema, ascending: object, null
         raise PlanError("sortBy needs at least one column")
     if len(set(columns)) != len(columns):
         raise PlanError(f"sortBy: each column once, not {', '.join(columns)}")
-    refuse_ungroupable(schema, columns)
     for column in columns:
-        if pt.is_interval(schema.field(column).type):
-            raise SchemaError(f"sortBy: column {column!r} of type {schema.field(column).type} has no order")
+        kind = only_column(schema, column, "sortBy").type
+        if pt.is_interval(kind) or pt.is_nested(kind):
+            raise SchemaError(
+                f"sortBy: column {column!r} of type {kind} has no order: make a plain column of it with withColumn"
+            )
+    refuse_ungroupable(schema, columns)
     if nulls not in (None, "first", "last"):
         raise PlanError(f"sortBy: nulls must be 'first', 'last' or None, not {nulls!r}")
     directions = _directions(ascending, len(columns))

@@ -263,4 +263,6 @@ _known: weakref.WeakKeyDictionary[Any, StreamingQueries] = weakref.WeakKeyDictio
 
 def streams(spark: Any) -> StreamingQueries:
     """The streaming queries of a session's SparkContext, as PySpark's `spark.streams`."""
+    if not hasattr(spark, "sparkContext"):
+        raise TypeError(f"streams takes a SparkSession, not {type(spark).__name__}: penstock.streams(spark)")
     return _known.setdefault(spark.sparkContext, StreamingQueries())
