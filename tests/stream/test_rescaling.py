@@ -20,8 +20,9 @@ from local_query import LocalQuery, linear_graph, location
 
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.graph import JobGraph
+from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.record import PartitionerSpec
+from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 from penstock.stream import restored_rows
 from penstock.stream.aggregate import KeyedAggregate
@@ -170,6 +171,12 @@ def in_flight(query: LocalQuery) -> int:
     return sum(length for name, length in query.chunks().items() if name.startswith("channel/"))
 
 
+def published(folder: Path) -> list[int]:
+    """All values in a folder, in the order in which the sinks took them: of one key that is the order of its rows."""
+    files = sorted(folder.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
+    return [value for path in files for value in ds.dataset(path).to_table()["value"].to_pylist()]
+
+
 EXCHANGES = [("hash", "hash"), ("rebalance", "hash"), ("hash", "rebalance"), ("random", "random")]
 
 
@@ -199,9 +206,15 @@ def test_rows_in_flight_find_their_tasks_at_whatever_widths(
     with LocalQuery(pressed(tmp_path, ROWS, any_widths(chance), exchanges), location(tmp_path)) as query:
         query.start()
         query.run_through()
-    values = ds.dataset(tmp_path / "out", format="parquet").to_table()["value"].to_pylist()
+    values = published(tmp_path / "out")
     assert Counter(values) == Counter(range(max(values) + 1))
     assert len(values) >= ROWS
+    if set(exchanges) == {"hash"}:
+        # A key's values are those of one partition of the source, so they rise where order by key is kept.
+        last: dict[int, int] = {}
+        for value in values:
+            assert last.get(value % KEYS, -1) < value, f"{value} came behind {last[value % KEYS]}"
+            last[value % KEYS] = value
 
 
 @pytest.mark.parametrize("broken", [None, "left out", "twice"])
@@ -219,11 +232,65 @@ def test_a_restore_that_is_wrong_by_one_channel_is_caught(
     with LocalQuery(graph, location(tmp_path), unaligned=True) as query:
         query.start()
         deadline = time.monotonic() + 60
-        while not in_flight(query) and time.monotonic() < deadline:
+        while in_flight(query) < 4096 and time.monotonic() < deadline:
             assert not query.run(time.monotonic() + 0.02)
     monkeypatch.setattr(restored_rows, "taken_by", taken)
     with LocalQuery(pressed(tmp_path, ROWS, (3, 3, 3), ("hash", "hash")), location(tmp_path)) as query:
         query.start()
         query.run_through()
-    values = ds.dataset(tmp_path / "out", format="parquet").to_table()["value"].to_pylist()
+    values = published(tmp_path / "out")
     assert (Counter(values) == Counter(range(max(values) + 1))) is (broken is None)
+
+
+def mixed(folder: Path, rows: int | None, widths: list[int]) -> JobGraph:
+    """Two sources and two sinks: the first source gives to both, to one of them twice; each sink has both kinds."""
+    sources = [
+        JobVertex(number, "source", widths[number], KEYED, RateSource(20_000, PARTITIONS, rows), operators=(KEY,))
+        for number in (0, 1)
+    ]
+    sinks = [
+        JobVertex(
+            number,
+            "sink",
+            widths[number],
+            KEYED,
+            operators=(
+                MapInArrow(slow, KEYED),
+                SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / f"out{number}"), KEYED, "query")),
+            ),
+        )
+        for number in (2, 3)
+    ]
+    in_turns, kind = PartitionerSpec("rebalance"), PartitionKind.PIPELINED_BOUNDED
+    joined = [(0, 2, BY_KEY), (1, 2, in_turns), (0, 3, in_turns), (0, 3, BY_KEY)]
+    edges = [JobEdge(n, p, c, spec, KEYED, kind, "memory") for n, (p, c, spec) in enumerate(joined)]
+    return JobGraph("mixed", (*sources, *sinks), tuple(edges))
+
+
+KEY = MapInArrow(keyed, KEYED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_decided_for_each_exchange_where_tasks_have_several(tmp_path: Path, seed: int) -> None:
+    """Stages with inputs and outputs of both kinds, two exchanges between the same stages, timeouts of a barrier."""
+    chance = random.Random(seed)
+    timeout = chance.choice([0.0, 0.001, 0.05])
+    found = 0
+    for _ in range(2):
+        graph = mixed(tmp_path, None, [chance.choice(WIDTHS) for _ in range(4)])
+        with LocalQuery(graph, location(tmp_path), unaligned=True, aligned_timeout=timeout) as query:
+            query.start()
+            deadline = time.monotonic() + 60
+            while not in_flight(query) and time.monotonic() < deadline:
+                assert not query.run(time.monotonic() + 0.02)
+            found += in_flight(query)
+    assert found
+    graph = mixed(tmp_path, ROWS, [chance.choice(WIDTHS) for _ in range(4)])
+    with LocalQuery(graph, location(tmp_path), unaligned=True) as query:
+        query.start()
+        query.run_through()
+    both, twice = Counter(published(tmp_path / "out2")), Counter(published(tmp_path / "out3"))
+    assert both.keys() >= set(range(ROWS))
+    assert set(twice.values()) == {2}, "each row came over both exchanges"
+    first, second = len(twice), sum(both.values()) - len(twice)
+    assert both == Counter(range(first)) + Counter(range(second))
