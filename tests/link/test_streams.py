@@ -20,8 +20,10 @@ from penstock.environment.line import TaskLine as EnvironmentsLine
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
 from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.services.local.stream_gate import SegmentStreamGate
+from penstock.services.local.stream_writer import SegmentStreamWriter
 from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import (
     AttemptId,
@@ -359,3 +361,55 @@ def test_a_closed_writer_takes_nothing(task: Task) -> None:
     writer.close()
     with pytest.raises(PenstockError, match="closed"):
         writer.offer(numbers(1), 0)
+
+
+class Clock:
+    """A clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def test_segments_are_filled_for_a_target_time() -> None:
+    """The limit follows the rate, within a least size and the segment; without a target segments are always whole."""
+    clock = Clock()
+    fill, whole = SegmentFill(0.5, 10, 1 << 20, clock), SegmentFill(0.0, 10, 1 << 20, clock)
+    assert fill.limit == 1 << 20
+    for rate, limit in ((1 << 20, (1 << 20) // 20), (1 << 30, 1 << 20), (1 << 10, LEAST_BYTES)):
+        for _ in range(40):
+            clock.now += 0.5
+            fill.took(rate // 2)
+            whole.took(rate // 2)
+        assert fill.limit == pytest.approx(limit, rel=0.01)
+        assert whole.limit == 1 << 20
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_a_slow_reader_has_less_in_flight_with_a_target_time(task: Task, seconds: float) -> None:
+    """A reader of a thousand rows a second: seconds of rows wait for it, or with a target time a fraction of one."""
+    clock = Clock()
+    result = task.result(0, 1, SCHEMA)
+    fill = SegmentFill(seconds, 10, SEGMENT, clock)
+    writer = SegmentStreamWriter(task.attachment, task.owner, result, fill, verify=True)
+    writer.setup()
+    task.line.wait(DEADLINE)
+    gate = task.read((0, 0))
+    batch = numbers(*range(1 << 10))
+    written = read = 0
+    for _ in range(300):
+        while taken := writer.offer(batch, 0):
+            written += taken
+        writer.flush()
+        task.line.wait(0.01)
+        received = gate.poll()
+        if received is not None and received.batch is not None:
+            read += received.batch.num_rows
+            clock.now += received.batch.num_rows * 1e-3
+    waiting = (written - read) * 1e-3
+    assert (waiting < 1.0) is (seconds > 0), f"{waiting:.3f} s of rows wait, and a segment holds {SEGMENT} bytes"
+    gate.close()
+    writer.close()

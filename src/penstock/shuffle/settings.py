@@ -163,7 +163,9 @@ class StreamingSettings:
     only when somebody asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
     of the last one; `max_concurrent_checkpoints` may be under way. `tolerable_failed_checkpoints` may fail in a row
     before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. Rows
-    wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full.
+    wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full. With `in_flight_time`
+    the bytes in flight over each exchange follow what its readers take, so that they take about so long; 0: they do
+    not, and the segments of the exchange are all that bounds them.
     """
 
     checkpoint_location: str = ""
@@ -175,6 +177,7 @@ class StreamingSettings:
     retained_checkpoints: int = 2
     consistency: str = "exactly_once"
     buffer_timeout: float = 0.1
+    in_flight_time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ _TIMES = {
     "checkpoint_timeout",
     "min_pause",
     "buffer_timeout",
+    "in_flight_time",
 }
 
 
@@ -382,6 +386,7 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
         (streaming.checkpoint_interval >= 0, "streaming.checkpointInterval", "must not be negative"),
         (streaming.checkpoint_timeout > 0, "streaming.checkpointTimeout", "must be positive"),
         (streaming.min_pause >= 0, "streaming.minPause", "must not be negative"),
+        (streaming.in_flight_time >= 0, "streaming.inFlightTime", "must not be negative"),
         (streaming.max_concurrent_checkpoints > 0, "streaming.maxConcurrentCheckpoints", "must be positive"),
         (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
         (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from penstock.link.calls import ListOccupying
@@ -10,6 +11,7 @@ from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
 from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.hybrid_writer import HybridPartitionWriter
+from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.services.local.result import BlockingPartitionWriter
 from penstock.services.local.stream_gate import SegmentStreamGate
@@ -101,6 +103,8 @@ class LocalShuffleEnvironment:
         self._attachment = attachment
         self._verify = settings.network.completeness_check
         self._blocking = settings.blocking
+        self._network = settings.network
+        self._in_flight_time = settings.streaming.in_flight_time
         self._owned = owned
 
     def create_result_partition_writers(
@@ -123,9 +127,14 @@ class LocalShuffleEnvironment:
             if kind is not PartitionKind.PIPELINED_BOUNDED:
                 raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         return [
-            SegmentStreamWriter(self._attachment, owner, descriptor, verify=self._verify)
+            SegmentStreamWriter(self._attachment, owner, descriptor, self._fill(descriptor), verify=self._verify)
             for descriptor in descriptors
         ]
+
+    def _fill(self, descriptor: ResultPartitionDescriptor) -> SegmentFill:
+        own = 1 if descriptor.partition.broadcast else descriptor.partition.subpartitions
+        segments = own * self._network.exclusive_buffers_per_channel + self._network.floating_buffers_per_gate
+        return SegmentFill(self._in_flight_time, segments, self._attachment.memory.segment_size, time.monotonic)
 
     def create_stream_gates(
         self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]

@@ -2,9 +2,10 @@
 """Writes a streaming query's result partition into shared segments, and never waits.
 
 Each subpartition has a segment open, and what goes to all has one for itself. A slice holds whole messages, so a
-reader can stop between any two slices. What does not fit what is left of a segment goes into a fresh one; what is
-left is lost, and counted as `bytes_unused`. A row larger than a segment is the exception (`rows_spanning`): it is
-taken as a whole, and what finds no room of it waits here and is given out by the next offers and flushes.
+reader can stop between any two slices. `SegmentFill` says how full a segment gets. What does not fit what is left of
+a segment goes into a fresh one; what is left is lost, and counted as `bytes_unused`. A row larger than a segment is
+the exception (`rows_spanning`): it is taken as a whole, and what finds no room of it waits here and is given out by
+the next offers and flushes.
 
 Where there is no room, all that was taken is made visible first: only what readers see comes back as room. A writer
 of many subpartitions then gives up all open segments, so it gets on with few, in slices that are shorter.
@@ -25,6 +26,7 @@ from penstock.link.frames import ALL, FrameType, event_frame, segments_frame
 from penstock.record.framing import Message
 from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
 from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
@@ -50,7 +52,13 @@ class SegmentStreamWriter:
     """A `StreamPartitionWriter` over an attachment."""
 
     def __init__(
-        self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor, *, verify: bool
+        self,
+        attachment: Attachment,
+        owner: OwnerContext,
+        descriptor: ResultPartitionDescriptor,
+        fill: SegmentFill,
+        *,
+        verify: bool,
     ) -> None:
         self._attachment = attachment
         self._owner = owner
@@ -58,6 +66,7 @@ class SegmentStreamWriter:
         count = descriptor.partition.subpartitions
         self._segment_size = attachment.memory.segment_size
         self._cutter = MessageCutter(descriptor.schema, self._segment_size, verify=verify)
+        self._fill = fill
         self._sums = EpochSums(count)
         self._builders: dict[int, BufferBuilder] = {}
         self._changed: dict[int, BufferBuilder] = {}
@@ -224,7 +233,7 @@ class SegmentStreamWriter:
             if (builder := self._open(target)) is None:
                 return 0
             room = builder.remaining
-        rows, message = self._cutter.cut(batch, room)
+        rows, message = self._cutter.cut(batch, min(room, self._fill.limit))
         total = framed(message)
         if total > room and room < self._segment_size:  # a large row: it needs a segment for itself
             if (builder := self._open(target)) is None:
@@ -245,7 +254,8 @@ class SegmentStreamWriter:
         for part in message.parts:
             builder.append(memoryview(part))
         self._changed[target] = builder
-        if builder.is_full:
+        self._fill.took(framed(message))
+        if builder.is_full or builder.written >= self._fill.limit:
             self._finish(target)
 
     def _give_rest(self, target: int, rest: memoryview, *, is_begun: bool = True) -> bool:
