@@ -21,11 +21,13 @@ from hypothesis import settings
 
 import endings
 import layers
+from effort import examples
 from holdings import RUN_FOLDER, Holdings, leaks_since, processes
 from penstock.job.core.master_core import MasterCore
-from sessions import USUAL, Sessions
+from sessions import USUAL, Sessions, write_defaults
 
-settings.register_profile("house", deadline=None)  # a machine may be busy: what is slow is not wrong
+# A machine may be busy: what is slow is not wrong.
+settings.register_profile("house", deadline=None, max_examples=examples(100))
 settings.load_profile("house")
 
 MasterCore.is_checked = True
@@ -33,6 +35,9 @@ MasterCore.is_checked = True
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """Every Java of a run, executors included, starts many times and lives for short: the optimizing compiler costs half
 of its processor time there and never earns it back. A setting from outside wins."""
+
+
+write_defaults(RUN_FOLDER / "spark-conf")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = _shorter(Path(config.option.basetemp))
     else:
         config.pluginmanager.register(layers.LayerTimes(), "layer-times")
-    config.pluginmanager.register(layers.ProcessorTimes(), "processor-times")
+    config.pluginmanager.register(layers.ProcessorTimes(has_threads=_is_worker(config)), "processor-times")
     config.pluginmanager.register(endings.Endings(config), "endings")
     endings.end_as_if_interrupted()
 

@@ -75,8 +75,10 @@ class _Layer:
 class ProcessorTimes:
     """Writes into each report what its step took of the processors; a plugin of the processes that run tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_threads: bool) -> None:
         self._processor = Processor()
+        if has_threads:  # Python warns of a fork in a process that had none of its own before
+            self._processor.watch()
         self._last = self._processor.seconds()
 
     @pytest.hookimpl(wrapper=True)

@@ -8,10 +8,12 @@ has ended counts with its parent, which was told of its time, or with what was l
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from holdings import descendants
 
+_LOOK_SECONDS = 1.0
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -21,9 +23,23 @@ class Processor:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, int]] = {}
         self._gone = 0.0
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        """Look each second from now on: a process may begin and end between two looks, and nobody be told of it."""
+        threading.Thread(target=self._watch, name="processor-seconds", daemon=True).start()
 
     def seconds(self) -> float:
         """Seconds, user and system, up to now."""
+        with self._lock:
+            return self._seconds()
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(_LOOK_SECONDS):
+            self.seconds()
+
+    def _seconds(self) -> float:
         own = os.times()
         seen = {pid: taken for pid in descendants() if (taken := _taken(pid)) is not None}
         for pid in self._seen.keys() - seen.keys():

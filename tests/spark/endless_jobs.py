@@ -17,8 +17,8 @@ from session_probe import mark, marks
 
 import penstock
 
-LIMIT_SECONDS = 15.0
-STAGE_SECONDS = 60.0
+LIMIT_SECONDS = 40.0
+STAGE_SECONDS = 120.0
 """After which a stage gives up, so that a test that fails leaves nothing for ever."""
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -19,7 +19,9 @@ import nbformat
 import pexpect
 import pytest
 from nbclient import NotebookClient
-from session_probe import on_this_machine, wait_until
+from session_probe import wait_until
+
+from machine import on_this_machine
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +78,7 @@ def test_script(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Nobody says which Python runs the workers, and the one on the path has no Penstock: they run the driver's.
     """
     monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.delenv("SPARK_CONF_DIR")  # Spark's own defaults, which other tests do not have
     monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{BIN}{os.pathsep}"))
     with program(sys.executable, [str(PROGRAM)]) as child:
         child.expect("SESSIONS 1000 1000 1000")

@@ -224,16 +224,15 @@ def no_iterator(batches: Iterator[pa.RecordBatch]) -> Any:
 
 @pytest.mark.usefixtures("next_job_works")
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("function", "message", "where"),
     [
-        (no_such_column, r"mapInArrow\(no_such_column\).*\(number\), declared are \(id\); missing: id"),
-        (other_type, r"mapInArrow\(other_type\): column 'id' is declared int64 and the function returned string"),
-        (no_columns, r"mapInArrow\(no_columns\).*missing: id"),
-        (no_batch, r"should be iterator of pyarrow\.RecordBatch, but is iterator of list"),
-        (no_iterator, r"should be iterator of pyarrow\.RecordBatch, but is int"),
+        (no_such_column, r"mapInArrow\(no_such_column\).*\(number\), declared are \(id\); missing: id", "consumer"),
+        (other_type, r"mapInArrow\(other_type\): column 'id' is declared int64 and the function", "producer"),
+        (no_columns, r"mapInArrow\(no_columns\).*missing: id", "consumer"),
+        (no_batch, r"should be iterator of pyarrow\.RecordBatch, but is iterator of list", "producer"),
+        (no_iterator, r"should be iterator of pyarrow\.RecordBatch, but is int", "consumer"),
     ],
 )
-@pytest.mark.parametrize("where", ["producer", "consumer"])
 def test_function_against_its_schema(
     stream: penstock.Stream, function: Callable[..., Any], message: str, where: str
 ) -> None:

@@ -20,6 +20,7 @@ import session_probe
 from session_probe import SessionProbe, wait_until
 
 import penstock
+from machine import on_this_machine
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = pytest.mark.spark
@@ -193,7 +194,7 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
 
     thread = threading.Thread(target=act)
     thread.start()
-    wait_until("rows have arrived", lambda: len(session_probe.marks(Path(marks))) == 2, 30)
+    wait_until("rows have arrived", lambda: len(session_probe.marks(Path(marks))) == 2, 60)
     began = time.monotonic()
     if how == "cancelJobGroup":
         context.cancelJobGroup("a-group")
@@ -207,7 +208,8 @@ def test_cancel_in_mid_run(spark: Any, tmp_path: Path, how: str) -> None:
     assert not thread.is_alive()
     assert isinstance(outcome[0], Exception)
     assert "cancel" in str(outcome[0]).lower()
-    assert ended[0] - began < 3.5, "Spark kills a worker only after four seconds; nobody waits for that"
+    limit = on_this_machine(3.5)
+    assert ended[0] - began < limit, "Spark kills a worker only after four seconds; nobody waits for that"
     assert SessionProbe(spark).slots_in_use() == 0
     go.touch()
     assert penstock.repartition(spark.range(0, ROWS, 1, 2), 6, "id").count() == ROWS

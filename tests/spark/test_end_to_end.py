@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from session_probe import on_this_machine
 
 import penstock
+from machine import on_this_machine
 from penstock.shuffle.errors import JobError, SettingError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 

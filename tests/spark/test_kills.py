@@ -49,8 +49,15 @@ def no_restarts(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.penstock.restart.strategy")
 
 
-@pytest.mark.parametrize("victim", ["producers", "consumers"])
-@pytest.mark.parametrize(("how", "forks"), [("run", ""), ("run", "fork"), ("run", "multiprocessing"), ("action", "")])
+@pytest.mark.parametrize(
+    ("victim", "how", "forks"),
+    [
+        ("producers", "run", "fork"),
+        ("producers", "action", ""),
+        ("consumers", "run", "multiprocessing"),
+        ("consumers", "action", ""),
+    ],
+)
 def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: str) -> None:
     """SIGKILL of one task's worker: the job fails and names it; nobody sees a clean end; the slots come back."""
     probe = SessionProbe(spark)
@@ -60,7 +67,7 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
     consumer = watching(str(folder), forks if victim == "consumers" else "")
     stream = source.mapInArrow(producer, "id long").keyBy("id", numPartitions=2).mapInArrow(consumer, "id long")
     action = Action(stream.run if how == "run" else stream.toDF().count)
-    wait_until("both ends run", lambda: running(folder), 30)
+    wait_until("both ends run", lambda: running(folder), 60)
     began = time.monotonic()
     os.kill(marks(folder / victim)[0], signal.SIGKILL)
     error = action.wait()
@@ -86,7 +93,7 @@ def test_killed_environment(spark: Any, folder: Path) -> None:
     source = penstock.fromDataFrame(spark.range(0, 1000, 1, 2)).mapInArrow(endless(str(folder)), "id long")
     frame = source.keyBy("id", numPartitions=2).mapInArrow(watching(str(folder)), "id long").toDF()
     action = Action(frame.count)
-    wait_until("both ends run", lambda: running(folder), 30)
+    wait_until("both ends run", lambda: running(folder), 60)
     victim = probe.environment_pid()
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)

@@ -14,7 +14,7 @@ from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import JobError
 from penstock.spark.datasets import PersistedResult, PersistedResults
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Maker:

