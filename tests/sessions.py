@@ -26,7 +26,7 @@ _DEFAULTS = {
 """What a run's Spark reads as its `spark-defaults.conf`, for it sees many small queries: it writes and compiles no
 Java for each, shuffles into no 200 partitions, and workers begin with everything imported."""
 
-_CODEGEN = (("spark.sql.codegen.wholeStage", "true"), ("spark.sql.codegen.factoryMode", "FALLBACK"))
+GENERATED_CODE = (("spark.sql.codegen.wholeStage", "true"), ("spark.sql.codegen.factoryMode", "FALLBACK"))
 """As users have it."""
 
 
@@ -55,7 +55,7 @@ CLUSTER = Kind(
     "local-cluster[2,2,1024]",
     4,
     (
-        *_CODEGEN,
+        *GENERATED_CODE,
         ("spark.executor.memory", "512m"),
         ("spark.penstock.environment.scope", "executor"),
         ("spark.penstock.network.memory", "64m"),

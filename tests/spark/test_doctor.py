@@ -23,11 +23,13 @@ def test_workers_without_penstock_get_a_sentence(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
+    # Without this run's own defaults, whose daemon is Penstock's.
+    env = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     ran = subprocess.run(
         [sys.executable, "-c", "import sys; from penstock.cli import main; sys.exit(main(['doctor', '--json']))"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYSPARK_PYTHON": str(python)},
+        env={**env, "PYSPARK_PYTHON": str(python)},
     )
     assert ran.returncode == 1, ran.stderr
     findings = {row["subject"]: row for row in json.loads(ran.stdout)}

@@ -14,10 +14,22 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 import penstock
+from sessions import GENERATED_CODE
 
 pytestmark = pytest.mark.spark
 
 ROWS = 1000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def generated_code(spark: Any) -> Iterator[None]:
+    """Spark reads results by generated code here, as it does for users; most other tests do without it."""
+    before = {key: spark.conf.get(key) for key, _ in GENERATED_CODE}
+    for key, value in GENERATED_CODE:
+        spark.conf.set(key, value)
+    yield
+    for key, value in before.items():
+        spark.conf.set(key, value)
 
 
 def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

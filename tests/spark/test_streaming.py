@@ -63,8 +63,12 @@ def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
 def workers() -> list[int]:
     """The Python processes that run tasks of this session."""
     processes = psutil.Process().children(recursive=True)
-    found = [p for p in processes if "pyspark.daemon" in " ".join(_command(p))]
-    return sorted(p.pid for p in found if any("pyspark.daemon" in part for part in _command(p.parent())))
+    found = [p for p in processes if _is_of_daemon(p)]
+    return sorted(p.pid for p in found if _is_of_daemon(p.parent()))
+
+
+def _is_of_daemon(process: Any) -> bool:
+    return any(module in " ".join(_command(process)) for module in ("pyspark.daemon", "penstock.daemon"))
 
 
 def _command(process: Any) -> list[str]:

@@ -73,7 +73,8 @@ def worker_pids() -> list[int]:
         if folder.name.isdigit():
             try:
                 parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                if b"pyspark.daemon" in (folder / "cmdline").read_bytes():
+                command = (folder / "cmdline").read_bytes()
+                if b"pyspark.daemon" in command or b"penstock.daemon" in command:
                     daemons.add(int(folder.name))
             except OSError:
                 continue
