@@ -127,6 +127,9 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--session", nargs="?", type=positive, const=_SESSION_MINUTES, default=0, metavar="M", help=session
     )
+    parser.add_argument(
+        "--query", type=natural, default=0, metavar="M", help="instead, one streaming query left alone for M minutes"
+    )
     parser.set_defaults(run=_torture, parser=parser)
 
 
@@ -217,7 +220,8 @@ def _bench_programs(options: argparse.Namespace) -> int:
 def _torture(options: argparse.Namespace) -> int:
     from penstock.torture import TortureOptions, torture
 
-    chosen = TortureOptions(options.seed, options.duration, options.tpch_runs, options.grid, options.session)
+    given = (options.seed, options.duration, options.tpch_runs, options.grid)
+    chosen = TortureOptions(*given, session=options.session, query=options.query)
     return torture(chosen)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.torture import command
 from penstock.torture.cluster import spark_home
+from penstock.torture.long_query import task_growth
 from penstock.torture.long_session import ACTIONS, MODES, LongJob
 from penstock.torture.recipe import Exchange, Recipe, Step, random_recipe
 from penstock.torture.session_figures import SessionFigures, growth
@@ -87,6 +88,15 @@ def test_what_grows_in_a_long_session_is_said() -> None:
     ]
     assert growth(steady) == []
     assert growth([figures(results=number) for number in (0, 500)]) == []
+
+
+def test_a_task_that_grows_in_a_long_query_is_said() -> None:
+    """The largest task is compared, third by third; a query that was looked at twice says nothing."""
+    assert task_growth([number * (100 << 20) for number in range(6)]) == [
+        "task_bytes grew from 314,572,800 to 524,288,000"
+    ]
+    assert task_growth([0, 0, 300 << 20, 310 << 20, 290 << 20, 320 << 20]) == []
+    assert task_growth([0, 1 << 40]) == []
 
 
 def test_jobs_of_a_long_session_repeat_themselves() -> None:

@@ -205,6 +205,32 @@ STREAM_RATE = Row("two sources, two counters, no checkpoints", "Rows that the co
 STREAM_RATE_CHECKPOINTS = Row(
     "two sources, two counters, a checkpoint each second", "The same with checkpoints on a local disk.", STREAMING
 )
+STREAM_BYTEWAX = Row(
+    "the same in Bytewax",
+    "`stateful_map` over lists of rows, two processes with a worker each, no recovery store; the extra `bench`.",
+    STREAMING,
+)
+STREAM_BYTEWAX_TIMES = Row(
+    "times Bytewax", "The first row's rate by Bytewax's, out of one run of this bench.", STREAMING
+)
+STREAM_STRUCTURED = Row(
+    "the same in Structured Streaming",
+    "`applyInPandasWithState` over micro-batches of a million rows as fast as they go, two shuffle partitions.",
+    STREAMING,
+)
+STREAM_STRUCTURED_TIMES = Row(
+    "times Structured Streaming", "The rate with checkpoints by that one, out of one run of this bench.", STREAMING
+)
+STREAM_STATE_SIZE = Row("state of 10,000,000 counts", "The files of one checkpoint.", STREAMING)
+STREAM_STATE_SECONDS = Row("state of 10,000,000 counts: checkpoint", "From its trigger to its metadata.", STREAMING)
+STREAM_STATE_DIP = Row(
+    "state of 10,000,000 counts: dip", "The share of the rate that the worst second of a checkpoint lacks.", STREAMING
+)
+STREAM_STATE_RESTORED = Row(
+    "state of 10,000,000 counts: restored",
+    "From `start` at its location until rows flow.",
+    STREAMING,
+)
 STREAM_CHECKPOINT = Row("a checkpoint of 100,000 counts", "From its trigger to its metadata, the median.", STREAMING)
 STREAM_LATENCY = Row(
     "10,000 rows a second, one exchange: median",

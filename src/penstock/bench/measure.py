@@ -16,6 +16,7 @@ Say = Callable[[str], None]
 PARTITION_CHOICES = (2, 4, 8)
 SECONDS, MILLISECONDS, RATE, MEGABYTES, COUNT, RATIO = "s", "ms", "GB/s", "MB", "", "x"
 ROWS_RATE = "M rows/s"
+SHARE = "%"
 
 
 class WrongAnswerError(PenstockError):

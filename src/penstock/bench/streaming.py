@@ -23,13 +23,28 @@ import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.bench import catalogue
 from penstock.bench.environment import descendants
-from penstock.bench.measure import MILLISECONDS, ROWS_RATE, SECONDS, Outcome, Say, WrongAnswerError
+from penstock.bench.measure import (
+    MEGABYTES,
+    MILLISECONDS,
+    RATIO,
+    ROWS_RATE,
+    SECONDS,
+    SHARE,
+    Outcome,
+    Say,
+    WrongAnswerError,
+)
+from penstock.bench.streaming_rivals import bytewax_rate, has_bytewax, structured_rate
+from penstock.bench.streaming_state import state_figures
 
 SLOTS = 6
 _WARM_REPORTS = 4
 _REPORTS = 10
 _KEYS = 100_000
+_MANY_KEYS = 10_000_000
 _RATE = 10_000
+_RIVAL_ROWS = 1_000_000
+_RIVAL_BATCHES = 2
 _WAIT_SECONDS = 120.0
 
 Batches = Iterator[pa.RecordBatch]
@@ -53,12 +68,52 @@ def streaming_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
     seconds = _recovery(spark)
     say(f"recovery: {seconds:.2f} s")
     outcomes.append(Outcome(catalogue.STREAM_RECOVERY, penstock=(seconds,), unit=SECONDS))
+    outcomes += _large_state(spark, say)
+    return outcomes + _rivals(spark, scale, outcomes, say)
+
+
+def _large_state(spark: Any, say: Say) -> list[Outcome]:
+    figures = state_figures(lambda: _counters(spark, keys=_MANY_KEYS), _MANY_KEYS)
+    say(
+        f"{_MANY_KEYS:,} keys: {figures.bytes / 1e6:.0f} MB in {figures.seconds:.2f} s, dip {figures.dip:.0%},"
+        f" a new run has rows after {figures.restored:.2f} s"
+    )
+    return [
+        Outcome(catalogue.STREAM_STATE_SIZE, penstock=(figures.bytes / 1e6,), unit=MEGABYTES),
+        Outcome(catalogue.STREAM_STATE_SECONDS, penstock=(figures.seconds,)),
+        Outcome(catalogue.STREAM_STATE_DIP, penstock=(100 * figures.dip,), unit=SHARE),
+        Outcome(catalogue.STREAM_STATE_RESTORED, penstock=(figures.restored,)),
+    ]
+
+
+def _rivals(spark: Any, scale: float, ours: list[Outcome], say: Say) -> list[Outcome]:
+    """The same pipeline in two other engines, and how many times its rate Penstock's is."""
+    rates = {outcome.row: outcome.penstock_median for outcome in ours}
+    rows = max(_KEYS, round(_RIVAL_ROWS * scale))
+    found = [
+        (
+            catalogue.STREAM_STRUCTURED,
+            catalogue.STREAM_STRUCTURED_TIMES,
+            catalogue.STREAM_RATE_CHECKPOINTS,
+            structured_rate(spark, _KEYS, rows, _RIVAL_BATCHES),
+        )
+    ]
+    if has_bytewax():
+        rate = bytewax_rate(_KEYS, rows)
+        found.append((catalogue.STREAM_BYTEWAX, catalogue.STREAM_BYTEWAX_TIMES, catalogue.STREAM_RATE, rate))
+    else:
+        say("Bytewax is not installed (pip install penstock[bench]): its row is left out")
+    outcomes = []
+    for row, times, own, rate in found:
+        say(f"{row.label}: {rate:.3f} M rows/s, {rates[own] / rate:.0f} times less")
+        outcomes.append(Outcome(row, rows, penstock=(rate,), unit=ROWS_RATE))
+        outcomes.append(Outcome(times, penstock=(rates[own] / rate,), unit=RATIO))
     return outcomes
 
 
-def _counters(spark: Any, rate: int = 0) -> Any:
+def _counters(spark: Any, rate: int = 0, keys: int = _KEYS) -> Any:
     numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=rate, numPartitions=2).load()
-    return numbers.selectExpr(f"value % {_KEYS} AS k").keyBy("k", numPartitions=2).count()
+    return numbers.selectExpr(f"value % {keys} AS k").keyBy("k", numPartitions=2).count()
 
 
 def _rates(spark: Any, interval: str, reports: int) -> tuple[list[float], list[float]]:

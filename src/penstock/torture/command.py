@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.shuffle.errors import PenstockError
 from penstock.testing.local_runner import run_local
+from penstock.torture import long_query
 from penstock.torture.cluster import open_cluster, spark_home
 from penstock.torture.grid import cells, run_cell
 from penstock.torture.harm import Harm, leftovers, own_temporary_folder
@@ -30,7 +31,8 @@ _CASE_SECONDS = 90.0
 class TortureOptions:
     """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for.
 
-    Or, where `session` is more than 0, one session held for so many minutes instead of all that.
+    Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
+    is, one streaming query left alone for so many.
     """
 
     seed: int
@@ -38,14 +40,15 @@ class TortureOptions:
     tpch_runs: int = 0
     grid: bool = False
     session: int = 0
+    query: int = 0
 
 
 def torture(options: TortureOptions) -> int:
     """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
     from penstock.spark.session import open_session
 
-    if options.session:
-        return _hold_session(options)
+    if options.session or options.query:
+        return _hold(options)
     seed = options.seed
     say(f"seed {seed}, {options.duration} s")
     failures: list[str] = []
@@ -70,16 +73,20 @@ def torture(options: TortureOptions) -> int:
     return 1 if failures or left else 0
 
 
-def _hold_session(options: TortureOptions) -> int:
+def _hold(options: TortureOptions) -> int:
     from penstock.spark.session import open_session
 
-    session = LongSession(options.seed, options.session * 60.0, say)
-    conf = {"spark.master": MASTER, "spark.log.level": "OFF"}
+    held: LongSession | long_query.LongQuery
+    if options.session:
+        master, held = MASTER, LongSession(options.seed, options.session * 60.0, say)
+    else:
+        master, held = long_query.MASTER, long_query.LongQuery(options.seed, options.query * 60.0, say)
+    conf = {"spark.master": master, "spark.log.level": "OFF"}
     with own_temporary_folder():
         with open_session("penstock-torture", None, {**conf, "spark.local.dir": tempfile.gettempdir()}) as spark:
             application = spark.sparkContext.applicationId
             spark.sparkContext.setLogLevel("OFF")  # killed workers are no news
-            failures = session.run(spark)
+            failures = held.run(spark)
         failures += [f"left behind: {item}" for item in leftovers(application)]
     for failure in failures:
         say(f"failed: {failure}")
