@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 import pytest
 
 from penstock.checkpoint import decisions as do
+from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import FAILED_PAUSE, CheckpointCoordinator, CheckpointOptions
 
 SOURCES = ("source-0", "source-1")
@@ -59,6 +60,28 @@ def test_a_checkpoint_from_trigger_to_completion() -> None:
     assert coordinator.latest_completed is None
     assert _of(do.Complete, coordinator.stored(1, 12.0)) == [do.Complete(1)]
     assert coordinator.latest_completed == 1
+
+
+def test_a_checkpoint_that_is_aligned_for_too_long_begins_anew_unaligned() -> None:
+    """It does not count as failed, whoever asked is answered by the new one, and that one has time."""
+    coordinator = _coordinator(interval=10.0, aligned_timeout=1.0)
+    (first,) = _of(do.Trigger, coordinator.asked(5, 1.0))
+    assert (first.barrier.alignment, first.barrier.timeout) == (Alignment.ALIGNED, 1.0)
+    assert _of(do.Trigger, coordinator.time_passed(2.9)) == []
+    decisions = coordinator.time_passed(3.0)
+    (second,) = _of(do.Trigger, decisions)
+    assert (second.barrier.checkpoint, second.barrier.alignment) == (2, Alignment.UNALIGNED)
+    assert [abandon.checkpoint for abandon in _of(do.Abandon, decisions)] == [1]
+    assert _of(do.FailQuery, decisions) == []
+    assert _of(do.Trigger, coordinator.time_passed(9.0)) == []
+    assert _of(do.Answer, _complete(coordinator, 2, 9.0)) == [do.Answer(5, 2)]
+
+
+def test_without_patience_checkpoints_are_unaligned_from_the_start() -> None:
+    """A timeout of 0."""
+    coordinator = _coordinator(interval=10.0, aligned_timeout=0.0)
+    (trigger,) = _of(do.Trigger, coordinator.time_passed(10.0))
+    assert trigger.barrier.alignment is Alignment.UNALIGNED
 
 
 def test_a_query_that_stops_has_one_last_checkpoint() -> None:

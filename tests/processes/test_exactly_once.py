@@ -87,10 +87,18 @@ def start(
     consistency: str = "exactly_once",
     counters: int = 2,
     claimed: Callable[[], None] = lambda: None,
+    aligned_timeout: float | None = None,
 ) -> JobHandle:
     """Start the query, as a new driver does: from what is at its location, once that is `claimed`."""
     options = StreamingOptions(
-        "q", "numbers", str(places.checkpoints), interval=0.02, buffer_timeout=0.01, consistency=consistency
+        "q",
+        "numbers",
+        str(places.checkpoints),
+        interval=0.02,
+        buffer_timeout=0.01,
+        consistency=consistency,
+        unaligned=aligned_timeout is not None,
+        aligned_timeout=aligned_timeout or 0.0,
     )
     schema = pipeline().schema
     sink = FolderSink(fs.LocalFileSystem(), str(places.output), schema, "numbers")
@@ -150,6 +158,31 @@ def test_every_number_once_through_kills(
             clusters.append(ProcessCluster(nursery))
             former, handle = handle, start(clusters[-1], places, counters=chance.choice((2, 3)))
             with pytest.raises((FencedError, JobError)):  # a task that it lost may be the last thing it sees
+                former.wait(30)
+        else:
+            strike(victim, clusters[-1], chance)
+    handle.wait(60)
+    assert committed(places) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(max(1, RUNS // 3)))
+def test_every_number_once_where_barriers_overtake(
+    clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
+    """The same kills with checkpoints that hold rows in flight: from the start, after 1 ms, and after 50 ms."""
+    chance = random.Random(seed)
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    timeout = (0.0, 0.001, 0.05)[seed % 3]
+    handle = start(clusters[-1], places, aligned_timeout=timeout)
+    for _ in range(chance.randint(2, 4)):
+        with contextlib.suppress(TimeoutError):
+            handle.wait(chance.uniform(0.05, 0.7))
+            break
+        victim = chance.choice(VICTIMS)
+        if victim == "driver":
+            clusters.append(ProcessCluster(nursery))
+            former, handle = handle, start(clusters[-1], places, aligned_timeout=timeout)
+            with pytest.raises((FencedError, JobError)):
                 former.wait(30)
         else:
             strike(victim, clusters[-1], chance)

@@ -136,6 +136,7 @@ class LocalQuery:
     settings: Settings = field(default_factory=Settings)
     unaligned: bool = False
     aligned_timeout: float = 0.0
+    recover_without_in_flight: bool = False
 
     def __post_init__(self) -> None:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
@@ -162,8 +163,6 @@ class LocalQuery:
             self._storage.claim()  # a second query at one location goes on from it
             self._epoch = self._storage.stamp(0).epoch
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
-        if self.unaligned and not self.aligned_timeout:
-            alignment = Alignment.UNALIGNED
         options = replace(
             self.options, alignment=alignment, aligned_timeout=self.aligned_timeout if self.unaligned else None
         )
@@ -203,6 +202,7 @@ class LocalQuery:
                 restored=tuple((name, unpack_part(saved.parts[name])) for name in (*beginning.parts, *in_front)),
                 widths=tuple(saved.parallelism.items()),
                 is_finished=beginning.is_finished,
+                recover_without_in_flight=self.recover_without_in_flight,
             )
             self._start_task(vertex, subtask, streaming)
         if self._storage is not None:

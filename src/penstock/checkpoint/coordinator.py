@@ -47,7 +47,9 @@ FAILED_PAUSE = 1.0
 class CheckpointOptions:
     """When checkpoints are taken; seconds. `interval` None: only when somebody asks.
 
-    Aligned barriers turn unaligned after `aligned_timeout`; None: never.
+    Aligned barriers turn unaligned after `aligned_timeout`, 0: they never were aligned; None: never. A checkpoint
+    that is not complete `BEGIN_ANEW` times as long after its trigger begins anew, unaligned from the start: one of
+    its barriers stands behind rows at a sender.
     """
 
     interval: float | None = None
@@ -58,6 +60,9 @@ class CheckpointOptions:
     retained: int = 1
     alignment: Alignment = Alignment.ALIGNED
     aligned_timeout: float | None = None
+
+
+BEGIN_ANEW = 2
 
 
 class _Phase(Enum):
@@ -78,6 +83,7 @@ class _Pending:
     heads: set[Task] = field(default_factory=set)
     handles: dict[Task, object] = field(default_factory=dict)
     phase: _Phase = _Phase.COLLECTING
+    alignment: Alignment = Alignment.ALIGNED
 
 
 class CheckpointCoordinator:
@@ -181,6 +187,10 @@ class CheckpointCoordinator:
             if pending.phase is _Phase.COLLECTING and now >= pending.triggered + self._options.timeout:
                 waited = f"it expired after {self._options.timeout:g} s: {_missing(pending)}"
                 decisions += self._fail(pending, waited, now)
+            elif pending.phase is _Phase.COLLECTING and now >= self._anew_at(pending):
+                decisions += self._drop(pending, "it took too long to be aligned: the next one is unaligned", now)
+                self._asked.extend(pending.calls)
+                decisions += self._trigger(now, Alignment.UNALIGNED)
         return decisions + self._advance(now)
 
     # --- what becomes of a checkpoint
@@ -272,16 +282,29 @@ class CheckpointCoordinator:
             return True
         return self._due is not None and now >= max(self._due, self._last_end + self._options.min_pause)
 
-    def _trigger(self, now: float) -> list[do.Decision]:
+    def _anew_at(self, pending: _Pending) -> float:
+        """When an aligned checkpoint begins anew as an unaligned one."""
+        timeout = self._options.aligned_timeout
+        if pending.alignment is not Alignment.ALIGNED or timeout is None:
+            return float("inf")
+        return pending.triggered + BEGIN_ANEW * timeout
+
+    def _trigger(self, now: float, alignment: Alignment | None = None) -> list[do.Decision]:
         number, self._next = self._next, self._next + 1
         missing = set(self._tasks - self._finished)
         waiting = frozenset(self._waiting)
         self._pending[number] = pending = _Pending(
             number, now, missing, tuple(self._asked), set(self._finished), waiting
         )
+        pending.alignment = alignment or self._alignment
         self._asked.clear()
         self._due_from(now)
         return self._tell_heads(pending)
+
+    @property
+    def _alignment(self) -> Alignment:
+        """How checkpoints begin."""
+        return Alignment.UNALIGNED if self._options.aligned_timeout == 0 else self._options.alignment
 
     def _due_from(self, now: float) -> None:
         interval = self._options.interval
@@ -299,13 +322,14 @@ class CheckpointCoordinator:
         if not heads or not pending.missing:
             return []
         pending.heads.update(heads)
-        options = self._options
-        barrier = CheckpointBarrier(pending.number, pending.triggered, options.alignment, options.aligned_timeout)
+        barrier = CheckpointBarrier(
+            pending.number, pending.triggered, pending.alignment, self._options.aligned_timeout
+        )
         return [do.Trigger(barrier, tuple(heads))]
 
     def _next_wake(self, now: float) -> float | None:
         collecting = [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]
-        times = [pending.triggered + self._options.timeout for pending in collecting]
+        times = [min(pending.triggered + self._options.timeout, self._anew_at(pending)) for pending in collecting]
         if self._tasks and len(self._pending) < self._options.max_concurrent:
             if self._due is not None:
                 times.append(max(self._due, self._last_end + self._options.min_pause))

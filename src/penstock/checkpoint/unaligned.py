@@ -45,7 +45,9 @@ class UnalignedBarriers(AlignedBarriers):
         return self._deadline if self._barrier is not None else None
 
     def announced(self, barrier: CheckpointBarrier, now: float) -> list[Action]:
-        """A barrier has arrived on some channel: one that has overtaken its rows, or one that may time out."""
+        """A barrier has arrived on some channel: what has overtaken its rows, or may time out, counts at once."""
+        if not barrier.may_time_out and barrier.alignment is not Alignment.UNALIGNED:
+            return []
         if barrier.checkpoint < self._current or (barrier.checkpoint == self._current and self._barrier is None):
             return []
         actions: list[Action] = []

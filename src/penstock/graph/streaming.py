@@ -21,7 +21,9 @@ class StreamingOptions:
 
     `query` is the id that it keeps over restarts and drivers. `location` is a URI, or a path that all hosts share.
     `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
-    checkpoints may fail one after the other; `max_parallelism` the number of key groups.
+    checkpoints may fail one after the other; `max_parallelism` the number of key groups. With `unaligned` barriers
+    overtake rows, once a checkpoint has been aligned for `aligned_timeout`; `recover_without_in_flight` drops the
+    rows in flight of the checkpoint that the query begins with.
     """
 
     query: str
@@ -36,6 +38,9 @@ class StreamingOptions:
     consistency: str = EXACTLY_ONCE
     buffer_timeout: float = 0.1
     max_parallelism: int = 128
+    unaligned: bool = False
+    aligned_timeout: float = 0.0
+    recover_without_in_flight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +51,26 @@ class StreamDeployment:
     that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has changed.
     `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of tasks in it,
     by uid; where they have changed `restored` also holds the parts of the stages in front, for their rows in flight.
+    `drops_in_flight`: those are lost, as somebody chose.
     """
 
     epoch: int
     is_finished: bool = False
     restored: tuple[tuple[str, bytes], ...] = ()
     widths: tuple[tuple[str, int], ...] = ()
+    drops_in_flight: bool = False
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        return (self.epoch, self.is_finished, self.restored, self.widths)
+        return (self.epoch, self.is_finished, self.restored, self.widths, self.drops_in_flight)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> StreamDeployment:
         """Inverse of `to_wire`."""
-        epoch, is_finished, restored, widths = wire
+        epoch, is_finished, restored, widths, drops = wire
         parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
         counts = tuple((str(uid), int(count)) for uid, count in widths)  # type: ignore[attr-defined]
-        return cls(int(epoch), bool(is_finished), parts, counts)  # type: ignore[call-overload]
+        return cls(int(epoch), bool(is_finished), parts, counts, bool(drops))  # type: ignore[call-overload]
 
 
 def part_name(uid: str, subtask: int) -> str:

@@ -166,6 +166,10 @@ class StreamingSettings:
     wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full. With `in_flight_time`
     the bytes in flight over each exchange follow what its readers take, so that they take about so long; 0: they do
     not, and the segments of the exchange are all that bounds them.
+
+    With `unaligned` barriers overtake the rows that wait, and these become part of the checkpoint; they do so when
+    the checkpoint has been aligned for `aligned_checkpoint_timeout`, 0: from the start. `recover_without_in_flight`
+    drops the rows in flight of the checkpoint that a query begins with: they are lost.
     """
 
     checkpoint_location: str = ""
@@ -178,6 +182,9 @@ class StreamingSettings:
     consistency: str = "exactly_once"
     buffer_timeout: float = 0.1
     in_flight_time: float = 0.0
+    unaligned: bool = False
+    aligned_checkpoint_timeout: float = 0.0
+    recover_without_in_flight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,7 @@ _TIMES = {
     "min_pause",
     "buffer_timeout",
     "in_flight_time",
+    "aligned_checkpoint_timeout",
 }
 
 
@@ -390,4 +398,24 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
         (streaming.max_concurrent_checkpoints > 0, "streaming.maxConcurrentCheckpoints", "must be positive"),
         (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
         (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),
+        (
+            not streaming.unaligned or streaming.consistency == "exactly_once",
+            "streaming.unaligned",
+            "is for streaming.consistency=exactly_once: where rows may come twice no barrier has to wait",
+        ),
+        (
+            not streaming.unaligned or streaming.max_concurrent_checkpoints == 1,
+            "streaming.unaligned",
+            "goes with streaming.maxConcurrentCheckpoints=1: the rows in flight would be kept for each of several",
+        ),
+        (
+            streaming.aligned_checkpoint_timeout >= 0,
+            "streaming.alignedCheckpointTimeout",
+            "must not be negative",
+        ),
+        (
+            streaming.unaligned or not streaming.aligned_checkpoint_timeout,
+            "streaming.alignedCheckpointTimeout",
+            "is for streaming.unaligned=true: other checkpoints stay aligned",
+        ),
     ]

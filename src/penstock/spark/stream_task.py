@@ -38,4 +38,5 @@ def task_plan(streaming: StreamingOptions, uid: str, deployment: TaskDeployment)
         uid=uid,
         is_finished=told.is_finished,
         widths=told.widths,
+        recover_without_in_flight=told.drops_in_flight,
     )

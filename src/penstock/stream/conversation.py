@@ -168,8 +168,10 @@ class Conversation:
 
     def _announced(self, event: EpochAhead, now: float) -> list[Decision]:
         barrier = decode(event.payload)
-        if isinstance(barrier, CancelCheckpointMarker) or not isinstance(self._barriers, UnalignedBarriers):
-            raise ProtocolError("a barrier overtook rows, and none may here")
+        if isinstance(barrier, CancelCheckpointMarker):
+            raise ProtocolError("a marker was announced as a barrier")
+        if isinstance(self._barriers, CountedBarriers):
+            return []
         return self._noted(self._barriers.announced(barrier, now))
 
     def _settled(self, checkpoint: int) -> list[Decision]:

@@ -238,7 +238,8 @@ class StreamLoop:
             return True
         if isinstance(due, Resume):
             return True
-        overtakes = isinstance(due, Snapshot) and due.barrier.overtakes_outputs
+        # The marker of an abort says nothing of the rows around it, as little as a barrier that overtakes them.
+        overtakes = isinstance(due, Abort) or (isinstance(due, Snapshot) and due.barrier.overtakes_outputs)
         return overtakes and not self._outputs.has_spanning
 
     def _carry_out(self, due: _Due) -> None:
@@ -323,6 +324,8 @@ class StreamLoop:
         """A checkpoint will not be completed: nobody wants its rows in flight, or what is to be stored."""
         if self._store is not None:
             self._store.give_up(checkpoint)
+        # What is aligned waits for the rows in front of it, and the next checkpoint would wait behind it.
+        self._due = deque(due for due in self._due if _checkpoint_of(due) != checkpoint)
         if self._held is not None and self._held.checkpoint <= checkpoint:
             self._held = self._incoming = None
             self._inputs.drop_capture()
@@ -350,3 +353,10 @@ class StreamLoop:
     def _publish(self) -> None:
         self._publications += 1
         self._chain.publish(self._publications)
+
+
+def _checkpoint_of(due: _Due) -> int | None:
+    """The checkpoint whose snapshot or barrier is due."""
+    if isinstance(due, Snapshot):
+        return due.barrier.checkpoint
+    return due.checkpoint if isinstance(due, CheckpointBarrier) else None

@@ -140,6 +140,9 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         retained=streaming.retained_checkpoints,
         consistency=streaming.consistency,
         buffer_timeout=streaming.buffer_timeout,
+        unaligned=streaming.unaligned,
+        aligned_timeout=streaming.aligned_checkpoint_timeout,
+        recover_without_in_flight=streaming.recover_without_in_flight,
     )
 
 

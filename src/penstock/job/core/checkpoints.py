@@ -69,6 +69,8 @@ class Checkpoints:
         self._older = [*submitted.beginning.older]
         """The checkpoints that are kept in front of that one, newest first."""
         self._retained = 1
+        self._drops_in_flight = False
+        """Whether rows in flight of the checkpoint to begin with are dropped: of one that an earlier driver took."""
         self._storing: dict[int, SavedParts] = {}
         self._reports = CheckpointReports()
         self._held_back: int | None = None
@@ -79,6 +81,7 @@ class Checkpoints:
         self._coordinator: CheckpointCoordinator | None = None
         if submitted.graph.streaming is not None:
             self._retained = max(1, submitted.graph.streaming.retained)
+            self._drops_in_flight = submitted.graph.streaming.recover_without_in_flight
             self._coordinator = CheckpointCoordinator(_options(submitted.graph.streaming), self._heads)
             if self._saved is not None:
                 kept = [self._saved, *self._older]
@@ -255,6 +258,7 @@ class Checkpoints:
         if self._saved is not None:
             self._older = [self._saved, *self._older][: self._retained - 1]
         self._saved = self._storing.pop(number)
+        self._drops_in_flight = False
         seconds = self._reports.ended(number, self._now())
         completed, reports = self.counts.completed + 1, self._reports.last
         self.counts = replace(self.counts, completed=completed, last=number, seconds=seconds, reports=reports)
@@ -334,7 +338,7 @@ class Checkpoints:
         in_front = parts_in_front(saved, (vertex.uid, vertex.parallelism), producers)
         restored = tuple((name, saved.parts[name]) for name in (*found.parts, *in_front))
         widths = tuple(sorted(saved.parallelism.items()))
-        return StreamDeployment(self._epoch, found.is_finished, restored, widths)
+        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight)
 
     def _had_finished(self, subtask: Subtask) -> bool:
         vertex, saved = subtask.vertex, self._saved
@@ -355,4 +359,5 @@ def _options(streaming: StreamingOptions) -> CheckpointOptions:
         streaming.tolerable_failures,
         streaming.retained,
         Alignment.ALIGNED if aligned else Alignment.AT_LEAST_ONCE,
+        streaming.aligned_timeout if streaming.unaligned else None,
     )
