@@ -10,7 +10,7 @@ nothing depends on how many producers there are now, and both ends may change at
 | any, with as many consumers as before | the channels that were its own | all rows |
 | by key | channels of consumers whose key groups meet its own | rows that the partitioner gives it |
 | in turns, at random, to one | whole channels, dealt out in turns | all rows |
-| by a user's function, if that is forced | all channels | rows that the function gives it |
+| by a user's function, if `forced` | all channels | rows that the function gives it |
 | by a user's function; forward, rescale, broadcast | refused by name | |
 
 Order: a channel's rows stay in order, and all of them come before the first new row of the exchange. So over an
@@ -77,7 +77,9 @@ def taken_by(consumer: int, change: EdgeChange, saved: Iterable[ChannelKey]) -> 
     if before == after:
         return [Taken(key) for key in keys if key.consumer == consumer]
     if keys and change.spec.kind not in (_BY_KEY, *_IN_TURNS) and not (change.spec.kind == _CUSTOM and change.forced):
-        how = "option forceUnaligned allows it" if change.spec.kind == _CUSTOM else "its barriers never overtake rows"
+        how = (
+            "a function of yours says whose a row is" if change.spec.kind == _CUSTOM else "none overtakes rows there"
+        )
         raise CheckpointError(
             f"the checkpoint to go on from holds rows in flight of {change.edge}, an exchange of kind "
             f"{change.spec.kind}, which can't be dealt out to {after} tasks instead of {before} ({how}): start with "
