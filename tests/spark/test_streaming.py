@@ -143,6 +143,26 @@ def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path
     assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
 
 
+def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -> None:
+    """One counter, then three, then two, behind as many tasks in turns as that: each number is still counted once.
+
+    Keys are few and come again and again, so a count is right only if its state found its key's new task.
+    """
+
+    def counts(sources: int, counters: int, rows: int | None) -> Any:
+        options = {"rowsPerSecond": 2_000, "numPartitions": 2, **({"numRows": rows} if rows else {})}
+        rate = penstock.readStream(spark).format("rate").options(**options).load().rebalance(sources)
+        return rate.selectExpr("value % 7 AS k").keyBy("k", numPartitions=counters).count().rebalance(1)
+
+    for sources, counters in ((1, 1), (2, 3)):
+        query = started(counts(sources, counters, None), tmp_path)
+        assert query.checkpoint() > 0
+        query.stop(0.0)
+    assert started(counts(1, 2, 14_000), tmp_path).awaitTermination(WAIT) is True
+    table = pq.read_table(tmp_path / "output").group_by("k").aggregate([("count", "max")])
+    assert sorted(table["count_max"].to_pylist()) == [2_000] * 7
+
+
 def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
     """Too few slots are refused with both numbers; a running query says what it leaves; batch jobs run beside it."""
     with pytest.raises(SlotsError, match=r"(?s)9.*8"):
