@@ -100,6 +100,18 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "json files arrive in a folder",
         "load(path)",
     ),
+    "a folder that is not there": (
+        lambda p: reader().schema("a long").json(str(p / "arriving")),
+        PlanError,
+        "arriving is no folder that is there",
+        "make it first",
+    ),
+    "start without a sink": (
+        lambda p: rate().start(),
+        AttributeError,
+        "a Stream has no 'start'",
+        "write .writeStream.format('parquet').start(path)",
+    ),
     "a schema of what has one": (
         lambda p: reader().schema("a long").format("rate").load(),
         PlanError,

@@ -38,6 +38,13 @@ def test_an_empty_location_has_nothing_to_go_on_from(location: str) -> None:
     assert storage.stamp(1) == Stamp(1, 1)
 
 
+def test_a_file_is_no_location(tmp_path: Path) -> None:
+    """The error names the option and says what it wants."""
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"checkpointLocation .*file' is a file: give the query a folder"):
+        CheckpointStorage(str(tmp_path / "file")).claim()
+
+
 def test_what_was_committed_comes_back(location: str) -> None:
     """A new driver finds the newest checkpoint, with every chunk as it was written; a task can read only some."""
     first = CheckpointStorage(location)

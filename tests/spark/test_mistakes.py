@@ -127,7 +127,13 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         lambda d: d.rows.sortBy("wrod"),
         SchemaError,
         "sortBy: column 'wrod'",
-        "the columns are word, n",
+        "did you mean 'word'?",
+    ),
+    "an order by a Column": (
+        lambda d: d.rows.sortBy(F.desc("n")),
+        TypeError,
+        "sortBy takes names of columns",
+        "ascending=False",
     ),
     "a file without the column": (
         lambda d: penstock.readParquet(d.spark, d.files / "words.parquet", ["wrod"]),

@@ -11,6 +11,7 @@ _DATAFRAME = "go on with Spark's own behind toDF()"
 INSTEAD: dict[str, str] = {
     "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
     "writeTo": "write .toDF().writeTo(table)",
+    "start": "write .writeStream.format('parquet').start(path)",
     "saveAsTable": "write .toDF().write.saveAsTable(name)",
     "cache": "write .persist(): the rows stay in Penstock's environments until .unpersist()",
     "checkpoint": "write .persist(), or .writeParquet(path) and readParquet",
@@ -122,6 +123,14 @@ def no_item(kind: str, item: object) -> TypeError:
 def no_rows_here(kind: str) -> TypeError:
     """The error for a loop over a stream."""
     return TypeError(f"a {kind} is lazy and has no rows to loop over: write .collect(), .take(n) or .toArrow()")
+
+
+def no_direction(given: object) -> TypeError:
+    """The error for a Column where a sort takes names."""
+    return TypeError(
+        f"sortBy takes names of columns, not {given}: write sortBy('n', ascending=False) for F.desc('n'), and "
+        "nulls='last' for nulls; make a column of an expression first, with withColumn"
+    )
 
 
 def no_stream(verb: str, given: object) -> TypeError:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
 from penstock.api.delta import write_delta
-from penstock.api.expressions import condition, projection, with_columns
+from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
-from penstock.api.habits import missing_attribute, no_item, no_rows_here, no_stream
+from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
 from penstock.api.iceberg import write_iceberg
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
@@ -169,6 +169,9 @@ class Stream:
         `ascending` is for all columns, or a list with one for each. `nulls` is `first` or `last`; left out, nulls are
         first where it ascends and last where it descends, as in Spark. Equal keys are never in two partitions.
         """
+        directed = [column for column in cols if is_spark_column(column)]
+        if directed:
+            raise no_direction(directed[0])
         columns = column_arguments(cols, self.schema, "sortBy")
         keys = sort_keys(columns, self.schema, ascending, nulls)
         return sorted_stream(self, keys, _choice("sortBy", numPartitions, mode, service))

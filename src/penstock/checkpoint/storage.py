@@ -127,6 +127,8 @@ class CheckpointStorage(PartStorage):
 
         Raises CheckpointError where there are checkpoints and none is good: to begin anew would lose all of them.
         """
+        if self._fs.get_file_info(self._root).type is fs.FileType.File:
+            raise CheckpointError(f"checkpointLocation {self.location!r} is a file: give the query a folder")
         self._ownership.claim()
         found = self.newest(keep)
         if found.unusable and not found.kept:

@@ -7,6 +7,8 @@ everything else takes them as they are.
 
 from __future__ import annotations
 
+import difflib
+
 import pyarrow as pa
 
 from penstock.graph import collation_of
@@ -35,6 +37,7 @@ def only_column(schema: pa.Schema, name: str, what: str) -> pa.Field:
             "them first"
         )
     close = [other for other in schema.names if other.lower() == name.lower()]
+    close = close or difflib.get_close_matches(name, schema.names, 1)
     hint = f"; names are exact: did you mean {close[0]!r}?" if close else ""
     raise SchemaError(
         f"{what}: column {name!r} does not exist; the columns are {', '.join(schema.names) or 'none'}{hint}"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from penstock.api.line_formats import TEXT_SCHEMA, CsvLines, JsonLines, TextLines
 from penstock.api.streaming.options import Options
@@ -87,6 +88,8 @@ def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSourc
     if not path:
         raise PlanError(f"readStream: {form.name} files arrive in a folder: load(path)")
     filesystem, folder = filesystem_of(path, "readStream")
+    if filesystem.get_file_info(folder).type is not pafs.FileType.Directory:
+        raise PlanError(f"readStream: {path} is no folder that is there: make it first, files may come later")
     return FilesSource(filesystem, folder, form, options.flag("bounded", default=False))
 
 
