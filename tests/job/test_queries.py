@@ -186,9 +186,11 @@ def test_location_of_another_plan_is_refused(drivers: list[Driver], tmp_path: Pa
         second.start()
     drivers.append(third := Driver(query(tmp_path, 2), "e3"))
     third.master.checkpoint(third.start().job, DEADLINE)
-    told = third.tasks.deployed[0].streaming
-    assert told is not None
-    assert len(told.restored) == 1, "the one part of the vertex, for both of its tasks"
+    told = {task.attempt.vertex: task.streaming for task in third.tasks.deployed}
+    assert told[0] is not None
+    assert [name for name, _ in told[0].restored] == ["u0.0"], "the one part of the vertex, for both of its tasks"
+    assert told[1] is not None
+    assert [name for name, _ in told[1].restored] == ["u1.0", "u0.0"], "and what was in flight between the two"
 
 
 @pytest.mark.parametrize("retained", [1, 3])

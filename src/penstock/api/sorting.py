@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from penstock.api.lineage import CombineInput, CombineStep, ExchangeChoice, ExchangeStep, OperatorStep
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.columns import only_column
+from penstock.task.columns import only_column, refuse_collated
 from penstock.task.exchanges import exchange, range_exchange
 from penstock.task.keys import refuse_ungroupable
 from penstock.task.ordering import SortKey
@@ -37,7 +37,9 @@ def sort_keys(columns: Sequence[str], schema: pa.Schema, ascending: object, null
     if len(set(columns)) != len(columns):
         raise PlanError(f"sortBy: each column once, not {', '.join(columns)}")
     for column in columns:
-        kind = only_column(schema, column, "sortBy").type
+        field = only_column(schema, column, "sortBy")
+        refuse_collated(field, "sortBy")
+        kind = field.type
         if pt.is_interval(kind) or pt.is_nested(kind):
             raise SchemaError(
                 f"sortBy: column {column!r} of type {kind} has no order: make a plain column of it with withColumn"

@@ -9,7 +9,8 @@ both together are what was written in front of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -21,8 +22,23 @@ from penstock.testing.conformance_exchange import NUMBERS, Written, numbers
 from penstock.testing.conformance_streams import PIPELINED, TEXTS, StreamConsumer, StreamProducer, Streams, values
 from penstock.testing.waiting import DEADLINE
 
+_NO_ROOM_SECONDS = 0.5
+"""Room that has not come by then does not come while nobody reads."""
 _HEAD = 16
 """Bytes in front of a framed message, the first eight of which are its length."""
+
+
+def fill_up(producer: StreamProducer) -> int:
+    """Offer numbers from 0 on until no more room comes: more than a reader takes ahead. How many were taken."""
+    while not (taken := producer.fill(rows=500)):
+        producer.line.wait(DEADLINE)
+    full_since = time.monotonic()
+    while time.monotonic() - full_since < _NO_ROOM_SECONDS:  # a wait ends for other things than room, too
+        producer.line.wait(_NO_ROOM_SECONDS)
+        if more := producer.fill(rows=500, begin=taken):
+            taken += more
+            full_since = time.monotonic()
+    return taken
 
 
 def overtake(producer: StreamProducer, payload: bytes) -> list[Overtaken]:
@@ -35,18 +51,22 @@ def overtake(producer: StreamProducer, payload: bytes) -> list[Overtaken]:
 
 
 def batches(overtaken: Overtaken, schema: pa.Schema = NUMBERS) -> list[pa.RecordBatch]:
-    """The batches of framed messages, or as they are."""
-    found = []
-    for each in overtaken:
-        if isinstance(each, pa.RecordBatch):
-            found.append(each)
-            continue
-        at = 0
-        while at < len(each):
-            length = int.from_bytes(each[at : at + 8], "little")
-            found.append(pa.ipc.read_record_batch(pa.py_buffer(each).slice(at + _HEAD, length), schema))
-            at += _HEAD + length + -length % 8
+    """The batches of framed messages, or as they are; a message may span pieces that follow each other."""
+    found: list[pa.RecordBatch] = []
+    for is_batch, pieces in itertools.groupby(overtaken, lambda piece: isinstance(piece, pa.RecordBatch)):
+        if is_batch:
+            found.extend(pieces)
+        else:
+            found.extend(_messages(b"".join(pieces), schema))
     return found
+
+
+def _messages(framed: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    at = 0
+    while at < len(framed):
+        length = int.from_bytes(framed[at : at + 8], "little")
+        yield pa.ipc.read_record_batch(pa.py_buffer(framed).slice(at + _HEAD, length), schema)
+        at += _HEAD + length + -length % 8
 
 
 def in_column(found: Iterable[pa.RecordBatch]) -> list[object]:
@@ -72,8 +92,7 @@ class OvertakingConformance:
     def test_each_row_is_on_one_side_of_a_barrier_that_overtakes(self, streams: Streams) -> None:
         """Nobody reads: the barrier is announced, and what it passed comes behind it and is told to its writer."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)
-        taken = producer.fill(rows=500)
+        taken = fill_up(producer)
         overtaken = overtake(producer, b"one")
         assert ahead(consumer).event == EpochAhead(b"one")
         before = up_to(consumer, b"one")
@@ -105,8 +124,7 @@ class OvertakingConformance:
     def test_a_second_barrier_overtakes_the_first_ones_rows_again(self, streams: Streams) -> None:
         """Rows that wait behind two barriers are told for both."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)
-        taken = producer.fill(rows=500)
+        taken = fill_up(producer)
         first = in_column(batches(overtake(producer, b"one")[0]))
         second = in_column(batches(overtake(producer, b"two")[0]))
         assert second == first[len(first) - len(second) :]

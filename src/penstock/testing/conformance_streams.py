@@ -65,10 +65,10 @@ class StreamProducer:
             self.line.wait(DEADLINE)
         self.writer.flush()
 
-    def fill(self, subpartition: int = 0, rows: int = 10_000) -> int:
-        """Offer numbers from 0 on until there is no room; how many were taken."""
+    def fill(self, subpartition: int = 0, rows: int = 10_000, begin: int = 0) -> int:
+        """Offer numbers from `begin` on until there is no room; how many were taken."""
         taken = 0
-        for first in itertools.count(step=rows):
+        for first in itertools.count(begin, rows):
             count = self.writer.offer(numbers(*range(first, first + rows)), subpartition)
             taken += count
             if count < rows:

@@ -27,7 +27,7 @@ class OvertakenSlices:
         self._slices = [[] for _ in range(self._count)]
 
     def add(self, subpartition: int, data: bytes) -> None:
-        """A slice, which holds whole messages."""
+        """A slice: whole messages, or a part of one that spans slices."""
         if self._payload is not None:
             self._slices[subpartition].append(data)
 
