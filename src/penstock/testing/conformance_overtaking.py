@@ -90,15 +90,29 @@ class OvertakingConformance:
     """What a streaming service promises of barriers with priority. Mixed in beside `StreamConformance`."""
 
     def test_each_row_is_on_one_side_of_a_barrier_that_overtakes(self, streams: Streams) -> None:
-        """Nobody reads: the barrier is announced, and what it passed comes behind it and is told to its writer."""
+        """Nobody reads: the barrier is announced, and what it passed comes behind it and is told to its writer.
+
+        A reader may have taken all rows ahead.
+        """
         producer, consumer = streams.pair()
         taken = fill_up(producer)
         overtaken = overtake(producer, b"one")
         assert ahead(consumer).event == EpochAhead(b"one")
         before = up_to(consumer, b"one")
         passed = in_column(batches(overtaken[0]))
-        assert passed
         assert [*values(before), *passed] == list(range(taken))
+        producer.end()
+        assert values(consumer.rest()) == passed
+
+    def test_all_rows_are_overtaken_that_no_reader_has_asked_for(self, streams: Streams) -> None:
+        """The reader comes behind the barrier, so none of the rows is in front of it."""
+        producer = streams.produce(Written(PIPELINED, NUMBERS))
+        taken = fill_up(producer)
+        passed = in_column(batches(overtake(producer, b"one")[0]))
+        assert passed == list(range(taken))
+        consumer = streams.consume([(producer.descriptor, 0)])
+        assert ahead(consumer).event == EpochAhead(b"one")
+        assert values(up_to(consumer, b"one")) == []
         producer.end()
         assert values(consumer.rest()) == passed
 
