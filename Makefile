@@ -65,11 +65,11 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
-torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS=), the tests without Spark with all their cases; or SESSION=30; or QUERY_MINUTES=20
+torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
 	@$(with_java) $(BIN)/penstock torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
 	$(QUERY_MINUTES),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_TEST_EFFORT=full \
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests)
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark or thorough" tests)
 
 clean:  ## remove what tools left behind; the virtualenv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts

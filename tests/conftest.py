@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import effort
 import endings
 import layers
 from effort import examples
@@ -76,7 +77,9 @@ def spark(sessions: Sessions) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cheap answers come early."""
+    """The cheap answers come early; the dearest ones only where all cases are tried."""
+    if not effort.THOROUGH:
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
     layers.in_order(items)
 
 

@@ -44,6 +44,7 @@ def test_word_count_is_plain_pythons(tmp_path: Path) -> None:
     assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("penstock-wordcount-*")) == before
 
 
+@pytest.mark.thorough
 def test_bench_on_few_rows(sessions: Sessions, capsys: pytest.CaptureFixture[str]) -> None:
     """The first four cases, each with both sides' times."""
     sessions.stop()
@@ -58,6 +59,7 @@ def test_bench_on_few_rows(sessions: Sessions, capsys: pytest.CaptureFixture[str
     assert report["machine"]["cores"] >= 1
 
 
+@pytest.mark.thorough
 def test_torture_for_some_seconds(tmp_path: Path) -> None:
     """A line for each case, no failures, nothing left."""
     ran = _run("torture", "--seed", "3", "--duration", "2", cwd=tmp_path)

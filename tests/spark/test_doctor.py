@@ -18,6 +18,7 @@ from penstock.spark.preflight import warn_of_what_is_wrong
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_workers_without_penstock_get_a_sentence(tmp_path: Path) -> None:
     """Exit code 1; the finding about the workers names what is missing and what to do; the rest is told, too."""
     python = tmp_path / "python"

@@ -53,8 +53,8 @@ def no_restarts(spark: Any) -> Iterator[None]:
     ("victim", "how", "forks"),
     [
         ("producers", "run", "fork"),
-        ("producers", "action", ""),
-        ("consumers", "run", "multiprocessing"),
+        pytest.param("producers", "action", "", marks=pytest.mark.thorough),
+        pytest.param("consumers", "run", "multiprocessing", marks=pytest.mark.thorough),
         ("consumers", "action", ""),
     ],
 )
@@ -161,6 +161,7 @@ def test_cut_off_dataframe_is_never_complete(spark: Any, folder: Path, how: str)
     print(f"cut off {how}: {action.ended - began:.2f} s")
 
 
+@pytest.mark.thorough
 def test_cut_off_dataframe_without_exchange(spark: Any, folder: Path) -> None:
     """The same where the DataFrame's own task writes the result: nothing of it is committed."""
     go = folder / "go"

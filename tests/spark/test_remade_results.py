@@ -142,6 +142,7 @@ def many_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(values)], ["v"])
 
 
+@pytest.mark.thorough
 def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
     """Spark has been given the rows before it: the action fails and says so; the next one reads a new run."""
     stream = penstock.readParquet(spark, numbers, numPartitions=1).mapInArrow(many_rows, "v long")
@@ -315,6 +316,7 @@ def test_one_slot(sessions: Sessions, numbers: str) -> None:
     one_after_the_other(sessions.of(Kind("local[1]", 1)), numbers, 8)
 
 
+@pytest.mark.thorough
 def test_fair(sessions: Sessions, numbers: str) -> None:
     """FAIR, half as many slots as partitions: two actions of two pools at once after a kill, then one pool's."""
     spark = sessions.of(FAIR)

@@ -102,6 +102,7 @@ def test_what_is_referred_to_stays(spark: Any, how: str, is_made: bool) -> None:
     spark.catalog.dropGlobalTempView("kept_by_all")
 
 
+@pytest.mark.thorough
 def test_bytes_count_too(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few large results go as well as many small ones."""
     probe = SessionProbe(spark)
