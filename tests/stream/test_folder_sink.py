@@ -60,6 +60,17 @@ def test_rows_are_seen_when_their_checkpoint_is_complete(tmp_path: Path, kind: s
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_late_task_of_an_earlier_driver_leaves_the_files_of_the_next_one(tmp_path: Path) -> None:
+    """A driver has taken over, its sink has prepared a file; a task of the former one begins only now."""
+    former, present = sink(tmp_path), sink(tmp_path)
+    writer = present.open(0, 1, [])
+    writer.write(batch(1))
+    state = writer.prepare(1)
+    former.open(0, 1, []).close()
+    present.open(0, 1, [state]).close()
+    assert seen(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("published", [True, False])
 def test_an_attempt_begins_by_publishing_what_its_checkpoint_names(tmp_path: Path, published: bool) -> None:
     """Whether the one before had got to it or not; what it wrote behind that checkpoint is removed."""

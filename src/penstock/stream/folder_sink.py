@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -44,6 +45,9 @@ class FolderSink:
     uid: str
     format: str = "parquet"
     compression: str = "snappy"
+    made: int = field(default_factory=time.time_ns, compare=False)
+    """Nanoseconds since the epoch. The tasks of a driver that another one has taken over from may still begin: they
+    leave files of sinks made later alone, for those are named in the other one's checkpoints."""
 
     def __post_init__(self) -> None:
         if self.format not in _WRITERS:
@@ -81,11 +85,11 @@ class FolderSink:
                 ) from error
 
     def _remove_leftovers(self, subtask: int, parallelism: int) -> None:
-        """Files of earlier attempts of this subtask that no checkpoint names."""
-        ours = re.compile(rf"\.part-{self.uid}-(\d+)-[0-9a-f]+\.{self.format}")
+        """Files of earlier attempts of this subtask, by this driver or one before it, that no checkpoint names."""
+        ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f]{{16}})[0-9a-f]+\.{self.format}")
         for info in self.filesystem.get_file_info(pafs.FileSelector(self.folder)):
             found = ours.fullmatch(info.base_name)
-            if found and int(found[1]) % parallelism == subtask:
+            if found and int(found[1]) % parallelism == subtask and int(found[2], 16) <= self.made:
                 with suppress(FileNotFoundError):
                     self.filesystem.delete_file(info.path)
 
@@ -95,7 +99,7 @@ class FolderWriter:
 
     def __init__(self, sink: FolderSink, subtask: int) -> None:
         self._sink = sink
-        self._start = f"part-{sink.uid}-{subtask:05d}"
+        self._start = f"part-{sink.uid}-{subtask:05d}-{sink.made:016x}"
         self._is_local = isinstance(sink.filesystem, pafs.LocalFileSystem)
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
@@ -152,7 +156,7 @@ class FolderWriter:
         held, self._held = self._held, []
         self._held_rows = self._held_bytes = 0
         if self._file is None:
-            self._name = f"{self._start}-{secrets.token_hex(8)}.{self._sink.format}"
+            self._name = f"{self._start}{secrets.token_hex(8)}.{self._sink.format}"
             self._stream = self._sink.filesystem.open_output_stream(f"{self._sink.folder}/.{self._name}")
             self._file = _WRITERS[self._sink.format](self._stream, self._sink)
         self._file.write_table(pa.Table.from_batches(held, self._sink.schema))
