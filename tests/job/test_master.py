@@ -582,7 +582,7 @@ def test_a_watch_that_fails_ends_the_jobmaster_and_somebody_hears(monkeypatch: p
     begun = threading.Event()
     broken = threading.Event()
 
-    def silent(_: float) -> list[object]:
+    def silent(_: float, __: float) -> list[object]:
         if begun.is_set():
             broken.set()
             raise OSError("no clock")

@@ -27,6 +27,9 @@ class AttachedEnvironment:
     host: str
     pid: int
     last_heard: float
+    """Seconds of the JobMaster's clock."""
+    is_listening: bool = False
+    """Whether its stream of instructions has begun, whose end says that it is gone."""
     queue: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
     statistics: dict[str, float] = field(default_factory=dict)
     reported: int = 0
@@ -89,9 +92,11 @@ class Environments:
             self._lost.popitem(last=False)
         return True
 
-    def silent_since(self, moment: float) -> list[AttachedEnvironment]:
-        """The environments not heard of since then."""
-        return [item for item in self._attached.values() if item.last_heard < moment]
+    def silent_since(self, moment: float, unheard: float) -> list[AttachedEnvironment]:
+        """Those not heard of since a moment; since another, later one if they were never heard to listen."""
+        return [
+            item for item in self._attached.values() if item.last_heard < (moment if item.is_listening else unheard)
+        ]
 
     def report(self, attempt: AttemptId, metrics: dict[str, float]) -> None:
         """Keep what a heartbeat said of a task."""

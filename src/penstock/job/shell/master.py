@@ -41,6 +41,8 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
+_LISTEN_SECONDS = 10.0
+"""An environment that has attached listens at once, or it was killed meanwhile."""
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
 
@@ -282,7 +284,8 @@ class JobMaster:
         lease = self.settings.environment.lease_timeout
         while True:
             await asyncio.sleep(min(TICK_SECONDS, lease / 4))
-            for environment in self._driver.environments.silent_since(self._driver.clock.now() - lease):
+            now = self._driver.clock.now()
+            for environment in self._driver.environments.silent_since(now - lease, now - min(lease, _LISTEN_SECONDS)):
                 self._driver.lose_environment(environment.name, f"no heartbeat for {lease:g} s")
 
     def _lose_partition(self, partition: PartitionId, cause: str) -> None:

@@ -126,6 +126,7 @@ class JobMasterService:
         try:
             session, _ = await self._open(ask.Listen, messages, context)
             environment = self._driver.environments.get(session.identity)
+            environment.is_listening = True
         except PenstockError as error:
             yield control.pack(control.error_message(error))
             return
