@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,15 +141,24 @@ def naming_holders(context: SparkContext) -> Iterator[None]:
 
 
 def slot_holders(context: SparkContext) -> list[str]:
-    """The Spark jobs that run, most tasks first: number, what they are for, how many tasks they have running."""
-    jobs = context._jsc.sc().statusStore().jobsList(None)  # noqa: SLF001 - PySpark has no public way to ask
-    running = [jobs.apply(position) for position in range(jobs.size())]
-    busy = [job for job in running if job.status().toString() == "RUNNING" and job.numActiveTasks() > 0]
-    return [_holder(job) for job in sorted(busy, key=lambda job: -int(job.numActiveTasks()))[:_SHOWN_HOLDERS]]
+    """The Spark jobs that run, most tasks first: number, what they are for, how many tasks they have running.
+
+    The scheduler is asked, because Spark's status store follows it late: it leaves updates out that come soon after
+    another.
+    """
+    queue = context._jsc.sc().taskScheduler().rootPool().getSortedTaskSetQueue()  # noqa: SLF001 - no public way to ask
+    tasks: Counter[int] = Counter()
+    properties: dict[int, Any] = {}
+    for position in range(queue.size()):
+        manager = queue.apply(position)
+        job = int(manager.taskSet().priority())  # the first job that needs the stage
+        tasks[job] += int(manager.runningTasks())
+        properties[job] = manager.taskSet().properties()
+    busy = [(job, running) for job, running in tasks.most_common(_SHOWN_HOLDERS) if running]
+    return [f"Spark job {job} ({_purpose(context, job, properties[job])}): {running}" for job, running in busy]
 
 
-def _holder(job: Any) -> str:
-    description, group = job.description(), job.jobGroup()
-    what = str(description.get() if description.isDefined() else job.name())
-    of_group = f", group {group.get()}" if group.isDefined() else ""
-    return f"Spark job {job.jobId()} ({what}{of_group}): {job.numActiveTasks()}"
+def _purpose(context: SparkContext, job: int, properties: Any) -> str:
+    what = properties.getProperty("spark.job.description") or context._jsc.sc().statusStore().job(job).name()  # noqa: SLF001
+    group = properties.getProperty("spark.jobGroup.id")
+    return f"{what}, group {group}" if group else str(what)
