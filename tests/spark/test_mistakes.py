@@ -99,6 +99,12 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "keyBy: column 'wrod' does not exist",
         "the columns are word, n",
     ),
+    "a group's key that is no column": (
+        lambda d: d.rows.groupBy("wrod"),
+        SchemaError,
+        "groupBy: column 'wrod' does not exist",
+        "did you mean 'word'",
+    ),
     "a condition on no column": (
         lambda d: d.rows.filter("wrod > 1"),
         SchemaError,

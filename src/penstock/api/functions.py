@@ -208,7 +208,7 @@ def groupBy(
     df: Any, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
 ) -> GroupedDataFrame:
     """`df.groupBy` over Penstock: its verbs give ordinary DataFrames."""
-    return GroupedDataFrame(fromDataFrame(df).keyBy(*cols, numPartitions=numPartitions, mode=mode, service=service))
+    return GroupedDataFrame(fromDataFrame(df).groupBy(*cols, numPartitions=numPartitions, mode=mode, service=service))
 
 
 class GroupedDataFrame:

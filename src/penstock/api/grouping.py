@@ -35,19 +35,21 @@ class Aggregations:
     inputs: Project | None = None
 
 
-def grouped_keys(schema: pa.Schema, session: Any, cols: Sequence[object]) -> tuple[Project | None, tuple[str, ...]]:
+def grouped_keys(
+    schema: pa.Schema, session: Any, cols: Sequence[object], verb: str
+) -> tuple[Project | None, tuple[str, ...]]:
     """The key columns' names, and the operator that makes those which are expressions."""
     given = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list | tuple) else list(cols)
     if not any(is_spark_column(item) for item in given):
-        return None, column_arguments(given, schema, "keyBy")
-    reading = Reading(schema, session, "keyBy")
+        return None, column_arguments(given, schema, verb)
+    reading = Reading(schema, session, verb)
     found = [
-        one if is_spark_column(item) else reading.column(column_arguments([item], schema, "keyBy")[0])
+        one if is_spark_column(item) else reading.column(column_arguments([item], schema, verb)[0])
         for item, one in zip(given, _computed(reading, given), strict=True)
     ]
     fresh = [one for one in found if not _is_column(one)]
     names = tuple(str(one.field.name) for one in found)
-    return (projected([*reading.columns(), *fresh], "keyBy") if fresh else None), names
+    return (projected([*reading.columns(), *fresh], verb) if fresh else None), names
 
 
 def _computed(reading: Reading, given: Sequence[object]) -> list[Computed]:

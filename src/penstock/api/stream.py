@@ -104,16 +104,25 @@ class Stream:
 
         A Column that is no plain column becomes one first, under the name Spark gives it.
         """
+        return self._keyed("keyBy", cols, numPartitions, mode, service)
+
+    def groupBy(
+        self, *cols: Any, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
+    ) -> KeyedStream:
+        """`keyBy` under PySpark's name."""
+        return self._keyed("groupBy", cols, numPartitions, mode, service)
+
+    def _keyed(
+        self, verb: str, cols: Sequence[Any], partitions: int | None, mode: str | None, service: str | None
+    ) -> KeyedStream:
         from penstock.api.keyed_stream import KeyedStream
 
-        made, keys = grouped_keys(self.schema, self.session, cols)
+        made, keys = grouped_keys(self.schema, self.session, cols, verb)
         stream = self if made is None else self.projected(made)
-        if not keys and numPartitions not in (None, 1):
-            raise PlanError(f"keyBy without columns is one group in one partition, not in {numPartitions}")
+        if not keys and partitions not in (None, 1):
+            raise PlanError(f"{verb} without columns is one group in one partition, not in {partitions}")
         spec = hash_exchange(stream.schema, keys) if keys else exchange("to_one")
-        return KeyedStream(stream, keys, spec, _choice("keyBy", numPartitions if keys else 1, mode, service))
-
-    groupBy = keyBy
+        return KeyedStream(stream, keys, spec, _choice(verb, partitions if keys else 1, mode, service))
 
     def rebalance(
         self, numPartitions: int | None = None, mode: str | None = None, service: str | None = None

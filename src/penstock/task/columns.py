@@ -36,9 +36,10 @@ def only_column(schema: pa.Schema, name: str, what: str) -> pa.Field:
             f"{what}: column {name!r} is there {len(found)} times, and nothing says which is meant: rename one of "
             "them first"
         )
-    close = [other for other in schema.names if other.lower() == name.lower()]
-    close = close or difflib.get_close_matches(name, schema.names, 1)
-    hint = f"; names are exact: did you mean {close[0]!r}?" if close else ""
+    other_case = [other for other in schema.names if other.lower() == name.lower()]
+    close = other_case or difflib.get_close_matches(name, schema.names, 1)
+    why = " names are exact:" if other_case else ""
+    hint = f";{why} did you mean {close[0]!r}?" if close else ""
     raise SchemaError(
         f"{what}: column {name!r} does not exist; the columns are {', '.join(schema.names) or 'none'}{hint}"
     )
