@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
+from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from local_query import LocalQuery, linear_graph, location
 
 from penstock.checkpoint.coordinator import CheckpointOptions
@@ -25,29 +25,15 @@ from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 from penstock.stream import restored_rows
-from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.stream.rescaling import Taken
 from penstock.stream.sinks import SinkOperator
-from penstock.task.aggregate_states import Aggregation
 from penstock.task.operators import MapInArrow
 
 PARTITIONS = 5
-KEYS = 50
 ROWS = 4000
 WIDTHS = (1, 2, 3, 5)
-KEYED = pa.schema([("key", pa.int64()), ("value", pa.int64())])
-BY_KEY = PartitionerSpec("hash", ("key",))
-COUNTS = KeyedAggregate(KEYED, ("key",), (Aggregation("n", "*", "count"), Aggregation("last", "value", "max")))
-
-
-def keyed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Gives each row its key."""
-    for batch in batches:
-        values = batch.column("value")
-        keys = pc.subtract(values, pc.multiply(pc.divide(values, KEYS), KEYS))
-        yield pa.RecordBatch.from_arrays([keys, values], schema=KEYED)
 
 
 def counted(folder: Path, rows: int | None, widths: tuple[int, int, int]) -> JobGraph:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
+from keyed_rows import BY_KEY, KEYED, keyed
 from local_query import JOIN_SECONDS, LocalQuery, linear_graph, location
 
 from penstock.graph import JobGraph, Operator
@@ -31,22 +31,11 @@ from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
 
 RUNS = int(os.environ.get("PENSTOCK_UNALIGNED_RUNS", "2"))
-KEYS = 50
 ROWS = 6000
 PER_SECOND = 20_000
-KEYED = pa.schema([("key", pa.int64()), ("value", pa.int64())])
-BY_KEY = PartitionerSpec("hash", ("key",))
 REBALANCED = PartitionerSpec("rebalance")
 EVERYWHERE = PartitionerSpec("broadcast")
 FORWARD = PartitionerSpec("forward")
-
-
-def keyed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Gives each row its key."""
-    for batch in batches:
-        values = batch.column("value")
-        keys = pc.subtract(values, pc.multiply(pc.divide(values, KEYS), KEYS))
-        yield pa.RecordBatch.from_arrays([keys, values], schema=KEYED)
 
 
 def slow(seconds: float) -> Operator:

@@ -12,7 +12,6 @@ run is one or more whole messages. The storage's checksum of the chunk covers al
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -68,16 +67,11 @@ class ChannelKey:
 
 @dataclass(frozen=True, slots=True)
 class ChannelData:
-    """What one channel held: runs of whole messages, oldest first (one `bytes` is one run), and how many rows."""
+    """What one channel held: runs of whole messages, oldest first, and how many rows."""
 
     key: ChannelKey
-    messages: bytes | list[bytes]
+    runs: list[bytes]
     rows: int
-
-    @property
-    def runs(self) -> list[bytes]:
-        """The messages as a list of runs."""
-        return [self.messages] if isinstance(self.messages, bytes) else self.messages
 
     @property
     def size(self) -> int:
@@ -120,14 +114,3 @@ def unpack(key: ChannelKey, chunk: bytes, where: str = "") -> ChannelData:
         runs.append(chunk[start : start + length])
         start += length
     return ChannelData(key, runs, rows)
-
-
-def channels_of(state: Mapping[str, bytes], where: str = "") -> list[ChannelData]:
-    """All channels among a part's chunks, in order of their keys; raises CorruptCheckpointError."""
-    keys = sorted(key for name in state if (key := ChannelKey.of(name)) is not None)
-    return [unpack(key, state[key.chunk], where) for key in keys]
-
-
-def in_order(channels: Iterable[ChannelData]) -> list[ChannelData]:
-    """As a channel's rows are restored: what its consumer had saved, then what its producer had."""
-    return sorted(channels, key=lambda data: (data.key.edge, data.key.producer, data.key.consumer, data.key.side))

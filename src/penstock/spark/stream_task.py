@@ -21,11 +21,11 @@ def run_streaming(
     plan: SubtaskPlan, streaming: StreamingOptions, attachment: Attachment, of: EnvironmentOf, settings: Settings
 ) -> SubtaskReport:
     """Run it to its end; raises as `run_stream_subtask`."""
-    task = task_plan(streaming, plan.vertex.uid, plan.deployment)
+    task = task_plan(streaming, plan.deployment)
     return run_stream_subtask(plan, of, AttachmentLine(attachment, plan.deployment.attempt), settings, task)
 
 
-def task_plan(streaming: StreamingOptions, uid: str, deployment: TaskDeployment) -> StreamTaskPlan:
+def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:
     """What a task of a query is told beside its channels."""
     told = deployment.streaming or StreamDeployment(0)
     return StreamTaskPlan(
@@ -35,7 +35,6 @@ def task_plan(streaming: StreamingOptions, uid: str, deployment: TaskDeployment)
         buffer_timeout=streaming.buffer_timeout,
         max_parallelism=streaming.max_parallelism,
         restored=tuple((name, unpack_part(handle)) for name, handle in told.restored),
-        uid=uid,
         is_finished=told.is_finished,
         widths=told.widths,
         recover_without_in_flight=told.drops_in_flight,

@@ -175,11 +175,6 @@ class StreamOutputs:
         return any(output.writer.has_pending for output in self._outputs)
 
     @property
-    def overtakes_nowhere(self) -> bool:
-        """Whether barriers keep their place behind the rows on every output."""
-        return not any(output.allows_overtaking for output in self._outputs)
-
-    @property
     def overtakes_everywhere(self) -> bool:
         """Whether barriers may overtake rows on every output."""
         return all(output.allows_overtaking for output in self._outputs)

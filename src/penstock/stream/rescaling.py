@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.checkpoint.channel_state import ChannelData, ChannelKey
+from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.record import Partitioner, PartitionerSpec
 from penstock.record.key_groups import group_range
@@ -102,11 +102,6 @@ def partitioner_of(change: EdgeChange) -> Partitioner:
 def own_rows(consumer: int, partitioner: Partitioner, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The rows of these that are a consumer's, in their order."""
     return [part for batch in batches for number, part in partitioner.split(batch) if number == consumer]
-
-
-def in_reading_order(channels: Sequence[ChannelData]) -> list[ChannelData]:
-    """Channels of one exchange as they are read: those of former tasks first, "in" ahead of "out"."""
-    return sorted(channels, key=lambda data: _place(data.key))
 
 
 def _by_key(consumer: int, change: EdgeChange, keys: Sequence[ChannelKey]) -> list[Taken]:

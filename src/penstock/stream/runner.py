@@ -21,7 +21,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
-from penstock.graph.streaming import vertex_of_part
+from penstock.graph.streaming import part_name, vertex_of_part
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError, StorageError
 from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
@@ -39,7 +39,7 @@ from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 
-log = logging.getLogger("penstock.stream")
+_LOG = logging.getLogger("penstock.stream")
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 
@@ -54,8 +54,7 @@ class StreamTaskPlan:
     `location` is the checkpoints' URI, empty for a query without checkpoints: its tasks then end without a last one.
     `epoch` is the one of the location's owner. `buffer_timeout` is in seconds: 0 shows rows at once, negative ones
     when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
-    vertex's parallelism has changed the parts of all its subtasks. `uid` names the vertex in checkpoints and stays
-    the same across changed plans; empty: `v<id of the vertex>`. `is_finished`: the task had finished in that
+    vertex's parallelism has changed the parts of all its subtasks. `is_finished`: the task had finished in that
     checkpoint, and has no more rows to give. `widths` are the stages' numbers of tasks in it, by uid; where they have
     changed `restored` also holds parts of the stages in front, for their rows in flight.
     `recover_without_in_flight`: the rows that were in flight are dropped.
@@ -67,14 +66,9 @@ class StreamTaskPlan:
     buffer_timeout: float = 0.1
     max_parallelism: int = 128
     restored: tuple[RestoredPart, ...] = ()
-    uid: str = ""
     is_finished: bool = False
     recover_without_in_flight: bool = False
     widths: tuple[tuple[str, int], ...] = ()
-
-    def part_of(self, vertex: int, subtask: int) -> str:
-        """What a subtask's part of a checkpoint is called."""
-        return f"{self.uid or f'v{vertex}'}.{subtask}"
 
 
 def run_stream_subtask(
@@ -130,7 +124,7 @@ class _StreamTask:
         if not inputs.channels:
             self._source = self._open_source([state[SOURCE_STATE] for state in states if SOURCE_STATE in state])
         if streaming.location:
-            part = streaming.part_of(plan.vertex.id, self._attempt.subtask)
+            part = part_name(uid_of(plan.vertex), self._attempt.subtask)
             self._store = SnapshotStore(streaming.location, streaming.epoch, part, self._line)
         conversation = Conversation(
             inputs.channels,
@@ -210,7 +204,7 @@ class _StreamTask:
             rows = reader.read(PartStorage(streaming.location), [handle for _, handle in streaming.restored])
         if streaming.recover_without_in_flight:
             if rows.count:
-                log.warning("%s: %d rows that were in flight are dropped, as was asked", plan.place, rows.count)
+                _LOG.warning("%s: %d rows that were in flight are dropped, as was asked", plan.place, rows.count)
             self._owner.metrics.add("rows_dropped_in_flight", rows.count)
             return
         left = rows.incoming.keys() - inputs.restore(rows.incoming)
