@@ -51,6 +51,11 @@ CALLS = {
     "an unknown mode": (lambda s: s.rebalance(mode="fast"), SettingError, "unknown mode 'fast'"),
     "an unknown service": (lambda s: s.keyBy("k", service="nope"), SettingError, "unknown shuffle service 'nope'"),
     "a function that is none": (lambda s: s.mapInArrow("f", "a int"), TypeError, "must be callable"),
+    "a class that cannot be called": (
+        lambda s: s.mapInArrow(Column, "a int"),
+        TypeError,
+        r"mapInArrow: the class Column has no __call__: give one with __call__\(self, batches\)",
+    ),
     "a pandas function that is none": (lambda s: s.mapInPandas(3, "a int"), TypeError, "must be callable"),
     "a schema that is none": (lambda s: s.mapInArrow(same, 5), TypeError, "DDL string"),
     "a schema with a typo": (lambda s: s.mapInArrow(same, "a itn"), SchemaError, "unknown type 'itn'"),

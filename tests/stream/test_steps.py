@@ -13,7 +13,7 @@ import pytest
 from penstock.checkpoint.errors import CheckpointError
 from penstock.graph import JobVertex, Operator
 from penstock.shuffle.errors import PlanError
-from penstock.stream import check
+from penstock.stream import check, iterators
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.steps import chain_of, step_of
@@ -103,6 +103,49 @@ def test_what_a_function_made_outside_itself_survives_epochs() -> None:
     steps.close()
     assert len(calls) == 3
     assert len(threads) == 1
+
+
+class Shifted:
+    """Adds what it was set up with, and counts in how many tasks that was."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        self.shift = 100 * self.made
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Its sums."""
+        for found in batches:
+            yield batch(*(value + self.shift for value in found.column(0).to_pylist()))
+
+
+def test_a_class_is_set_up_once_for_the_task_and_serves_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its object is made at the first batch, and called again after each barrier; messages name the class."""
+    monkeypatch.setattr(Shifted, "made", 0)
+    steps = chain(MapInArrow(Shifted, SCHEMA))
+    assert Shifted.made == 0
+    for value in (1, 2, 3):
+        assert numbers(steps.push(batch(value))) == [100 + value]
+        steps.end_epoch()
+    steps.close()
+    assert Shifted.made == 1
+    assert MapInArrow(Shifted, SCHEMA).name == MapInArrow(Shifted, SCHEMA).opened().name == "mapInArrow(Shifted)"
+
+
+def test_who_sets_up_much_in_each_epoch_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the time it took, and what to write instead; the first call is not held against it."""
+    monkeypatch.setattr(iterators, "SLOW_START_SECONDS", -1.0)
+    steps = chain(MapInArrow(twice, SCHEMA))
+    for epoch, warnings in enumerate([0, 1, 1]):
+        steps.push(batch(epoch))
+        steps.end_epoch()
+        assert len(caplog.messages) == warnings
+    steps.close()
+    assert "mapInArrow(twice) took 0.0 s before it asked for its first batch" in caplog.text
+    assert "give a class that sets things up in __init__" in caplog.text
 
 
 def test_a_function_that_ends_before_its_iterator_is_an_error() -> None:

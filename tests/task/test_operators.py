@@ -45,6 +45,25 @@ def test_map_in_arrow_is_called_once_for_all_batches() -> None:
     assert rows_of(operator.apply(iter([ROWS, ROWS.slice(1, 1)]))) == [*ROWS.to_pylist(), {"k": "a", "v": 2}]
 
 
+class Doubled:
+    """Stands for a function that is set up once."""
+
+    def __init__(self) -> None:
+        self.times = 2
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Each batch as often."""
+        for batch in batches:
+            yield from [batch] * self.times
+
+
+def test_a_class_in_place_of_a_function() -> None:
+    """The task makes one object and calls it with the iterator; the class pickles and gives the name."""
+    operator = pickle.loads(pickle.dumps(MapInArrow(Doubled, SCHEMA)))  # noqa: S301 - our own bytes
+    assert operator.name == "mapInArrow(Doubled)"
+    assert rows_of(operator.apply(iter([ROWS]))) == [*ROWS.to_pylist(), *ROWS.to_pylist()]
+
+
 @pytest.mark.parametrize("result", [[ROWS], ROWS, None, 5])
 def test_a_result_that_is_no_iterator(result: object) -> None:
     """A list, a batch or nothing instead of an iterator is refused in the words of PySpark."""

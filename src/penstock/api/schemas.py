@@ -47,6 +47,17 @@ def function_argument(function: object, verb: str) -> Callable[..., Any]:
     return function
 
 
+def iterator_function_argument(function: object, verb: str) -> Callable[..., Any]:
+    """The function over an iterator, or the class whose objects are called so; TypeError for anything else."""
+    given = function_argument(function, verb)
+    if isinstance(given, type) and not any("__call__" in vars(each) for each in given.__mro__):
+        raise TypeError(
+            f"{verb}: the class {given.__name__} has no __call__: give one with __call__(self, batches), made once "
+            "for each task, or a function"
+        )
+    return given
+
+
 def column_arguments(columns: Sequence[object], schema: pa.Schema, verb: str) -> tuple[str, ...]:
     """Column names that are in the schema once each."""
     if len(columns) == 1 and isinstance(columns[0], list | tuple):

@@ -28,7 +28,7 @@ from penstock.api.plan import Plan, plan_job
 from penstock.api.schemas import (
     check_mode,
     column_arguments,
-    function_argument,
+    iterator_function_argument,
     partitions_argument,
     resources_argument,
     schema_argument,
@@ -76,16 +76,22 @@ class Stream:
         """The rows' column names."""
         return list(self.schema.names)
 
-    def mapInArrow(self, func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: Any) -> Stream:
-        """Apply a function from an iterator of `pyarrow.RecordBatch` to another one, once for each task."""
-        declared = schema_argument(schema, "mapInArrow")
-        return self.applied(MapInArrow(function_argument(func, "mapInArrow"), declared), declared)
+    def mapInArrow(
+        self, func: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | type, schema: Any
+    ) -> Stream:
+        """Apply a function from an iterator of `pyarrow.RecordBatch` to another one, once for each task.
 
-    def mapInPandas(self, func: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Stream:
-        """Apply a function from an iterator of `pandas.DataFrame` to another one, once for each task."""
+        A class may stand in its place: each task makes one object, which is called as the function would be. A
+        streaming query calls it for each epoch, so what takes long to set up belongs into its `__init__`.
+        """
+        declared = schema_argument(schema, "mapInArrow")
+        return self.applied(MapInArrow(iterator_function_argument(func, "mapInArrow"), declared), declared)
+
+    def mapInPandas(self, func: Callable[[Iterator[Any]], Iterator[Any]] | type, schema: Any) -> Stream:
+        """Apply a function from an iterator of `pandas.DataFrame` to another one, as `mapInArrow` does."""
         require_pandas()
         declared = schema_argument(schema, "mapInPandas")
-        function = function_argument(func, "mapInPandas")
+        function = iterator_function_argument(func, "mapInPandas")
         return self.applied(MapInPandas(function, declared, self.timezone()), declared)
 
     def withResources(self, profile: Any) -> Stream:

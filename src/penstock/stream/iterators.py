@@ -4,8 +4,10 @@
 Rules
 - Such a function asks for its input, while a step is pushed its input. So it runs in a thread of its own, always the
   same one for a task, and the task's thread stands still while it runs: never do both go on at once.
-- Its iterator ends with each epoch, and the next epoch's first batch calls the function anew. What it made outside
-  itself (a global, a cached model) stays; what it holds back comes out when its iterator ends.
+- Its iterator ends with each epoch, and the next epoch's first batch calls the function anew. What it holds back
+  comes out when its iterator ends.
+- A class in place of a function is made once for the task, and its object is called for each epoch: what `__init__`
+  sets up (a model) stays. A function that sets up much in each call is told of that, once.
 - A function that ends before its iterator has ended would drop rows, and more with each epoch: that is an error.
 
 Cost: a change of threads for each batch, some 20 microseconds.
@@ -14,19 +16,24 @@ Cost: a change of threads for each batch, some 20 microseconds.
 from __future__ import annotations
 
 import contextvars
+import logging
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.graph import Operator
 from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import PlainStep
+from penstock.task.operators import MapInArrow, MapInPandas
 
+_LOG = logging.getLogger("penstock.stream")
 _JOIN_SECONDS = 5.0
+SLOW_START_SECONDS = 0.1
+"""A function that takes longer before it asks for its first batch sets something up."""
 
 
 class _Word(Enum):
@@ -45,8 +52,9 @@ class _StoppedError(BaseException):
 class IteratorStep(PlainStep):
     """An operator over an iterator, whose iterator ends with each epoch."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: MapInArrow | MapInPandas) -> None:
         self._operator = operator
+        self._calls = 0
         self._to_function: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._from_function: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -92,8 +100,19 @@ class IteratorStep(PlainStep):
             )
             self._thread.start()
         self._is_running = True
+        self._calls += 1
+        called = time.monotonic()
         self._to_function.put(_Word.WANTED)
-        return self._until(_Word.WANTED)
+        given = self._until(_Word.WANTED)
+        seconds = time.monotonic() - called
+        if self._calls == 2 and seconds > SLOW_START_SECONDS:  # the first call may have imported something
+            _LOG.warning(
+                "%s took %.1f s before it asked for its first batch, and it is called anew after each checkpoint: "
+                "give a class that sets things up in __init__, once for each task, and has __call__(self, batches)",
+                self.name,
+                seconds,
+            )
+        return given
 
     def _until(self, expected: _Word) -> list[pa.RecordBatch]:
         """The function's batches up to this word; raises what the function raises."""
@@ -116,9 +135,11 @@ class IteratorStep(PlainStep):
 
     def _run(self) -> None:
         """The function's thread: one call for each epoch."""
+        operator: MapInArrow | MapInPandas | None = None
         while self._to_function.get() is not _Word.STOP:
             try:
-                for batch in self._operator.apply(self._input()):
+                operator = operator or self._operator.opened()
+                for batch in operator.apply(self._input()):
                     self._from_function.put(batch)
             except _StoppedError:
                 return

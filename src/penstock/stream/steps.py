@@ -4,7 +4,7 @@
 | operator | in a streaming query |
 |---|---|
 | filter, select and its relatives, explode | as they are: batch by batch |
-| mapInArrow, mapInPandas | their function is called anew for each epoch |
+| mapInArrow, mapInPandas | their function is called for each epoch; a class is made once for the task |
 | those with a `step()` of their own (incremental agg, sinks, a user's) | as that says |
 | all others | refused by name: they need their whole input |
 """

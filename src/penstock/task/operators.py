@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,11 @@ Group = tuple[tuple[pa.Scalar, ...], list[pa.RecordBatch]]
 def function_name(function: Callable[..., object]) -> str:
     """How a function is shown."""
     return getattr(function, "__name__", None) or type(function).__name__
+
+
+def opened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, or an object of the class that was given in its place."""
+    return function() if isinstance(function, type) else function
 
 
 def checked_iterator(result: object, expected: str, operator: str) -> Iterator[Any]:
@@ -82,7 +87,7 @@ def _batches(result: object, conformer: Conformer, operator: str) -> Iterator[pa
 
 @dataclass(frozen=True, slots=True)
 class MapInArrow:
-    """`fn(iterator of batches) -> iterator of batches`."""
+    """`fn(iterator of batches) -> iterator of batches`, or a class whose objects are called so."""
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
@@ -92,14 +97,18 @@ class MapInArrow:
         """What `explain` shows."""
         return f"mapInArrow({function_name(self.function)})"
 
+    def opened(self) -> MapInArrow:
+        """With an object in the place of a class: its `__init__` runs here, and what it sets up serves all calls."""
+        return replace(self, function=opened(self.function))
+
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function yields."""
-        yield from _batches(self.function(batches), Conformer(self.schema, self.name), self.name)
+        yield from _batches(opened(self.function)(batches), Conformer(self.schema, self.name), self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MapInPandas:
-    """`fn(iterator of frames) -> iterator of frames`."""
+    """`fn(iterator of frames) -> iterator of frames`, or a class whose objects are called so."""
 
     function: Callable[[Iterator[Any]], Iterator[Any]]
     schema: pa.Schema
@@ -110,10 +119,14 @@ class MapInPandas:
         """What `explain` shows."""
         return f"mapInPandas({function_name(self.function)})"
 
+    def opened(self) -> MapInPandas:
+        """With an object in the place of a class, as for `MapInArrow`."""
+        return replace(self, function=opened(self.function))
+
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function yields."""
         frames = (frame_of(batch, self.timezone) for batch in batches)
-        yield from _frames(self.function(frames), self.schema, self.timezone, self.name)
+        yield from _frames(opened(self.function)(frames), self.schema, self.timezone, self.name)
 
 
 def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> Iterator[pa.RecordBatch]:
