@@ -26,6 +26,7 @@ from penstock.link.welcome import Welcome
 from penstock.link.wire import Done, Request
 from penstock.partition.registry import PartitionRegistry
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.ports import Port
 from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.shuffle import (
     AttemptId,
@@ -60,30 +61,6 @@ def here(tmp_path: Path) -> Iterator[EnvironmentThread]:
         yield found
 
 
-class Quiet:
-    """A port that nothing is said to."""
-
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Refuse."""
-        raise AssertionError
-
-    def on_store(self, folder: str) -> None:
-        """Refuse."""
-        raise AssertionError
-
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Refuse."""
-        raise AssertionError
-
-    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Refuse."""
-        raise AssertionError
-
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """Refuse."""
-        raise AssertionError
-
-
 def exchange(attachment: Attachment, number: int, kind: PartitionKind = PartitionKind.PIPELINED_BOUNDED) -> list[int]:
     """Write a partition of three subpartitions and read the second: what comes out."""
     environment = LocalShuffleEnvironment(attachment, Settings(), owned=False)
@@ -111,7 +88,7 @@ def exchange(attachment: Attachment, number: int, kind: PartitionKind = Partitio
 def test_ports_do_not_run_out(here: EnvironmentThread) -> None:
     """After 200,000 ports of one attachment an exchange goes through ports of such high numbers, in each kind."""
     attachment = here.attach()
-    quiet = Quiet()
+    quiet = Port("a port that nothing is said to")
     for _ in range(PORTS):
         attachment.close_port(attachment.open_port(quiet))
     assert exchange(attachment, 1) == [1, 4, 7]
@@ -166,7 +143,7 @@ def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: Envir
 def test_calls_take_no_ports(here: EnvironmentThread) -> None:
     """Questions have numbers of their own."""
     attachment = here.attach()
-    quiet = Quiet()
+    quiet = Port("a port that nothing is said to")
     first = attachment.open_port(quiet)
     for _ in range(100):
         attachment.ask(calls.GetStatistics(), DEADLINE)
@@ -270,11 +247,23 @@ def test_frames_for_a_closed_port_are_dropped() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with SegmentMemory.create(1, 4096) as memory, theirs:
         attachment = _attachment(ours, memory)
-        port = attachment.open_port(Quiet())
+        port = attachment.open_port(Port("a port that nothing is said to"))
         attachment.close_port(port)
         theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         with pytest.raises(TimeoutError):
             attachment.wait(lambda: False, 0.05)
+        attachment.close()
+
+
+def test_what_is_not_for_a_port_is_an_error() -> None:
+    """A slice for a port that takes none ends the attachment, and the error names the port."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with SegmentMemory.create(1, 4096) as memory, theirs:
+        attachment = _attachment(ours, memory)
+        port = attachment.open_port(Port("the writer of partition 7"))
+        theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
+        with pytest.raises(ProtocolError, match=r"the writer of partition 7 was told \(0, 0, 0, 9\)"):
+            attachment.wait(lambda: False, DEADLINE)
         attachment.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 from environment_thread import SEGMENT, EnvironmentThread, environment
 
 from machine import on_this_machine
+from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import WINDOW
 from penstock.environment.line import TaskLine as EnvironmentsLine
 from penstock.link import commands
@@ -183,17 +184,17 @@ def test_four_idle_gates_cost_under_a_millisecond(task: Task) -> None:
 
 
 class Slices:
-    """A gate's port that keeps the slices as they come."""
+    """Keeps the slices that gates are told of, as they come."""
 
-    def __init__(self, gate: SegmentStreamGate, attachment: Attachment) -> None:
+    def __init__(self, memory: SegmentMemory, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[bytes] = []
-        self._take = gate.on_slice
-        self._memory = attachment.memory
+        take = SegmentStreamGate.on_slice
 
-    def __call__(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """A slice has come."""
-        self.found.append(bytes(self._memory.view(segment, offset, length)))
-        self._take(channel, segment, offset, length)
+        def keep(gate: SegmentStreamGate, channel: int, segment: int, offset: int, length: int) -> None:
+            self.found.append(bytes(memory.view(segment, offset, length)))
+            take(gate, channel, segment, offset, length)
+
+        monkeypatch.setattr(SegmentStreamGate, "on_slice", keep)
 
 
 def messages_in(data: bytes) -> int:
@@ -209,10 +210,8 @@ def messages_in(data: bytes) -> int:
 
 def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of all sizes, offered as room comes; what a segment does not hold is a figure."""
+    slices = Slices(task.attachment.memory, monkeypatch)
     writer, gate = task.write(subpartitions=2), task.read((0, 0), (0, 1))
-    assert isinstance(gate, SegmentStreamGate)
-    slices = Slices(gate, task.attachment)
-    monkeypatch.setattr(gate, "on_slice", slices)
     expected: list[int] = []
     found: list[int] = []
     for size in (1, 7, 40, 130, 600, 3, 2000, 90):

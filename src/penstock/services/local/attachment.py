@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from penstock.link.commands import TaskAction, read_instruction
 from penstock.link.control import carried_error, pack, raise_for_error, unpack
@@ -43,6 +43,7 @@ from penstock.link.wire import Plain, Request, from_wire, to_wire
 from penstock.services.local.arrivals import Arrivals
 from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
+from penstock.services.local.ports import Port
 from penstock.shuffle.errors import (
     ControlError,
     EnvironmentLostError,
@@ -60,25 +61,6 @@ _LOOK_SECONDS = 0.02
 _REPORT_SECONDS = 0.5
 _HAND_IN_SECONDS = 10.0
 _TIMEVAL = struct.Struct("@ll")
-
-
-class Port(Protocol):
-    """A writer or gate: what the environment may tell it. Called with the attachment's lock held."""
-
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Segments to write into."""
-
-    def on_store(self, folder: str) -> None:
-        """Memory has come to its end: store in this folder."""
-
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Data of a channel."""
-
-    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """An event of a channel."""
-
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """A channel can't be read."""
 
 
 class Attachment:

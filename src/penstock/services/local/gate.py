@@ -16,7 +16,7 @@ from typing import Any
 from penstock.buffer import PayloadFormat
 from penstock.link.calls import CloseGate, OpenGate, ReportMissingFile
 from penstock.link.control import unpack
-from penstock.link.frames import EXTENTS, FILE, FrameType, channel_frame, segments_frame
+from penstock.link.frames import EXTENTS, FILE, FrameType, channel_frame
 from penstock.partition.extent_reader import TOGETHER, ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_index import LAYOUT, HybridRange
@@ -26,12 +26,12 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.ports import Port
+from penstock.services.local.recycling import Recycling
 from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
+from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
-
-_RECYCLE_AT = 4
-"""Segments per recycling message; less than the environment's window, or the pair would stop."""
 
 
 class SegmentInputGate:
@@ -50,12 +50,12 @@ class SegmentInputGate:
         self._incoming: deque[tuple[int, object]] = deque()
         self._files: deque[Iterator[Received]] = deque()
         self._ready: deque[Received] = deque()
-        self._recycled: list[int] = []
+        self._recycling = Recycling(attachment)
         self._open = len(descriptor.channels)
         self._verify = verify
         self._size = PayloadFormat(descriptor.schema).size
         self._port = 0
-        self._closed = False
+        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
 
     @property
     def descriptor(self) -> InputGateDescriptor:
@@ -64,7 +64,11 @@ class SegmentInputGate:
 
     def setup(self) -> None:
         """Make the gate known and request the partitions that are known already."""
-        self._port = self._attachment.open_port(self)
+        port = Port(
+            f"gate {self._descriptor.gate}", on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error
+        )
+        self._port = self._recycling.port = self._attachment.open_port(port)
+        self._lifecycle.move(GateEvent.SET_UP)
         self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
 
     def next(self, timeout: float | None = None) -> Received | None:
@@ -76,7 +80,7 @@ class SegmentInputGate:
             elif self._incoming:
                 self._take(*self._incoming.popleft())
             elif not self._open:
-                self._recycle()
+                self._recycling.ship()
                 return None
             else:
                 self._wait(deadline)
@@ -92,15 +96,13 @@ class SegmentInputGate:
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._port:
+        was_open = self._lifecycle.state is GateState.OPEN
+        self._lifecycle.move(GateEvent.CLOSE)
+        if was_open:
             self._attachment.close_port(self._port)
             self._attachment.hand_in(CloseGate(self._port))
-        self._incoming.clear()
-        self._ready.clear()
-        self._files.clear()
+        for queue in (self._incoming, self._ready, self._files):
+            queue.clear()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Note data of a channel."""
@@ -114,16 +116,8 @@ class SegmentInputGate:
         """Note that a channel can't be read."""
         self._incoming.append((channel, error))
 
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Refuse: a gate is granted nothing."""
-        raise PenstockError(f"gate {self._descriptor.gate}: segments granted to a gate")
-
-    def on_store(self, folder: str) -> None:
-        """Refuse: a gate stores nothing."""
-        raise PenstockError(f"gate {self._descriptor.gate}: a folder for a gate")
-
     def _wait(self, deadline: float | None) -> None:
-        self._recycle()
+        self._recycling.ship()
         begin = time.monotonic()
         left = None if deadline is None else max(0.0, deadline - begin)
         try:
@@ -136,9 +130,7 @@ class SegmentInputGate:
             segment, offset, length = item
             self._metrics.add("bytes_in", length)
             batches = self._assemblers[channel].feed(self._attachment.memory.view(segment, offset, length))
-            self._recycled.append(segment)
-            if len(self._recycled) >= _RECYCLE_AT:
-                self._recycle()
+            self._recycling.add(segment)
             self._ready.extend(Received(channel, batch) for batch in batches)
         elif isinstance(item, bytes):
             event = decode_event(item)
@@ -233,8 +225,3 @@ class SegmentInputGate:
         if self._verify:
             self._counters[channel].verify(end, where)
         self._open -= 1
-
-    def _recycle(self) -> None:
-        if self._recycled:
-            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._recycled))
-            self._recycled.clear()

@@ -18,6 +18,7 @@ from penstock.partition.stretched_file import StretchedFile
 from penstock.record.framing import HEADER, Message
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import OwnFile
+from penstock.services.local.ports import Port
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import Event, OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
@@ -55,6 +56,11 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         descriptor = self._descriptor.partition
         file = StretchedFile(self.partition, descriptor.subpartitions, lambda: Path(folder), self._reserve)
         self._file = OwnFile(file, self._note_stored)
+
+    def _listen(self) -> Port:
+        port = super()._listen()
+        port.on_store = self.on_store
+        return port
 
     def _append(self, target: int, message: Message) -> None:
         """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.

@@ -16,20 +16,18 @@ import pyarrow as pa
 
 from penstock.buffer.data_types import DataType
 from penstock.link.calls import CloseGate, OpenGate
-from penstock.link.frames import FrameType, channel_frame, segments_frame
+from penstock.link.frames import FrameType, channel_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.ports import Port
+from penstock.services.local.recycling import Recycling
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import IncompleteDataError, PenstockError
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, decode_event
 from penstock.shuffle.service import OwnerContext, Received
-
-_RECYCLE_AT = 4
-"""Segments per recycling message; less than the environment's window, or the pair would stop."""
-
 
 _Item = tuple[int, int, int] | bytes | BaseException
 _Incoming = tuple[int, _Item]
@@ -118,7 +116,7 @@ class SegmentStreamGate:
         self._incoming: deque[_Incoming] = deque()
         self._ready: deque[Received] = deque()
         self._priority: deque[Received] = deque()
-        self._recycled: list[int] = []
+        self._recycling = Recycling(attachment)
         self._open = len(self._channels)
         self._port = 0
         self._lifecycle = GateLifecycle(f"stream gate {descriptor.gate} of {owner.name}")
@@ -140,7 +138,10 @@ class SegmentStreamGate:
 
     def setup(self) -> None:
         """Make the gate known and request the partitions that are known already."""
-        self._port = self._attachment.open_port(self)
+        port = Port(
+            f"gate {self._descriptor.gate}", on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error
+        )
+        self._port = self._recycling.port = self._attachment.open_port(port)
         self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
         self._lifecycle.move(GateEvent.SET_UP)
 
@@ -151,7 +152,7 @@ class SegmentStreamGate:
         while (received := _pick(self._ready, channels, _channel_of)) is None:
             item = _pick(self._incoming, channels, _channel_in)
             if item is None:
-                self._recycle()
+                self._recycling.ship()
                 return None
             self._take(*item)
         if received.batch is not None:
@@ -195,22 +196,12 @@ class SegmentStreamGate:
         """Note that a channel can't be read."""
         self._incoming.append((channel, error))
 
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Refuse: a gate is granted nothing."""
-        raise PenstockError(f"gate {self._descriptor.gate}: segments granted to a gate")
-
-    def on_store(self, folder: str) -> None:
-        """Refuse: a gate stores nothing."""
-        raise PenstockError(f"gate {self._descriptor.gate}: a folder for a gate")
-
     def _take(self, channel: int, item: _Item) -> None:
         if isinstance(item, tuple):
             segment, offset, length = item
             self._owner.metrics.add("bytes_in", length)
             batches = self._channels[channel].take(self._attachment.memory.view(segment, offset, length))
-            self._recycled.append(segment)
-            if len(self._recycled) >= _RECYCLE_AT:
-                self._recycle()
+            self._recycling.add(segment)
             self._ready.extend([Received(channel, batch) for batch in batches])
         elif isinstance(item, bytes):
             self._ready.append(Received(channel, event=self._checked(channel, decode_event(item))))
@@ -223,11 +214,6 @@ class SegmentStreamGate:
         if isinstance(event, EndOfPartition):
             self._open -= 1
         return event
-
-    def _recycle(self) -> None:
-        if self._recycled:
-            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._recycled))
-            self._recycled.clear()
 
 
 def _pick(

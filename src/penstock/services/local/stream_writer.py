@@ -28,6 +28,7 @@ from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
+from penstock.services.local.ports import Port
 from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
@@ -101,7 +102,8 @@ class SegmentStreamWriter:
 
     def setup(self) -> None:
         """Register the partition; raises InsufficientBuffersError where its least memory is not to be had."""
-        self._port = self._announcements.port = self._attachment.open_port(self)
+        port = Port(str(self.partition), on_grant=self.on_grant, on_slice=self.on_slice, on_event=self.on_event)
+        self._port = self._announcements.port = self._attachment.open_port(port)
         partition = self._descriptor.partition
         opening = OpenWriter(
             self._port,
@@ -187,10 +189,6 @@ class SegmentStreamWriter:
         """Take segments to write into."""
         self._segments.extend(segments)
 
-    def on_store(self, folder: str) -> None:
-        """Refuse: nothing of a streaming query is stored."""
-        raise PenstockError(f"{self.partition}: a folder for a writer that stores nothing")
-
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Copy a slice that a barrier has overtaken: it was lent."""
         self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
@@ -202,10 +200,6 @@ class SegmentStreamWriter:
         if data_type != DataType.OVERTAKING_BARRIER or not isinstance(event, EpochEnd):
             raise PenstockError(f"{self.partition}: an event arrived at a streaming writer")
         self._overtaken.end(channel, event.payload)
-
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """Refuse: only a writer that stores can fail to keep what it wrote."""
-        raise PenstockError(f"{self.partition}: {error}")
 
     def _take(self, batch: pa.RecordBatch, target: int) -> int:
         self._check_writing()

@@ -29,6 +29,7 @@ from penstock.record.framing import Message, MessageWriter
 from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
+from penstock.services.local.ports import Port
 from penstock.shuffle import (
     EndOfData,
     EndOfPartition,
@@ -93,7 +94,7 @@ class SegmentPartitionWriter:
 
     def setup(self) -> None:
         """Register the partition and get the first buffers; raises InsufficientBuffersError."""
-        self._port = self._announcements.port = self._attachment.open_port(self)
+        self._port = self._announcements.port = self._attachment.open_port(self._listen())
         partition = self._descriptor.partition
         opened = self._attachment.ask(
             OpenWriter(
@@ -203,14 +204,6 @@ class SegmentPartitionWriter:
         """Take segments to write into."""
         self._segments.extend(segments)
 
-    def on_store(self, folder: str) -> None:
-        """Refuse: a pipelined partition is not stored."""
-        raise PenstockError(f"{self.partition}: a folder for a writer that stores nothing")
-
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Refuse: a writer gets no data."""
-        raise PenstockError(f"{self.partition}: data arrived at a writer")
-
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note a reader's task event."""
         self._task_events.append((channel, payload))
@@ -218,6 +211,9 @@ class SegmentPartitionWriter:
     def on_error(self, channel: int, error: BaseException) -> None:
         """The environment can't keep what was written: the next write says so."""
         self._error = error
+
+    def _listen(self) -> Port:
+        return Port(str(self.partition), on_grant=self.on_grant, on_event=self.on_event, on_error=self.on_error)
 
     def _append(self, target: int, message: Message) -> None:
         """Lay out a message; waits for segments."""
