@@ -43,7 +43,8 @@ from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, SettingError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
-from penstock.testing.memory_gate import GateContext, MemoryInputGate
+from penstock.testing.memory_channels import GateContext
+from penstock.testing.memory_gate import MemoryInputGate
 from penstock.testing.memory_line import MemoryTaskLine
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry, attach, check_kind, detach
