@@ -16,15 +16,10 @@ process, for any measurement.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 
-import pyarrow as pa
-
-from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import (
     AttemptId,
-    Event,
     InputGate,
     InputGateDescriptor,
     JobShuffleContext,
@@ -39,153 +34,20 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError, SchemaError, SettingError, TaskCancelledError
-from penstock.shuffle.service import fingerprint_of
+from penstock.shuffle.errors import PenstockError, SettingError
 from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 from penstock.testing.memory_channels import GateContext
 from penstock.testing.memory_gate import MemoryInputGate
 from penstock.testing.memory_line import MemoryTaskLine
-from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
-from penstock.testing.memory_registry import MemoryRegistry, attach, check_kind, detach
+from penstock.testing.memory_partition import MemoryPartition
+from penstock.testing.memory_registry import attach, check_kind, detach
 from penstock.testing.memory_stream_gate import MemoryStreamGate
 from penstock.testing.memory_stream_writer import MemoryStreamWriter
+from penstock.testing.memory_writer import MemoryResultPartitionWriter
 
 NAME = "memory"
 MESSAGE_ROWS = 1024
 """Rows of a streaming message, where nothing else is said."""
-
-
-class MemoryResultPartitionWriter:
-    """Writes one partition into the registry; see `ResultPartitionWriter` for the promises."""
-
-    def __init__(
-        self,
-        registry: MemoryRegistry,
-        owner: OwnerContext,
-        descriptor: ResultPartitionDescriptor,
-        target: MemoryPartition,
-    ) -> None:
-        self._registry = registry
-        self._owner = owner
-        self._partition = target
-        self._types = list(zip(descriptor.schema.names, descriptor.schema.types, strict=True))
-        self._lifecycle = WriterLifecycle(f"writer of {target.id} of {owner.name}")
-
-    @property
-    def partition(self) -> PartitionId:
-        """The identity of what is written."""
-        return self._partition.id
-
-    @property
-    def subpartitions(self) -> int:
-        """The number of subpartitions."""
-        return len(self._partition.subpartitions)
-
-    def setup(self) -> None:
-        """Make the partition known to readers."""
-        self._lifecycle.move(WriterEvent.SET_UP)
-        self._registry.add(self._partition)
-
-    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Append a batch to one subpartition; waits while the partition's budget is used up."""
-        if not 0 <= subpartition < self.subpartitions:
-            raise IndexError(f"{self} has no subpartition {subpartition}: it has {self.subpartitions}")
-        self._append(batch, range(subpartition, subpartition + 1))
-
-    def broadcast(self, batch: pa.RecordBatch) -> None:
-        """Append a batch to all subpartitions, stored and counted against the budget once."""
-        self._append(batch, range(self.subpartitions))
-
-    def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions; never waits. PenstockError where a hybrid partition is written."""
-        if self._partition.kind.is_hybrid:
-            raise PenstockError(f"{self}: a {self._partition.kind.label} partition takes no event {event}")
-        with self._registry.changing():
-            self._check()
-            self._partition.append(Stored.of_event(event), range(self.subpartitions))
-
-    def flush(self) -> None:
-        """Nothing to do: every write is visible at once."""
-
-    def is_available(self) -> bool:
-        """Whether a write would not wait."""
-        with self._registry.condition:
-            return self._partition.has_room()
-
-    def finish(self) -> None:
-        """Send the closing events; blocking partitions become readable."""
-        with self._registry.changing():
-            self._check()
-            self._partition.finish()
-            self._lifecycle.move(WriterEvent.FINISH)
-
-    def fail(self, cause: BaseException) -> None:
-        """Give the partition up; may come from another thread and wakes a waiting write."""
-        with self._registry.changing():
-            if self._partition.state is PartitionState.WRITING and self._state is WriterState.WRITING:
-                self._partition.end(PartitionEvent.FAIL, cause)
-            self._lifecycle.move(WriterEvent.FAIL)
-
-    def close(self) -> None:
-        """End the writing; a partition that was not finished has failed."""
-        self.fail(PenstockError(f"{self} was closed before it was finished"))
-        self._lifecycle.move(WriterEvent.CLOSE)
-
-    def subpartition_bytes(self) -> tuple[int, ...]:
-        """The payload bytes of each subpartition of a finished blocking or hybrid partition."""
-        with self._registry.condition:
-            return self._partition.sizes()
-
-    def fingerprint(self) -> int:
-        """A number that depends on what was written and on nothing else; 0 before `finish`."""
-        with self._registry.condition:
-            return fingerprint_of(self._partition.ends()) if self._state is WriterState.FINISHED else 0
-
-    def take_task_events(self) -> list[tuple[int, bytes]]:
-        """The events that readers sent backwards since the last call: subpartition and payload, in order."""
-        with self._registry.condition:
-            events = list(self._partition.task_events)
-            self._partition.task_events.clear()
-            return events
-
-    @property
-    def _state(self) -> WriterState:
-        return self._lifecycle.state
-
-    def __str__(self) -> str:
-        return f"writer of {self._partition.id} of {self._owner.name}"
-
-    def _append(self, batch: pa.RecordBatch, targets: range) -> None:
-        if list(zip(batch.schema.names, batch.schema.types, strict=True)) != self._types:
-            raise SchemaError(f"{self} takes {self._types}, not {batch.schema}")
-        stored = Stored.of_batch(batch)
-        with self._registry.changing():
-            self._check()
-            if not self._partition.has_room():
-                self._wait_for_room()
-            self._partition.append(stored, targets)
-
-    def _wait_for_room(self) -> None:
-        began = time.monotonic()
-        self._owner.metrics.set("is_back_pressured", 1)
-        try:
-            while not self._partition.has_room():
-                self._registry.condition.wait()
-                self._check()
-        finally:
-            self._owner.metrics.set("is_back_pressured", 0)
-            self._owner.metrics.add("back_pressured_seconds", time.monotonic() - began)
-
-    def _check(self) -> None:
-        if self._owner.attempt in self._registry.cancelled:
-            raise TaskCancelledError(f"{self}: the task was told to stop")
-        if self._state not in (WriterState.WRITING, WriterState.FAILED):
-            raise PenstockError(f"{self} is {self._state.value}: it takes data between setup and finish")
-        if self._partition.state is PartitionState.LOST:
-            raise EnvironmentLostError(f"{self}: environment {self._partition.environment} is gone")
-        if self._partition.state not in HOLDING_STATES:
-            raise TaskCancelledError(f"{self}: the partition is {self._partition.state.value}, nobody can read it")
 
 
 Member = MemoryResultPartitionWriter | MemoryInputGate | MemoryStreamWriter | MemoryStreamGate

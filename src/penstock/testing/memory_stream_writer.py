@@ -7,38 +7,15 @@ at once and shown to readers by `flush`, by an event, or where there is no more 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Protocol
-
 import pyarrow as pa
 
-from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.shuffle import AttemptId, EpochEnd, Event, OwnerContext, PartitionId, ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import (
-    EnvironmentLostError,
-    PenstockError,
-    SchemaError,
-    TaskCancelledError,
-)
+from penstock.shuffle import EpochEnd, Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle.endpoints import WriterState
+from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.streaming import EventKind, Overtaken
-from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition, Stored
-
-
-class Registrar(Protocol):
-    """What a writer uses of the application's registry; `MemoryRegistry` has it."""
-
-    cancelled: set[AttemptId]
-    stream_writers: dict[PartitionId, AttemptId]
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Hold the lock, and wake all waiters behind the change."""
-
-    def add(self, partition: MemoryPartition) -> None:
-        """Make a partition known."""
-
-    def tell_readers(self, partition: PartitionId) -> None:
-        """There is something to be read."""
+from penstock.testing.memory_partition import MemoryPartition, Stored
+from penstock.testing.memory_registry import MemoryRegistry
+from penstock.testing.memory_writing import Writing
 
 
 class MemoryStreamWriter:
@@ -46,7 +23,7 @@ class MemoryStreamWriter:
 
     def __init__(
         self,
-        registry: Registrar,
+        registry: MemoryRegistry,
         owner: OwnerContext,
         descriptor: ResultPartitionDescriptor,
         target: MemoryPartition,
@@ -55,12 +32,12 @@ class MemoryStreamWriter:
         self._registry = registry
         self._owner = owner
         self._schema = descriptor.schema
+        self._writing = Writing(registry, owner, target)
         self._partition = target
         self._message_rows = message_rows
         self._hidden: list[tuple[Stored, range]] = []
         self._positions = [0] * len(target.subpartitions)
         self._overtaken: list[Overtaken] | None = None
-        self._lifecycle = WriterLifecycle(f"stream writer of {target.id} of {owner.name}")
 
     @property
     def partition(self) -> PartitionId:
@@ -84,9 +61,8 @@ class MemoryStreamWriter:
 
     def setup(self) -> None:
         """Make the partition known to readers."""
-        self._lifecycle.move(WriterEvent.SET_UP)
         self._registry.stream_writers[self.partition] = self._owner.attempt
-        self._registry.add(self._partition)
+        self._writing.set_up()
 
     def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
         """Take rows from the batch's front, as many as there is room for; their number."""
@@ -100,7 +76,7 @@ class MemoryStreamWriter:
         """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
         overtakes = kind is EventKind.PRIORITY
         with self._registry.changing():
-            self._check()
+            self._writing.check()
             self._show()
             if overtakes:
                 self._overtaken = [list(self._partition.waiting(index)) for index in range(self.subpartitions)]
@@ -118,7 +94,7 @@ class MemoryStreamWriter:
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
         with self._registry.changing():
-            self._check()
+            self._writing.check()
             if kind is not EventKind.PRIORITY:
                 self._show()
             self._partition.append(Stored.of_event(event, kind), range(self.subpartitions))
@@ -127,37 +103,33 @@ class MemoryStreamWriter:
     def flush(self) -> None:
         """Make what was taken visible to readers."""
         with self._registry.changing():
-            if self._lifecycle.state is WriterState.WRITING:
+            if self._writing.state is WriterState.WRITING:
                 self._show()
 
     def finish(self) -> None:
         """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
         with self._registry.changing():
-            self._check()
+            self._writing.check()
             self._show()
-            self._partition.finish(end_of_data=False)
-            self._lifecycle.move(WriterEvent.FINISH)
+            self._writing.finish(end_of_data=False)
             self._registry.tell_readers(self.partition)
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
         with self._registry.changing():
-            writing = self._lifecycle.state is WriterState.WRITING
-            if writing and self._partition.state is PartitionState.WRITING:
-                self._partition.end(PartitionEvent.FAIL, cause)
-            self._lifecycle.move(WriterEvent.FAIL)
+            self._writing.fail(cause)
             self._registry.tell_readers(self.partition)
 
     def close(self) -> None:
         """End the writing; a partition that was not finished has failed."""
         self.fail(PenstockError(f"the writer of {self.partition} was closed before it was finished"))
-        self._lifecycle.move(WriterEvent.CLOSE)
+        self._writing.close()
 
     def _take(self, batch: pa.RecordBatch, targets: range) -> int:
         if not batch.schema.equals(self._schema):
             raise SchemaError(f"the writer of {self.partition} takes {self._schema}, not {batch.schema}")
         with self._registry.changing():
-            self._check()
+            self._writing.check()
             taken = 0
             while taken < batch.num_rows:
                 if self._partition.in_flight + len(self._hidden) >= self._partition.budget:
@@ -179,13 +151,3 @@ class MemoryStreamWriter:
             self._partition.append(stored, targets)
         if hidden:
             self._registry.tell_readers(self.partition)
-
-    def _check(self) -> None:
-        if self._owner.attempt in self._registry.cancelled:
-            raise TaskCancelledError(f"the writer of {self.partition}: the task was told to stop")
-        if self._lifecycle.state is not WriterState.WRITING:
-            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
-        if self._partition.state is PartitionState.LOST:
-            raise EnvironmentLostError(f"{self.partition}: environment {self._partition.environment} is gone")
-        if self._partition.state not in HOLDING_STATES:
-            raise TaskCancelledError(f"{self.partition} is {self._partition.state.value}, nobody can read it")
