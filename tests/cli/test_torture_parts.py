@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +14,9 @@ import pytest
 
 from penstock.torture import command
 from penstock.torture.cluster import spark_home
-from penstock.torture.long_query import task_growth
 from penstock.torture.long_session import ACTIONS, MODES, LongJob
 from penstock.torture.recipe import Exchange, Recipe, Step, random_recipe
-from penstock.torture.session_figures import SessionFigures, growth
+from penstock.torture.session_figures import SLACK, Figures, describe, growth
 
 PLAIN = Recipe("t", 100, (pa.string(),), 2, (Exchange("key", 2, "c0"), Step("keep")), "", "", 0.0)
 
@@ -74,9 +73,9 @@ def test_a_case_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) 
     assert "did not end" in text
 
 
-def figures(**named: int) -> SessionFigures:
+def figures(**named: int) -> Figures:
     """Figures of a session, 0 where nothing is said."""
-    return SessionFigures(**{**dict.fromkeys((item.name for item in fields(SessionFigures)), 0), **named})
+    return {**dict.fromkeys(SLACK, 0), **named}
 
 
 def test_what_grows_in_a_long_session_is_said() -> None:
@@ -92,11 +91,18 @@ def test_what_grows_in_a_long_session_is_said() -> None:
 
 def test_a_task_that_grows_in_a_long_query_is_said() -> None:
     """The largest task is compared, third by third; a query that was looked at twice says nothing."""
-    assert task_growth([number * (100 << 20) for number in range(6)]) == [
-        "task_bytes grew from 314,572,800 to 524,288,000"
-    ]
-    assert task_growth([0, 0, 300 << 20, 310 << 20, 290 << 20, 320 << 20]) == []
-    assert task_growth([0, 1 << 40]) == []
+
+    def tasks(*megabytes: int) -> list[Figures]:
+        return [{"task_bytes": each << 20} for each in megabytes]
+
+    assert growth(tasks(0, 100, 200, 300, 400, 500)) == ["task_bytes grew from 314,572,800 to 524,288,000"]
+    assert growth(tasks(0, 0, 300, 310, 290, 320)) == []
+    assert growth(tasks(0, 1 << 20)) == []
+
+
+def test_figures_are_said_in_one_line() -> None:
+    """Bytes in megabytes, numbers of things as they are."""
+    assert describe({"driver_bytes": 3 << 20, "driver_files": 7}) == "driver 3 MB, 7 driver files"
 
 
 def test_jobs_of_a_long_session_repeat_themselves() -> None:

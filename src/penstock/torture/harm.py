@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import tempfile
 import threading
@@ -73,6 +74,16 @@ def worker_pids() -> list[int]:
     parents = _parents()
     workers = {pid for pid in _descendants(os.getpid(), parents) if b"pyspark.worker" in _command(pid)}
     return sorted(pid for pid in workers if parents[pid] in workers)
+
+
+def kill_a_worker(chance: random.Random) -> int:
+    """Kill a Python worker, whichever chance picks; 1, or 0 where there is none."""
+    pids = worker_pids()
+    if not pids:
+        return 0
+    with suppress(ProcessLookupError):
+        os.kill(chance.choice(pids), signal.SIGKILL)
+    return 1
 
 
 @contextlib.contextmanager

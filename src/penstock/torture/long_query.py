@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import own_bytes
-from penstock.torture.harm import worker_pids
-from penstock.torture.session_figures import MEGABYTE, SessionFigures, growth, look
+from penstock.torture.harm import kill_a_worker, worker_pids
+from penstock.torture.session_figures import Figures, describe, growth, look
 
 MASTER = "local[6,1000]"
 _KEYS = 100_000
 _LOOK_SECONDS = 5.0
 _KILL_SECONDS = 60.0
 _STOP_SECONDS = 60.0
-_TASK_SLACK = 64 * MEGABYTE
 
 Say = Callable[[str], None]
 
@@ -39,8 +36,7 @@ class LongQuery:
     seed: int
     seconds: float
     say: Say
-    figures: list[SessionFigures] = field(default_factory=list)
-    task_bytes: list[int] = field(default_factory=list)
+    figures: list[Figures] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
 
     def run(self, spark: Any) -> list[str]:
@@ -55,7 +51,7 @@ class LongQuery:
             left = sorted(path.name for path in Path(location).glob("chk-*"))
             if len(left) > 2:
                 failures.append(f"checkpoints are left: {', '.join(left)}")
-        failures += growth(self.figures) + task_growth(self.task_bytes)
+        failures += growth(self.figures)
         third = len(self.checkpoints) // 3
         if third and self.checkpoints[-1] <= self.checkpoints[-third]:
             failures.append("no checkpoint was completed in the last third")
@@ -71,35 +67,24 @@ class LongQuery:
         began, kills = time.monotonic(), 0
         while query.isActive and (passed := time.monotonic() - began) < self.seconds:
             if passed >= _KILL_SECONDS * (kills + 1):
-                kills += _kill(chance)
+                kills += kill_a_worker(chance)
             time.sleep(_LOOK_SECONDS)
             self._look(query, application, location, passed)
         return kills
 
     def _look(self, query: Any, application: str, location: Path, passed: float) -> None:
-        # Files of checkpoints are what a session would hold as results: each is one thing that must go again.
-        figures = look(application, sum(len(names) for _, _, names in os.walk(location)))
         tasks = max((own_bytes(pid) for pid in worker_pids()), default=0)
-        self.figures.append(figures)
-        self.task_bytes.append(tasks)
+        files = sum(len(names) for _, _, names in os.walk(location))
+        self.figures.append(look(application) | {"task_bytes": tasks, "checkpoint_files": files})
         report = query.lastProgress
         if report is None:
             return
         self.checkpoints.append(report["checkpoints"]["completed"])
         self.say(
-            f"{passed:6.0f} s: {figures.describe()} (files of checkpoints); largest task {tasks / MEGABYTE:.0f} MB;"
+            f"{passed:6.0f} s: {describe(self.figures[-1])};"
             f" {report['processedRowsPerSecond'] / 1e6:.2f} M rows/s, {self.checkpoints[-1]} checkpoints,"
             f" {report['restarts']} restarts"
         )
-
-
-def task_growth(found: Sequence[int]) -> list[str]:
-    """Whether the largest task is larger in the last third than in the second."""
-    third = len(found) // 3
-    if not third:
-        return []
-    before, after = max(found[third : 2 * third]), max(found[2 * third :])
-    return [f"task_bytes grew from {before:,} to {after:,}"] if after > before + _TASK_SLACK else []
 
 
 def _started(spark: Any, location: str) -> Any:
@@ -109,12 +94,3 @@ def _started(spark: Any, location: str) -> Any:
     counts = numbers.selectExpr(f"value % {_KEYS} AS k").keyBy("k", numPartitions=2).count()
     writer = counts.writeStream.format("noop").option("checkpointLocation", location)
     return writer.option("checkpointInterval", "1s").start()
-
-
-def _kill(chance: random.Random) -> int:
-    pids = worker_pids()
-    if not pids:
-        return 0
-    with suppress(ProcessLookupError):
-        os.kill(chance.choice(pids), signal.SIGKILL)
-    return 1

@@ -12,23 +12,21 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.shuffle.errors import PenstockError
-from penstock.torture.harm import worker_pids
+from penstock.torture.harm import kill_a_worker
 from penstock.torture.recipe import Exchange, Recipe, in_order, random_recipe
-from penstock.torture.session_figures import SessionFigures, give_back, growth, look
+from penstock.torture.session_figures import Figures, describe, give_back, growth, look
 
 MASTER = "local[12,1000]"
 """Spark tries a task again whose worker was killed, as on a cluster."""
@@ -143,11 +141,7 @@ class Strikes:
             wait = seconds
 
     def _kill(self) -> None:
-        pids = worker_pids()
-        if pids:
-            with suppress(ProcessLookupError):
-                os.kill(self._chance.choice(pids), signal.SIGKILL)
-            self.kills += 1
+        self.kills += kill_a_worker(self._chance)
 
     def _pause(self) -> None:
         self.pauses += 1
@@ -163,7 +157,7 @@ class LongSession:
     seconds: float
     say: Say
     failures: list[str] = field(default_factory=list)
-    figures: list[SessionFigures] = field(default_factory=list)
+    figures: list[Figures] = field(default_factory=list)
     right: int = 0
     clear_errors: int = 0
 
@@ -222,10 +216,9 @@ class LongSession:
         gc.collect()
         pa.default_memory_pool().release_unused()
         give_back()
-        figures = look(spark.sparkContext.applicationId, len(results))
-        self.figures.append(figures)
+        self.figures.append(look(spark.sparkContext.applicationId) | {"results": len(results)})
         self.say(
-            f"after {number} jobs, {strikes.kills} kills, {strikes.pauses} pauses: {figures.describe()}"
+            f"after {number} jobs, {strikes.kills} kills, {strikes.pauses} pauses: {describe(self.figures[-1])}"
             f" (of {held} before the garbage was collected)"
         )
 

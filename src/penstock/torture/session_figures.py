@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session holds at a moment, looked at from outside, and whether that grows. Linux only."""
+"""What a session or a query holds at a moment, looked at from outside, and whether that grows. Linux only."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.bench.environment import environment_pids, own_bytes
@@ -20,45 +19,39 @@ SLACK = {
     "driver_files": 32,
     "environment_files": 32,
     "threads": 16,
+    "task_bytes": 64 * MEGABYTE,
     "results": 16,
+    "checkpoint_files": 16,
 }
 """How much more a figure may be later on; a leak of one for each job is more than this in a session of hundreds."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFigures:
-    """Memory that no file stands behind, open files, threads, what lies on disks, and results that are held."""
-
-    driver_bytes: int
-    environment_bytes: int
-    disk_bytes: int
-    driver_files: int
-    environment_files: int
-    threads: int
-    results: int
-
-    def describe(self) -> str:
-        """For one line."""
-        return (
-            f"driver {self.driver_bytes / MEGABYTE:.0f} MB, {self.driver_files} files, {self.threads} threads;"
-            f" environment {self.environment_bytes / MEGABYTE:.0f} MB, {self.environment_files} files;"
-            f" disk {self.disk_bytes / MEGABYTE:.1f} MB; {self.results} results"
-        )
+Figures = Mapping[str, int]
+"""By name: memory that no file stands behind, what lies on disks, and numbers of things."""
 
 
-def look(application: str, results: int) -> SessionFigures:
+def describe(figures: Figures) -> str:
+    """For one line."""
+    return ", ".join(
+        f"{name.removesuffix('_bytes')} {value / MEGABYTE:.0f} MB"
+        if name.endswith("_bytes")
+        else f"{value} {name.replace('_', ' ')}"
+        for name, value in figures.items()
+    )
+
+
+def look(application: str) -> dict[str, int]:
     """The figures of this process and of the application's environments, in this process's temporary folder."""
     pids = environment_pids(application)
     own = os.getpid()
-    return SessionFigures(
-        own_bytes(own),
-        sum(own_bytes(pid) for pid in pids),
-        _disk_bytes(Path(tempfile.gettempdir())),
-        _count(own, "fd"),
-        sum(_count(pid, "fd") for pid in pids),
-        _count(own, "task"),
-        results,
-    )
+    return {
+        "driver_bytes": own_bytes(own),
+        "driver_files": _count(own, "fd"),
+        "threads": _count(own, "task"),
+        "environment_bytes": sum(own_bytes(pid) for pid in pids),
+        "environment_files": sum(_count(pid, "fd") for pid in pids),
+        "disk_bytes": _disk_bytes(Path(tempfile.gettempdir())),
+    }
 
 
 def give_back() -> None:
@@ -68,16 +61,16 @@ def give_back() -> None:
         trim(0)
 
 
-def growth(figures: Sequence[SessionFigures]) -> list[str]:
+def growth(figures: Sequence[Figures]) -> list[str]:
     """What is more in the last third of a session than in the second, the first one being for warming up."""
     third = len(figures) // 3
     if not third:
         return []
     middle, last = figures[third : 2 * third], figures[2 * third :]
     found = []
-    for name in (item.name for item in fields(SessionFigures)):
-        before = max(getattr(each, name) for each in middle)
-        after = max(getattr(each, name) for each in last)
+    for name in figures[0]:
+        before = max(each[name] for each in middle)
+        after = max(each[name] for each in last)
         if after > before + SLACK[name]:
             found.append(f"{name} grew from {before:,} to {after:,}")
     return found
