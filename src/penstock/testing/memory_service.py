@@ -44,6 +44,7 @@ from penstock.testing.memory_registry import attach, check_kind, detach
 from penstock.testing.memory_stream_gate import MemoryStreamGate
 from penstock.testing.memory_stream_writer import MemoryStreamWriter
 from penstock.testing.memory_writer import MemoryResultPartitionWriter
+from penstock.testing.memory_writing import Writing
 
 NAME = "memory"
 MESSAGE_ROWS = 1024
@@ -76,7 +77,7 @@ class MemoryShuffleEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         self._check()
-        writers = [self._writer(owner, descriptor) for descriptor in descriptors]
+        writers = [MemoryResultPartitionWriter(self._writing(owner, each), each.schema) for each in descriptors]
         self._members.extend(writers)
         return list(writers)
 
@@ -97,8 +98,8 @@ class MemoryShuffleEnvironment:
             kind = descriptor.partition.kind
             if kind is not PartitionKind.PIPELINED_BOUNDED:
                 raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
-            target = self._partition(descriptor)
-            writers.append(MemoryStreamWriter(self._registry, owner, descriptor, target, self._message_rows))
+            writing = self._writing(owner, descriptor)
+            writers.append(MemoryStreamWriter(writing, descriptor.schema, self._message_rows))
         self._members.extend(writers)
         return list(writers)
 
@@ -145,14 +146,11 @@ class MemoryShuffleEnvironment:
         self._members.clear()
         detach(self._registry)
 
-    def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> MemoryResultPartitionWriter:
-        return MemoryResultPartitionWriter(self._registry, owner, descriptor, self._partition(descriptor))
-
-    def _partition(self, descriptor: ResultPartitionDescriptor) -> MemoryPartition:
+    def _writing(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> Writing:
         count = descriptor.partition.subpartitions
         budget = self._network.exclusive_buffers_per_channel * count + self._network.floating_buffers_per_gate
-        partition = descriptor.shuffle.partition
-        return MemoryPartition(partition, descriptor.partition.kind, self.name, count, max(1, budget))
+        partition, kind = descriptor.shuffle.partition, descriptor.partition.kind
+        return Writing(self._registry, owner, MemoryPartition(partition, kind, self.name, count, max(1, budget)))
 
     def _check(self) -> None:
         if self._closed:

@@ -9,34 +9,25 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.shuffle import EpochEnd, Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle import EpochEnd, Event, PartitionId
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.streaming import EventKind, Overtaken
-from penstock.testing.memory_partition import MemoryPartition, Stored
-from penstock.testing.memory_registry import MemoryRegistry
+from penstock.testing.memory_partition import Stored
 from penstock.testing.memory_writing import Writing
 
 
 class MemoryStreamWriter:
     """A `StreamPartitionWriter` into the registry. `has_pending` is never true: a row always fits a message."""
 
-    def __init__(
-        self,
-        registry: MemoryRegistry,
-        owner: OwnerContext,
-        descriptor: ResultPartitionDescriptor,
-        target: MemoryPartition,
-        message_rows: int,
-    ) -> None:
-        self._registry = registry
-        self._owner = owner
-        self._schema = descriptor.schema
-        self._writing = Writing(registry, owner, target)
-        self._partition = target
+    def __init__(self, writing: Writing, schema: pa.Schema, message_rows: int) -> None:
+        self._writing = writing
+        self._partition = writing.partition
+        self._registry = writing.registry
+        self._schema = schema
         self._message_rows = message_rows
         self._hidden: list[tuple[Stored, range]] = []
-        self._positions = [0] * len(target.subpartitions)
+        self._positions = [0] * len(writing.partition.subpartitions)
         self._overtaken: list[Overtaken] | None = None
 
     @property
@@ -61,7 +52,7 @@ class MemoryStreamWriter:
 
     def setup(self) -> None:
         """Make the partition known to readers."""
-        self._registry.stream_writers[self.partition] = self._owner.attempt
+        self._registry.stream_writers[self.partition] = self._writing.owner.attempt
         self._writing.set_up()
 
     def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
@@ -142,7 +133,7 @@ class MemoryStreamWriter:
                 for index in targets:
                     self._positions[index] += 1
             if taken:
-                self._owner.metrics.add("rows_out", taken)
+                self._writing.owner.metrics.add("rows_out", taken)
             return taken
 
     def _show(self) -> None:

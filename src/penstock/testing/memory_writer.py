@@ -7,30 +7,23 @@ import time
 
 import pyarrow as pa
 
-from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle import Event, PartitionId
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.service import fingerprint_of
-from penstock.testing.memory_partition import MemoryPartition, Stored
-from penstock.testing.memory_registry import MemoryRegistry
+from penstock.testing.memory_partition import Stored
 from penstock.testing.memory_writing import Writing
 
 
 class MemoryResultPartitionWriter:
     """Writes one partition into the registry; see `ResultPartitionWriter` for the promises."""
 
-    def __init__(
-        self,
-        registry: MemoryRegistry,
-        owner: OwnerContext,
-        descriptor: ResultPartitionDescriptor,
-        target: MemoryPartition,
-    ) -> None:
-        self._registry = registry
-        self._metrics = owner.metrics
-        self._writing = Writing(registry, owner, target)
-        self._partition = target
-        self._types = list(zip(descriptor.schema.names, descriptor.schema.types, strict=True))
+    def __init__(self, writing: Writing, schema: pa.Schema) -> None:
+        self._writing = writing
+        self._partition = writing.partition
+        self._registry = writing.registry
+        self._metrics = writing.owner.metrics
+        self._types = list(zip(schema.names, schema.types, strict=True))
 
     @property
     def partition(self) -> PartitionId:

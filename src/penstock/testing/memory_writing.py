@@ -16,8 +16,8 @@ class Writing:
 
     def __init__(self, registry: MemoryRegistry, owner: OwnerContext, partition: MemoryPartition) -> None:
         self.partition = partition
-        self._registry = registry
-        self._owner = owner
+        self.registry = registry
+        self.owner = owner
         self._lifecycle = WriterLifecycle(f"writer of {partition.id} of {owner.name}")
 
     def __str__(self) -> str:
@@ -31,11 +31,11 @@ class Writing:
     def set_up(self) -> None:
         """Make the partition known to readers."""
         self._lifecycle.move(WriterEvent.SET_UP)
-        self._registry.add(self.partition)
+        self.registry.add(self.partition)
 
     def check(self) -> None:
         """Raise what ends the writing, where that has come."""
-        if self._owner.attempt in self._registry.cancelled:
+        if self.owner.attempt in self.registry.cancelled:
             raise TaskCancelledError(f"{self}: the task was told to stop")
         if self.state not in (WriterState.WRITING, WriterState.FAILED):
             raise PenstockError(f"{self} is {self.state.value}: it takes data between setup and finish")
