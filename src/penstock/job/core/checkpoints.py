@@ -2,9 +2,9 @@
 """The checkpoints of a streaming query, as a part of its job's core.
 
 `checkpoint.coordinator` decides when a checkpoint is taken and what becomes of it. This part tells it of the job's
-tasks, and turns what it decides into instructions. It also knows what the next attempt begins with: each task of a
-query is deployed with its part of the last complete checkpoint. While the metadata of one is being written nobody
-knows whether that is the last, so nothing is deployed then.
+tasks, and turns what it decides into instructions. Each task of a query is deployed with its part of the last
+complete checkpoint (`beginnings`). While the metadata of one is being written nobody knows whether that is the last,
+so nothing is deployed then.
 
 A batch job has this part too, and it does nothing.
 """
@@ -21,11 +21,11 @@ from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.graph import JobVertex
-from penstock.graph.restoring import beginning_of, parts_in_front
-from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamDeployment, StreamingOptions, part_name
+from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.beginnings import Beginnings
 from penstock.job.core.checkpoint_reports import CheckpointReports
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
@@ -35,6 +35,9 @@ from penstock.job.core.states import JobState, Phase
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
 from penstock.shuffle import AttemptId
+
+Say = Callable[[CheckpointCoordinator, float], Iterable[then.Decision]]
+"""Tells a coordinator something at a time."""
 
 
 class QueryTask(NamedTuple):
@@ -64,13 +67,6 @@ class Checkpoints:
         self._topology = topology
         self._subtasks = subtasks
         self._phase = phase
-        self._epoch = submitted.beginning.epoch
-        self._saved = submitted.beginning.saved
-        self._older = [*submitted.beginning.older]
-        """The checkpoints that are kept in front of that one, newest first."""
-        self._retained = 1
-        self._drops_in_flight = False
-        """Whether rows in flight of the checkpoint to begin with are dropped: of one that an earlier driver took."""
         self._storing: dict[int, SavedParts] = {}
         self._reports = CheckpointReports()
         self._held_back: int | None = None
@@ -79,13 +75,11 @@ class Checkpoints:
         self._wakes = 0
         self._is_stopping = False
         self._coordinator: CheckpointCoordinator | None = None
-        if submitted.graph.streaming is not None:
-            self._retained = max(1, submitted.graph.streaming.retained)
-            self._drops_in_flight = submitted.graph.streaming.recover_without_in_flight
-            self._coordinator = CheckpointCoordinator(_options(submitted.graph.streaming), self._heads)
-            if self._saved is not None:
-                kept = [self._saved, *self._older]
-                self._coordinator.restored([saved.checkpoint for saved in reversed(kept)])
+        self._beginnings: Beginnings | None = None
+        if (options := submitted.graph.streaming) is not None:
+            self._beginnings = Beginnings(submitted.graph, options, submitted.beginning)
+            self._coordinator = CheckpointCoordinator(_options(options), self._heads)
+            self._coordinator.restored(self._beginnings.numbers)
 
     # --- attempts of the query
 
@@ -99,73 +93,76 @@ class Checkpoints:
     def brief(self, brief: so.Brief) -> Iterator[so.Decision]:
         """A task is told what to do, and what it begins with."""
         deployment = brief.deployment
-        if self._coordinator is not None:
-            deployment = replace(deployment, streaming=self._beginning_of(brief.attempt))
+        if self._beginnings is not None:
+            deployment = replace(deployment, streaming=self._beginnings.of(brief.attempt))
         yield do.AnswerRegistration(brief.call, brief.attempt, deployment)
 
     def begin(self, _: so.RegionRuns) -> Iterator[so.Decision]:
         """All tasks run."""
-        if self._coordinator is None:
+        if self._beginnings is None:
             return
-        tasks = {self._task(subtask): subtask for subtask in self._all()}
-        finished = [task for task, subtask in tasks.items() if self._had_finished(subtask)]
         # Those that had finished come and go once more, and take part in no checkpoint.
-        yield from self._follow(self._coordinator.running(tasks, self._now(), finished))
+        finished = [self._task(subtask) for subtask in self._all() if self._beginnings.had_finished(subtask)]
+        tasks = [self._task(subtask) for subtask in self._all()]
+        yield from self._tell(lambda coordinator, now: coordinator.running(tasks, now, finished))
         if self._is_stopping:
             yield from self._stop_sources()
 
     def interrupt(self, interrupted: so.Interrupt) -> Iterator[so.Decision]:
         """The attempt is over: another one follows, or none."""
-        if self._coordinator is not None:
-            self._wake, self._held_back = None, None
-            if not interrupted.for_good:
-                self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=interrupted.cause)
-            ended = self._coordinator.closed if interrupted.for_good else self._coordinator.interrupted
-            yield from self._follow(ended(interrupted.cause, self._now()))
+        if self._coordinator is None:
+            return
+        self._wake, self._held_back = None, None
+        cause = interrupted.cause
+        if interrupted.for_good:
+            yield from self._tell(lambda coordinator, now: coordinator.closed(cause, now))
+        else:
+            self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=cause)
+            yield from self._tell(lambda coordinator, now: coordinator.interrupted(cause, now))
 
     def unrestorable(self, found: so.Unrestorable) -> Iterator[so.Decision]:
         """The checkpoint that the attempt began with is damaged: the next one begins with the one before."""
         again = so.Fail(frozenset({found.place}), found.cause, Rank.CAUSE)
-        if self._coordinator is None or self._saved is None:
+        if self._beginnings is None or not (kept := self._beginnings.numbers):
             yield again
             return
-        damaged = self._saved.checkpoint
-        if not self._older:
+        damaged = kept[-1]
+        if len(kept) == 1:
             yield so.FailForGood(
                 f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError, anew=True
             )
             return
-        self._saved = self._older.pop(0)
+        instead = self._beginnings.damaged()
         self.counts = replace(self.counts, failure=found.cause)
         yield so.Record("checkpoint_damaged", f"{damaged}: {found.cause}")
-        yield do.WarnOfCheckpoint(self._topology.job, damaged, self._saved.checkpoint, found.cause)
-        yield from self._follow(self._coordinator.damaged(damaged))
+        yield do.WarnOfCheckpoint(self._topology.job, damaged, instead, found.cause)
+        yield from self._tell(lambda coordinator, _: coordinator.damaged(damaged))
         yield again
 
     # --- words of tasks
 
     def acknowledged(self, event: events.CheckpointAcknowledged) -> Iterator[so.Decision]:
         """A task's snapshot is stored."""
-        if self._coordinator is not None:
-            task, now = self._task_of(event.attempt), self._now()
-            self._reports.acknowledged(event.checkpoint, self._part(task), event.figures, now)
-            yield from self._follow(self._coordinator.acknowledged(event.checkpoint, task, event.handle, now))
+        task, number = self._task_of(event.attempt), event.checkpoint
+        self._reports.acknowledged(number, self._part(task), event.figures, self._now())
+        yield from self._tell(lambda coordinator, now: coordinator.acknowledged(number, task, event.handle, now))
 
     def declined(self, event: events.CheckpointDeclined) -> Iterator[so.Decision]:
         """A task took no snapshot."""
-        if self._coordinator is not None and self._subtasks.current(event.attempt) is not None:
-            task = self._task_of(event.attempt)
-            yield from self._follow(self._coordinator.declined(event.checkpoint, task, event.cause, self._now()))
+        if self._subtasks.current(event.attempt) is not None:
+            task, number = self._task_of(event.attempt), event.checkpoint
+            yield from self._tell(lambda coordinator, now: coordinator.declined(number, task, event.cause, now))
 
     def data_ended(self, event: events.DataEnded) -> Iterator[so.Decision]:
         """A task has handled all of its data."""
-        if self._coordinator is not None and self._subtasks.current(event.attempt) is not None:
-            yield from self._follow(self._coordinator.data_ended(self._task_of(event.attempt), self._now()))
+        if self._subtasks.current(event.attempt) is not None:
+            task = self._task_of(event.attempt)
+            yield from self._tell(lambda coordinator, now: coordinator.data_ended(task, now))
 
     def task_finished(self, finished: so.TaskEnded) -> Iterator[so.Decision]:
         """A task has gone, well."""
-        if self._coordinator is not None:
-            yield from self._follow(self._coordinator.task_finished(self._task_of(finished.attempt), self._now()))
+        task = self._task_of(finished.attempt)
+        yield from self._tell(lambda coordinator, now: coordinator.task_finished(task, now))
 
     # --- words of the driver
 
@@ -174,7 +171,7 @@ class Checkpoints:
         if self._coordinator is None or not self._phase.is_active:
             yield do.AnswerCheckpoint(event.job, event.call, None, "the query is over")
         else:
-            yield from self._follow(self._coordinator.asked(event.call, self._now()))
+            yield from self._tell(lambda coordinator, now: coordinator.asked(event.call, now))
 
     def stop(self, event: events.StopAsked) -> Iterator[so.Decision]:
         """The query is to end well: its sources stop, and the rest follows from that."""
@@ -183,22 +180,20 @@ class Checkpoints:
         elif not self._is_stopping:
             self._is_stopping = True
             yield so.Record("query_stopping", event.job)
-            yield from self._follow(self._coordinator.stopping(self._now()))
+            yield from self._tell(CheckpointCoordinator.stopping)
             yield from self._stop_sources()
 
     def stored(self, event: events.CheckpointStored) -> Iterator[so.Decision]:
         """The metadata of a checkpoint is there."""
-        if self._coordinator is not None:
-            yield from self._follow(self._coordinator.stored(event.checkpoint, self._now()))
-            yield from self._go_on()
+        yield from self._tell(lambda coordinator, now: coordinator.stored(event.checkpoint, now))
+        yield from self._go_on()
 
     def store_failed(self, event: events.CheckpointStoreFailed) -> Iterator[so.Decision]:
         """The metadata of a checkpoint could not be written; where it never will be, the query is over."""
-        if self._coordinator is None:
-            return
         if event.is_final:
             yield so.FailForGood(event.cause, kind=FencedError, anew=True)
-        yield from self._follow(self._coordinator.store_failed(event.checkpoint, event.cause, self._now()))
+        number, cause = event.checkpoint, event.cause
+        yield from self._tell(lambda coordinator, now: coordinator.store_failed(number, cause, now))
         yield from self._go_on()
 
     # --- deadlines
@@ -212,10 +207,14 @@ class Checkpoints:
     def deadline_passed(self, _: Deadline) -> Iterator[so.Decision]:
         """It does."""
         self._wake = None
-        if self._coordinator is not None:
-            yield from self._follow(self._coordinator.time_passed(self._now()))
+        yield from self._tell(CheckpointCoordinator.time_passed)
 
     # --- what the coordinator decides
+
+    def _tell(self, say: Say) -> Iterator[so.Decision]:
+        """Tell the coordinator something, and do what it decides; a batch job has none."""
+        if self._coordinator is not None:
+            yield from self._follow(say(self._coordinator, self._now()))
 
     def _follow(self, decisions: Iterable[then.Decision]) -> Iterator[so.Decision]:
         for decision in decisions:
@@ -255,10 +254,8 @@ class Checkpoints:
         return do.StoreCheckpoint(self._topology.job, saved)
 
     def _complete(self, number: int) -> Iterator[so.Decision]:
-        if self._saved is not None:
-            self._older = [self._saved, *self._older][: self._retained - 1]
-        self._saved = self._storing.pop(number)
-        self._drops_in_flight = False
+        assert self._beginnings is not None  # noqa: S101 - a coordinator speaks
+        self._beginnings.completed(self._storing.pop(number))
         seconds = self._reports.ended(number, self._now())
         completed, reports = self.counts.completed + 1, self._reports.last
         self.counts = replace(self.counts, completed=completed, last=number, seconds=seconds, reports=reports)
@@ -322,27 +319,6 @@ class Checkpoints:
             inputs = self._topology.inputs(*subtask.place)
             if all((edge.producer, index) in gone for edge, channels in inputs for index, _, _ in channels):
                 yield self._task(subtask)
-
-    # --- what a task begins with
-
-    def _beginning_of(self, attempt: AttemptId) -> StreamDeployment:
-        if self._saved is None:
-            return StreamDeployment(self._epoch)
-        vertex, saved = self._topology.graph.vertex(attempt.vertex), self._saved
-        found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
-        graph = self._topology.graph
-        producers = {
-            producer.uid: producer.parallelism
-            for producer in (graph.vertex(edge.producer) for edge in graph.inputs_of(vertex.id))
-        }
-        in_front = parts_in_front(saved, (vertex.uid, vertex.parallelism), producers)
-        restored = tuple((name, saved.parts[name]) for name in (*found.parts, *in_front))
-        widths = tuple(sorted(saved.parallelism.items()))
-        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight)
-
-    def _had_finished(self, subtask: Subtask) -> bool:
-        vertex, saved = subtask.vertex, self._saved
-        return saved is not None and beginning_of(saved, vertex.uid, subtask.index, vertex.parallelism).is_finished
 
 
 def _query_task(vertex: JobVertex, subtask: int) -> QueryTask:

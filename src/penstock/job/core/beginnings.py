@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the next attempt of a streaming query begins with: the newest checkpoint that is not damaged, and whose it is.
+
+The core tells it which checkpoints became complete and which proved damaged. It answers what each task is given.
+"""
+
+from __future__ import annotations
+
+from penstock.graph import JobGraph
+from penstock.graph.restoring import beginning_of, parts_in_front
+from penstock.graph.streaming import QueryBeginning, SavedParts, StreamDeployment, StreamingOptions
+from penstock.job.core.subtask import Subtask
+from penstock.shuffle import AttemptId
+
+
+class Beginnings:
+    """Those of one query; `beginning` is what its driver found when it claimed the location."""
+
+    def __init__(self, graph: JobGraph, options: StreamingOptions, beginning: QueryBeginning) -> None:
+        self._graph = graph
+        self._epoch = beginning.epoch
+        self._kept = [] if beginning.saved is None else [beginning.saved, *beginning.older]
+        """The complete checkpoints, newest first."""
+        self._retained = max(1, options.retained)
+        self._drops_in_flight = options.recover_without_in_flight
+        """Whether rows in flight of the newest one are dropped: one that an earlier driver took."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The complete checkpoints, oldest first."""
+        return [saved.checkpoint for saved in reversed(self._kept)]
+
+    def completed(self, saved: SavedParts) -> None:
+        """A newer checkpoint is complete."""
+        self._kept = [saved, *self._kept][: self._retained]
+        self._drops_in_flight = False
+
+    def damaged(self) -> int:
+        """The newest one can't be restored from, and the one before it is the newest now: its number."""
+        del self._kept[0]
+        return self._kept[0].checkpoint
+
+    def of(self, attempt: AttemptId) -> StreamDeployment:
+        """What a task is given."""
+        if not self._kept:
+            return StreamDeployment(self._epoch)
+        graph, saved = self._graph, self._kept[0]
+        vertex = graph.vertex(attempt.vertex)
+        found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
+        in_front = [graph.vertex(edge.producer) for edge in graph.inputs_of(vertex.id)]
+        producers = {producer.uid: producer.parallelism for producer in in_front}
+        names = (*found.parts, *parts_in_front(saved, (vertex.uid, vertex.parallelism), producers))
+        restored = tuple((name, saved.parts[name]) for name in names)
+        widths = tuple(sorted(saved.parallelism.items()))
+        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight)
+
+    def had_finished(self, subtask: Subtask) -> bool:
+        """Whether a task had given all its rows in the checkpoint."""
+        if not self._kept:
+            return False
+        vertex = subtask.vertex
+        return beginning_of(self._kept[0], vertex.uid, subtask.index, vertex.parallelism).is_finished
