@@ -24,10 +24,10 @@ from penstock.shuffle.events import EndOfData, TaskEvent
 from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
-from penstock.stream.in_flight import SavedChannel, chunk_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
+from penstock.stream.snapshots import Snapshots
 from penstock.stream.sources import SourceReader
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
@@ -84,17 +84,15 @@ class StreamLoop:
         self._outputs = parts.outputs
         self._chain = parts.chain
         self._source = parts.source
-        self._store = parts.store
+        self._snapshots = Snapshots(parts.line, parts.inputs, parts.outputs, parts.store)
+        self._publishes = parts.store is None
+        """Without checkpoints sinks publish what they have, once a second and at the end."""
         self._conversation = conversation
         self._clock = clock
         self._times = Times(clock)
         self._pace = Pace()
         self._due: deque[_Due] = deque()
         """What is passed on behind all rows, in order."""
-        self._held: TakenSnapshot | None = None
-        """A snapshot that was taken, some of whose rows in flight are not known yet."""
-        self._incoming: list[SavedChannel] | None = None
-        """Those of its inputs, when they are known."""
         self._counts = dict.fromkeys(_COUNTS, 0.0)
         self._reported = self._published = self._times.began
         self._publications = 0
@@ -154,7 +152,7 @@ class StreamLoop:
         moved |= self._look_ahead()
         moved |= self._outputs.drain(self._clock())
         moved |= self._pass_on()
-        moved |= self._gather()
+        moved |= self._snapshots.gather()
         if self._is_ready and not self._is_done:
             moved |= self._take()
         now = self._clock()
@@ -265,9 +263,9 @@ class StreamLoop:
     def _take_snapshot(self, decided: Snapshot) -> None:
         began = self._clock()
         barrier = decided.barrier
-        if self._held is not None:
-            self._line.decline(self._held.checkpoint, "a newer checkpoint came before its rows in flight were known")
-            self._give_up(self._held.checkpoint)
+        if (older := self._snapshots.held) is not None:
+            self._line.decline(older, "a newer checkpoint came before its rows in flight were known")
+            self._give_up(older)
         self._put(self._chain.end_epoch(), waits=barrier.overtakes_outputs)
         chunks: list[Chunk] = []
         if self._source is not None:
@@ -277,15 +275,7 @@ class StreamLoop:
         self._pass_barrier(barrier)
         self._counts["checkpoints"] += 1
         figures = {"align_seconds": began - decided.aligned_since, "freeze_seconds": self._clock() - began}
-        self._held = TakenSnapshot(barrier.checkpoint, chunks, figures)
-        if not barrier.overtakes_outputs:
-            self._store_held([])
-            return
-        if barrier.alignment is Alignment.UNALIGNED:
-            self._inputs.capture(barrier.checkpoint)
-        else:
-            self._incoming = []
-        self._gather()
+        self._snapshots.take(TakenSnapshot(barrier.checkpoint, chunks, figures), barrier)
 
     def _pass_barrier(self, barrier: CheckpointBarrier) -> None:
         """Send a snapshot's barrier ahead of the rows where it may overtake them; elsewhere it is due."""
@@ -296,47 +286,18 @@ class StreamLoop:
         if not self._outputs.overtakes_everywhere:
             self._due.appendleft(replace(barrier, alignment=Alignment.FORCED_ALIGNED))
 
-    def _gather(self) -> bool:
-        """Fetch the rows in flight of a snapshot that was taken, and store it when all are known."""
-        if self._held is None:
-            return False
-        moved = self._inputs.gather()
-        if self._incoming is None:
-            self._incoming = self._inputs.captured()
-        outgoing = self._outputs.saved()
-        if outgoing is None or self._incoming is None:
-            return moved
-        self._store_held([*self._incoming, *outgoing])
-        return True
-
-    def _store_held(self, channels: list[SavedChannel]) -> None:
-        held, self._held, self._incoming = self._held, None, None
-        self._outputs.forget()
-        assert held is not None  # noqa: S101 - the callers took one
-        if self._store is None:
-            self._line.decline(held.checkpoint, "this query has no checkpointLocation")
-            return
-        if channels:
-            held.figures["in_flight_bytes"] = float(sum(channel.size for channel in channels))
-        self._store.store(replace(held, chunks=[*held.chunks, *map(chunk_of, channels)]))
-
     def _give_up(self, checkpoint: int) -> None:
-        """A checkpoint will not be completed: nobody wants its rows in flight, or what is to be stored."""
-        if self._store is not None:
-            self._store.give_up(checkpoint)
+        """A checkpoint will not be completed: nothing is stored of it, and what is due for it is not any more."""
+        self._snapshots.give_up(checkpoint)
         # What is aligned waits for the rows in front of it, and the next checkpoint would wait behind it.
         self._due = deque(due for due in self._due if _checkpoint_of(due) != checkpoint)
-        if self._held is not None and self._held.checkpoint <= checkpoint:
-            self._held = self._incoming = None
-            self._inputs.drop_capture()
-            self._outputs.forget()
 
     def _end_data(self, decided: EndData) -> None:
         self._put(self._chain.end_input(stopped=decided.stopped))
         self._due.appendleft(EndOfData(decided.stopped))
 
     def _finish(self) -> None:
-        if self._store is None:
+        if self._publishes:
             self._publish()
         self._outputs.finish()
         self._is_done = True
@@ -346,7 +307,7 @@ class StreamLoop:
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
             self._line.report(self.metrics())
-        if self._store is None and now - self._published >= PUBLISH_SECONDS:
+        if self._publishes and now - self._published >= PUBLISH_SECONDS:
             self._published = now
             self._publish()
 
