@@ -83,7 +83,7 @@ class AlignedBarriers:
             raise ProtocolError(f"a barrier of checkpoint {barrier.checkpoint} on channel {channel}: it is {state}")
         if barrier.blocks_sender:
             self._blocked.add(channel)
-        if barrier.checkpoint < self._current or (barrier.checkpoint == self._current and self._barrier is None):
+        if self._is_over(barrier.checkpoint):
             return self._resume(tuple(self._blocked & {channel}))
         actions: list[Action] = []
         if barrier.checkpoint > self._current:
@@ -93,7 +93,7 @@ class AlignedBarriers:
 
     def marker_came(self, checkpoint: int) -> list[Action]:
         """No (further) barrier of this checkpoint comes: a task in front took no snapshot, or it was aborted."""
-        if checkpoint < self._current or (checkpoint == self._current and self._barrier is None):
+        if self._is_over(checkpoint):
             return []
         if checkpoint == self._current:
             return self._give_up("a task in front of this one took no snapshot")
@@ -123,6 +123,10 @@ class AlignedBarriers:
             raise AssertionError(f"channels {self._blocked - self._aligned} are blocked and have had no barrier")
         if self._barrier is not None and not self._open - self._aligned:
             raise AssertionError(f"checkpoint {self._current} has all its barriers, and nothing happened")
+
+    def _is_over(self, checkpoint: int) -> bool:
+        """Whether it was decided what this task does for the checkpoint."""
+        return checkpoint < self._current or (checkpoint == self._current and self._barrier is None)
 
     def _begin(self, barrier: CheckpointBarrier, now: float, keep: int | None = None) -> list[Action]:
         """A new checkpoint; `keep` is the channel that its first barrier has blocked."""

@@ -48,7 +48,7 @@ class UnalignedBarriers(AlignedBarriers):
         """A barrier has arrived on some channel: what has overtaken its rows, or may time out, counts at once."""
         if not barrier.may_time_out and barrier.alignment is not Alignment.UNALIGNED:
             return []
-        if barrier.checkpoint < self._current or (barrier.checkpoint == self._current and self._barrier is None):
+        if self._is_over(barrier.checkpoint):
             return []
         actions: list[Action] = []
         if barrier.checkpoint > self._current:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.alignment import Action as Barriers
-from penstock.checkpoint.barriers import CancelCheckpointMarker, decode
+from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, decode
 from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
 from penstock.shuffle.errors import ProtocolError
@@ -99,9 +99,7 @@ class Conversation:
     def event_came(self, channel: int, event: Event, now: float) -> list[Decision]:
         """An event of a channel; raises ProtocolError for one that can't be."""
         if isinstance(event, EpochEnd):
-            barrier = decode(event.payload)
-            if isinstance(barrier, CancelCheckpointMarker):
-                raise ProtocolError(f"an epoch of channel {channel} was ended by a marker")
+            barrier = _barrier(event.payload, f"an epoch of channel {channel} was ended")
             return self._noted(self._barriers.barrier_came(channel, barrier, now))
         if isinstance(event, EpochAhead):
             return self._announced(event, now)
@@ -117,9 +115,7 @@ class Conversation:
     def action_came(self, action: Action, now: float) -> list[Decision]:
         """A word of the coordinator."""
         if isinstance(action, TriggerCheckpoint):
-            barrier = decode(action.barrier)
-            if isinstance(barrier, CancelCheckpointMarker):
-                raise ProtocolError("a checkpoint was triggered by a marker")
+            barrier = _barrier(action.barrier, "a checkpoint was triggered")
             return self._noted(self._barriers.triggered(barrier, now))
         if isinstance(action, CheckpointAborted):
             decisions = self._noted(self._barriers.marker_came(action.checkpoint))
@@ -167,9 +163,7 @@ class Conversation:
         return [Commit(checkpoint), *self._settled(checkpoint), *self._finish()]
 
     def _announced(self, event: EpochAhead, now: float) -> list[Decision]:
-        barrier = decode(event.payload)
-        if isinstance(barrier, CancelCheckpointMarker):
-            raise ProtocolError("a marker was announced as a barrier")
+        barrier = _barrier(event.payload, "rows were overtaken")
         if isinstance(self._barriers, CountedBarriers):
             return []
         return self._noted(self._barriers.announced(barrier, now))
@@ -182,9 +176,8 @@ class Conversation:
         return self._finish()
 
     def _finish(self) -> list[Decision]:
-        if self._has_data or self._open or not self._is_free or self._is_finished:
-            return []
-        if self._unsettled is not None:
+        may_finish = self._is_free and self._unsettled is None and not self._is_finished
+        if self._has_data or self._open or not may_finish:
             return []
         self._is_finished = True
         return [Finish()]
@@ -200,3 +193,11 @@ class Conversation:
             if not self._has_data and self._last_part is None:
                 self._last_part = decision.barrier.checkpoint
         return decisions
+
+
+def _barrier(payload: bytes, what: str) -> CheckpointBarrier:
+    """The barrier by which something happened; raises ProtocolError where it was a marker."""
+    barrier = decode(payload)
+    if isinstance(barrier, CancelCheckpointMarker):
+        raise ProtocolError(f"{what} by a marker")
+    return barrier

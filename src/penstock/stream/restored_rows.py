@@ -13,7 +13,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from penstock.checkpoint.channel_state import FORMER, ChannelKey, unpack
+from penstock.checkpoint.channel_state import FORMER, ChannelKey, Side, unpack
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
@@ -39,6 +39,31 @@ class RestoredRows:
         return sum(batch.num_rows for batches in found for batch in batches)
 
 
+class _Saved:
+    """The saved channels of some parts."""
+
+    def __init__(self, storage: PartStorage, parts: Sequence[PartHandle]) -> None:
+        self._storage = storage
+        self._parts = {
+            key: part for part in parts for chunk in part.chunks if (key := ChannelKey.of(chunk.name)) is not None
+        }
+
+    def of(self, edge: str) -> list[ChannelKey]:
+        """The channels of an exchange."""
+        return sorted(key for key in self._parts if key.edge == edge)
+
+    @property
+    def edges(self) -> list[str]:
+        """All exchanges."""
+        return sorted({key.edge for key in self._parts})
+
+    def batches(self, key: ChannelKey, schema: pa.Schema) -> list[pa.RecordBatch]:
+        """The rows of a channel; raises CorruptCheckpointError."""
+        part = self._parts[key]
+        ((_, data),) = self._storage.read(part, [key.chunk])
+        return batches_of(unpack(key, data, f"{self._storage.location}/{part.path}"), schema)
+
+
 class RowsReader:
     """Reads one task's share. `widths` are the stages' numbers of tasks in the checkpoint, by uid."""
 
@@ -60,45 +85,39 @@ class RowsReader:
         Raises CheckpointError for an exchange that is not there any more or whose rows can't be dealt out, and
         CorruptCheckpointError for damage; both name what it is.
         """
-        where = {
-            key: part for part in parts for chunk in part.chunks if (key := ChannelKey.of(chunk.name)) is not None
-        }
-        for key in sorted(where):
-            if key.edge not in self._edges:
+        saved = _Saved(storage, parts)
+        for edge in saved.edges:
+            if edge not in self._edges:
                 raise CheckpointError(
-                    f"the checkpoint to go on from holds rows in flight of {key.edge}, and the query has no such "
+                    f"the checkpoint to go on from holds rows in flight of {edge}, and the query has no such "
                     "exchange: restore with the plan that took it, or without the rows in flight (option "
                     "recoverWithoutInFlight)"
                 )
         found = RestoredRows()
         for uid in self._inputs:
-            self._take_input(uid, [key for key in where if key.edge == uid], storage, where, found.incoming)
+            found.incoming |= self._taken(uid, saved) if self._change(uid).is_changed else self._own(uid, "in", saved)
         for uid in self._outputs:
             if not self._change(uid).is_changed:
-                own = sorted(key for key in where if key.edge == uid and key.side == "out")
-                found.outgoing |= {key: self._batches(key, storage, where[key]) for key in own}
+                found.outgoing |= self._own(uid, "out", saved)
         return found
 
-    def _take_input(
-        self,
-        uid: str,
-        keys: list[ChannelKey],
-        storage: PartStorage,
-        where: Mapping[ChannelKey, PartHandle],
-        incoming: Rows,
-    ) -> None:
-        change = self._change(uid)
-        if not change.is_changed:
-            incoming |= {key: self._batches(key, storage, where[key]) for key in sorted(keys) if key.side == "in"}
-            return
-        taken = taken_by(self._subtask, change, keys)
+    def _own(self, uid: str, side: Side, saved: _Saved) -> Rows:
+        """Of an exchange as it was: the channels of one side."""
+        schema = self._edges[uid].schema
+        return {key: saved.batches(key, schema) for key in saved.of(uid) if key.side == side}
+
+    def _taken(self, uid: str, saved: _Saved) -> Rows:
+        """Of an exchange that has changed: what falls to this consumer."""
+        change, schema = self._change(uid), self._edges[uid].schema
+        taken = taken_by(self._subtask, change, saved.of(uid))
         if not taken:
-            return
+            return {}
         partitioner = partitioner_of(change)
-        rows = incoming.setdefault(ChannelKey("in", uid, FORMER, self._subtask), [])
+        rows: list[pa.RecordBatch] = []
         for each in taken:
-            batches = self._batches(each.key, storage, where[each.key])
+            batches = saved.batches(each.key, schema)
             rows += own_rows(self._subtask, partitioner, batches) if each.is_filtered else batches
+        return {ChannelKey("in", uid, FORMER, self._subtask): rows}
 
     def _change(self, uid: str) -> EdgeChange:
         edge: JobEdge = self._edges[uid]
@@ -107,7 +126,3 @@ class RowsReader:
             (self._widths.get(uid_of(vertex), vertex.parallelism), vertex.parallelism) for vertex in ends
         ]
         return EdgeChange(uid, cast("PartitionerSpec", edge.exchange), producers, consumers, self._groups)
-
-    def _batches(self, key: ChannelKey, storage: PartStorage, part: PartHandle) -> list[pa.RecordBatch]:
-        ((_, data),) = storage.read(part, [key.chunk])
-        return batches_of(unpack(key, data, f"{storage.location}/{part.path}"), self._edges[key.edge].schema)

@@ -21,7 +21,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
-from penstock.graph.streaming import part_name, vertex_of_part
+from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError, StorageError
 from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
@@ -40,8 +40,6 @@ from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 
 _LOG = logging.getLogger("penstock.stream")
-EXACTLY_ONCE = "exactly_once"
-AT_LEAST_ONCE = "at_least_once"
 
 RestoredPart = tuple[str, PartHandle]
 """A part's name, and where it lies."""
