@@ -25,16 +25,23 @@ _POLL_SECONDS = 0.1
 _SHOWN_HOLDERS = 5
 REPLACED_SECONDS = 10.0
 """In this time a cluster manager has started another executor, or it does not."""
+REGISTRATION_SECONDS = 30.0
+"""Executors of a new application register in this time; Spark's own jobs wait as long for them at most."""
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 
 def total_slots(context: SparkContext, timeout: float) -> int:
-    """The application's task slots; raises SlotsError when no executor registers in time."""
+    """The application's task slots; raises SlotsError when no executor registers in time.
+
+    Executors of a new application register one after the other, so a plan made at once would see some of them only:
+    all that the conf says are waited for, as long as the application is young.
+    """
     deadline = time.monotonic() + timeout
+    expected = certain_slots(context) or 1
     while True:
         slots = slots_now(context)
-        if slots > 0:
+        if slots >= expected or (slots > 0 and not _is_young(context)):
             return slots
         if time.monotonic() > deadline:
             raise SlotsError(
@@ -42,6 +49,10 @@ def total_slots(context: SparkContext, timeout: float) -> int:
                 " 0 task slots; see the cluster manager"
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _is_young(context: SparkContext) -> bool:
+    return time.time() - int(context.startTime) / 1000 < REGISTRATION_SECONDS
 
 
 def is_local(context: SparkContext) -> bool:

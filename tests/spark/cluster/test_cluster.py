@@ -30,6 +30,7 @@ from penstock.link.calls import GetStatistics
 from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Authenticate, Challenge, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
 from penstock.services.local import Attachment, attach
+from penstock.spark import slots
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = pytest.mark.spark
@@ -107,6 +108,19 @@ def test_rows_and_connections(cluster: Any, hosts: Hosts) -> None:
         return sum(new["remote_bytes_in"] - old["remote_bytes_in"] for new, old in pairs) > ROWS * 8 // 4
 
     wait_until("a reader on one host reads the other host's partitions", reads_from_the_other_host)
+
+
+def test_a_young_application_waits_for_its_executors(
+    cluster: Any, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the conf says are waited for; later those that are there are what there is."""
+    seen = iter([0, 2, 2])
+    monkeypatch.setattr(slots, "slots_now", lambda context: next(seen, 4))
+    monkeypatch.setattr(slots, "REGISTRATION_SECONDS", 1e9)
+    assert hosts.runtime.total_slots() == 4
+    seen = iter([0, 2, 2])
+    monkeypatch.setattr(slots, "REGISTRATION_SECONDS", 0.0)
+    assert hosts.runtime.total_slots() == 2
 
 
 def test_persisted_on_both_hosts(cluster: Any, hosts: Hosts) -> None:
