@@ -239,7 +239,12 @@ STREAM_LATENCY = Row(
 )
 STREAM_LATENCY_TAIL = Row("10,000 rows a second, one exchange: 99 %", "One row in a hundred takes longer.", STREAMING)
 STREAM_RECOVERY = Row(
-    "recovery from a killed task in `local[N]`", "From SIGKILL until rows flow again, as reports say it.", STREAMING
+    "recovery from a killed task in `local[N]`",
+    "The longest time without a row behind the exchange, around a SIGKILL. Spark ends all tasks' processes there.",
+    STREAMING,
+)
+STREAM_RECOVERY_CLUSTER = Row(
+    "recovery from a killed task, two executors", "The same where each executor has processes of its own.", STREAMING
 )
 CHECKPOINTS_SLOW = {
     micros: {

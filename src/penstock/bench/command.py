@@ -27,10 +27,11 @@ from penstock.bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock.bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock.bench.measure import Case, Outcome, compare
 from penstock.bench.pages import check_marks, write_pages
+from penstock.bench.recovery import CLUSTER
 from penstock.bench.rows import write_numbers, write_texts
 from penstock.bench.session import bench_session, collect_garbage, machine
 from penstock.bench.slopes import memory_outcomes, rate_outcome
-from penstock.bench.streaming import SLOTS, streaming_outcomes
+from penstock.bench.streaming import SLOTS, recovery_outcome, streaming_outcomes
 from penstock.bench.tables import print_table
 from penstock.bench.widths import little_memory_outcomes, width_outcomes
 from penstock.shuffle.errors import SettingError
@@ -136,7 +137,10 @@ def _checkpoints(options: AllOptions) -> list[Outcome]:
 
 def _streams(options: AllOptions) -> list[Outcome]:
     with bench_session(SLOTS) as spark:
-        return streaming_outcomes(spark, options.scale, say)
+        outcomes = streaming_outcomes(spark, options.scale, options.repeat, say)
+    with bench_session(conf=CLUSTER) as spark:
+        outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY_CLUSTER, options.repeat, say))
+    return outcomes
 
 
 def _latencies() -> list[Outcome]:

@@ -6,13 +6,10 @@ Rates are out of the reports of the query itself, one a second; a row's way is m
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,6 @@ import pyarrow.parquet as pq
 import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.bench import catalogue
-from penstock.bench.environment import descendants
 from penstock.bench.measure import (
     MEGABYTES,
     MILLISECONDS,
@@ -34,6 +30,7 @@ from penstock.bench.measure import (
     Say,
     WrongAnswerError,
 )
+from penstock.bench.recovery import recovery_seconds, until
 from penstock.bench.streaming_rivals import bytewax_rate, has_bytewax, structured_rate
 from penstock.bench.streaming_state import state_figures
 
@@ -50,7 +47,7 @@ _WAIT_SECONDS = 120.0
 Batches = Iterator[pa.RecordBatch]
 
 
-def streaming_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
+def streaming_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outcome]:
     """All rows of the catalogue's section; `scale` is times the usual seconds."""
     reports = max(3, round(_REPORTS * scale))
     outcomes = []
@@ -65,11 +62,16 @@ def streaming_outcomes(spark: Any, scale: float, say: Say) -> list[Outcome]:
         figure = float(np.percentile(milliseconds, share))
         say(f"{row.label}: {figure:.2f} ms")
         outcomes.append(Outcome(row, len(milliseconds), penstock=(figure,), unit=MILLISECONDS))
-    seconds = _recovery(spark)
-    say(f"recovery: {seconds:.2f} s")
-    outcomes.append(Outcome(catalogue.STREAM_RECOVERY, penstock=(seconds,), unit=SECONDS))
+    outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY, repeat, say))
     outcomes += _large_state(spark, say)
     return outcomes + _rivals(spark, scale, outcomes, say)
+
+
+def recovery_outcome(spark: Any, row: catalogue.Row, repeat: int, say: Say) -> Outcome:
+    """The seconds of so many recoveries."""
+    found = tuple(recovery_seconds(spark) for _ in range(repeat))
+    say(f"{row.label}: {statistics.median(found):.2f} s")
+    return Outcome(row, penstock=found, unit=SECONDS)
 
 
 def _large_state(spark: Any, say: Say) -> list[Outcome]:
@@ -121,7 +123,7 @@ def _rates(spark: Any, interval: str, reports: int) -> tuple[list[float], list[f
     query = _counters(spark).writeStream.format("noop").option("checkpointInterval", interval).start()
     try:
         # A first query waits for Spark's Python workers to start.
-        _until(query, lambda: len(_flowing(query)) >= _WARM_REPORTS + reports)
+        until(query, lambda: len(_flowing(query)) >= _WARM_REPORTS + reports)
         found = _flowing(query)[-reports:]
     finally:
         query.stop()
@@ -161,44 +163,3 @@ def _clocked(batches: Batches) -> Batches:
         due = batch.column(0).cast(pa.int64()).to_numpy()
         micros = pa.array(int(time.time() * 1e6) - np.asarray(due))
         yield pa.record_batch([batch.column(1), micros], names=["value", "micros"])
-
-
-def _recovery(spark: Any) -> float:
-    """Seconds from the end of one task's process until the counters take rows again."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        writer = _counters(spark, _RATE).writeStream.format("noop").option("checkpointLocation", f"{folder}/chk")
-        query = writer.option("checkpointInterval", "1s").start()
-        try:
-            _until(query, lambda: query.lastProgress is not None and query.lastProgress["batchId"] > 0)
-            began = time.monotonic()
-            os.kill(_a_worker(), signal.SIGKILL)
-            _until(query, lambda: _flows_again(query))
-            return time.monotonic() - began
-        finally:
-            query.stop()
-
-
-def _flows_again(query: StreamingQuery) -> bool:
-    last = query.lastProgress
-    return last is not None and last["restarts"] > 0 and last["stages"][1]["running"] > 0 and last["numInputRows"] > 0
-
-
-def _a_worker() -> int:
-    """A process that runs one of this session's tasks."""
-    daemons = [pid for pid in descendants(os.getpid()) if "daemon" in _command(pid)]
-    return min(pid for parent in daemons for pid in descendants(parent))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _until(query: StreamingQuery, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not holds():
-        if not query.isActive or time.monotonic() > deadline:
-            raise WrongAnswerError(f"the query does not get on: {query.status['message']}")
-        time.sleep(0.02)
