@@ -104,12 +104,12 @@ def test_what_is_granted_ahead_is_bounded_for_all_together(books: Books) -> None
     """The first takes most of it, the second the rest, until the first gives it back."""
     arbiter = books.arbiter
     most = SEGMENTS // AHEAD_SHARE
-    assert arbiter.grant_ahead(most - 1) == most - 1
-    assert arbiter.grant_ahead(most) == 1
-    assert arbiter.grant_ahead(1) == 0
-    assert arbiter.grant_ahead(-1) == 0
-    arbiter.take_back_ahead(most - 1)
-    assert arbiter.grant_ahead(most) == most - 1
+    assert arbiter.ahead.grant(most - 1) == most - 1
+    assert arbiter.ahead.grant(most) == 1
+    assert arbiter.ahead.grant(1) == 0
+    assert arbiter.ahead.grant(-1) == 0
+    arbiter.ahead.take_back(most - 1)
+    assert arbiter.ahead.grant(most) == most - 1
 
 
 def test_holders_are_asked_when_little_is_free_and_no_more_than_is_needed(books: Books) -> None:

@@ -89,7 +89,7 @@ def test_real_directories(tmp_path: Path) -> None:
     paths[2].write_text("a file")
     directories = Directories(paths, reserve=1)
     assert Counter(directories.choose() for _ in range(10)) == {paths[0]: 5, paths[1]: 5}
-    assert [bool(space.problem) for space in directories.spaces()] == [False, False, True]
+    assert [bool(space.problem) for space in map(look, paths)] == [False, False, True]
     shutil.rmtree(paths[0])
     assert {directories.choose() for _ in range(3)} == {paths[1]}
     shutil.rmtree(paths[1])

@@ -20,8 +20,7 @@ import pytest
 from local_harness import LocalHarness
 
 from penstock.link.calls import GetStatistics
-from penstock.link.rendezvous import rendezvous, sweep
-from penstock.services.local.private_folder import PrivateFolder
+from penstock.link.rendezvous import Rendezvous, base_folder, rendezvous, sweep
 
 pytestmark = pytest.mark.processes
 
@@ -188,13 +187,25 @@ def test_stopped_task_holds_nobody_up(harness: LocalHarness, task: Callable[...,
     assert wait_idle(harness) < DEADLINE
 
 
+LOCKED = """if True:
+    import os, sys
+    from penstock.link.rendezvous import Rendezvous, base_folder
+    place = Rendezvous(base_folder() / f"killed-{os.getpid()}")
+    place.make()
+    assert place.take_lock() is not None
+    (place.folder / "secret").write_text("y")
+    print(place.folder, flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_folder_of_a_killed_process_is_swept() -> None:
-    """A living process keeps its private folder; a killed one's goes with the next sweep, and nothing else does."""
-    mine = PrivateFolder("driver")
-    (mine.path / "secret").write_text("x")
-    script = "from penstock.services.local.private_folder import PrivateFolder as F; import sys\n"
-    script += "f = F('driver'); (f.path / 'secret').write_text('y'); print(f.path, flush=True); sys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A living process keeps its folder; a killed one's goes with the next sweep, and nothing else does."""
+    mine = Rendezvous(base_folder() / f"living-{os.getpid()}")
+    mine.make()
+    lock = mine.take_lock()
+    assert lock is not None
+    other = subprocess.Popen([sys.executable, "-c", LOCKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with other:
         path = Path(line(other))
         sweep()
@@ -202,7 +213,7 @@ def test_folder_of_a_killed_process_is_swept() -> None:
         other.kill()
     sweep()
     assert not path.exists()
-    assert (mine.path / "secret").exists()
-    mine.close()
-    mine.close()
-    assert not mine.path.exists()
+    assert mine.folder.exists()
+    mine.remove()
+    os.close(lock)
+    assert not mine.folder.exists()

@@ -58,7 +58,6 @@ class LocalPoolStatistics:
     requested: int
     excess: int
     listeners: int
-    destroyed: bool
 
 
 class SegmentSource(Protocol):
@@ -207,5 +206,4 @@ class LocalBufferPool:
             requested=self._requested,
             excess=max(0, self._requested - self._size),
             listeners=len(self._listeners),
-            destroyed=self._destroyed,
         )

@@ -187,7 +187,7 @@ class HybridPort:
         if not self._is_open:
             return
         self._is_open = False
-        self._arbiter.take_back_ahead(self._ahead - 1)
+        self._arbiter.ahead.take_back(self._ahead - 1)
         self._arbiter.wait_no_more(self)
         self._result.port = None
         self._pool.lazy_destroy()
@@ -207,7 +207,7 @@ class HybridPort:
         self._grow_to(min(2 * self._ahead, AHEAD))
 
     def _grow_to(self, ahead: int) -> None:
-        self._ahead += self._arbiter.grant_ahead(ahead - self._ahead)
+        self._ahead += self._arbiter.ahead.grant(ahead - self._ahead)
 
     def _refill(self) -> None:
         most = self._most

@@ -93,7 +93,7 @@ class HostMemory:
 
 
 class Allowance:
-    """So many segments that may be granted ahead of need, to all pipelined writers together."""
+    """So many segments that may be granted ahead of need, to all writers of a kind together."""
 
     def __init__(self, segments: int) -> None:
         self._left = segments
@@ -122,7 +122,9 @@ class MemoryArbiter:
         self._references = memory.references
         self._wake = wake
         self._low = max(1, memory.pool.total // LOW)
-        self._lent = self._ahead = 0
+        self.ahead = Allowance(memory.pool.total // AHEAD_SHARE)
+        """For hybrid writers."""
+        self._lent = 0
         self._holders: dict[Holder, None] = {}
         self._waiting: dict[Waiting, None] = {}
 
@@ -150,16 +152,6 @@ class MemoryArbiter:
         """A reader has given back a slice that it was lent."""
         self._lent -= 1
         self.stepped()
-
-    def grant_ahead(self, wanted: int) -> int:
-        """How many more segments a writer that wants so many may have ahead of need; `take_back_ahead` ends that."""
-        more = max(0, min(wanted, self._pool.total // AHEAD_SHARE - self._ahead))
-        self._ahead += more
-        return more
-
-    def take_back_ahead(self, segments: int) -> None:
-        """A writer has no more so many ahead."""
-        self._ahead -= segments
 
     def hold(self, holder: Holder) -> None:
         """From now on the holder may be asked to let go of memory."""

@@ -12,7 +12,6 @@ EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 KEY_GROUP_HASH = "spark-murmur3-42"
 """What puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
-CONSISTENCIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
 
 @dataclass(frozen=True, slots=True)

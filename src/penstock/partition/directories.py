@@ -98,7 +98,3 @@ class Directories:
         if failed is None or self._clock() - failed > LEFT_OUT_SECONDS:
             return space
         return replace(space, problem=space.problem or "a write there has failed")
-
-    def spaces(self) -> list[DirectorySpace]:
-        """How each of them is, for whoever reports it."""
-        return [look(path) for path in self.paths]

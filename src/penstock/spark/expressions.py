@@ -46,11 +46,6 @@ class Analysed:
         return str(self.field.name)
 
 
-def is_column(thing: object) -> bool:
-    """Whether it is a Column of PySpark's."""
-    return isinstance(thing, Column)
-
-
 def analyse(spark: SparkSession, schema: pa.Schema, items: Sequence[object], verb: str) -> list[Analysed]:
     """These expressions over rows of this schema; raises SchemaError that says what is wrong and what there is."""
     columns = [F.expr(item) if isinstance(item, str) else item for item in items]
