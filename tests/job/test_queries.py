@@ -26,6 +26,7 @@ from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded
 from penstock.shuffle import Settings
+from penstock.shuffle.actions import CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.shuffle.settings import RestartSettings
 from penstock.testing import wait_until
@@ -62,13 +63,13 @@ class Tasks:
                     case commands.CancelTask() if command.attempt == attempt:
                         environment.finished(attempt, "CANCELED")
                         return
-                    case commands.TriggerCheckpoint():
-                        number = self._acknowledge(environment, deployment, command.barrier)
+                    case commands.TaskAction(_, TriggerCheckpoint(barrier)):
+                        number = self._acknowledge(environment, deployment, barrier)
                         covered = covered or (number if is_ending else 0)
-                    case commands.StopSource():
+                    case commands.TaskAction(_, StopSource()):
                         environment.ask(DataEnded(attempt))
                         is_ending = True
-                    case commands.CheckpointCompleted() if covered and command.checkpoint >= covered:
+                    case commands.TaskAction(_, CheckpointCompleted(number)) if covered and number >= covered:
                         environment.finished(attempt)
                         return
             if environment.ended.is_set():

@@ -19,6 +19,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.result import JobProgress
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import SlotsError
 from penstock.shuffle.settings import RestartSettings
 
@@ -60,7 +61,7 @@ def checkpoint(cluster: Cluster) -> int:
 
 def triggered(cluster: Cluster) -> int:
     """The number of the checkpoint that was triggered last."""
-    barrier = decode(cluster.of(do.TriggerCheckpoint)[-1].barrier)
+    barrier = decode([action for _, action in said(cluster) if isinstance(action, TriggerCheckpoint)][-1].barrier)
     assert isinstance(barrier, CheckpointBarrier)
     return barrier.checkpoint
 
@@ -72,9 +73,14 @@ def progress_of(cluster: Cluster) -> JobProgress:
     return found
 
 
-def told(cluster: Cluster, kind: type[do.CompleteCheckpoint] | type[do.AbortCheckpoint]) -> list[tuple[int, int]]:
-    """Which subtasks were told of a checkpoint's end."""
-    return sorted((item.attempt.vertex, item.attempt.subtask) for item in cluster.of(kind))
+def said(cluster: Cluster) -> list[tuple[tuple[int, int], Action]]:
+    """All that tasks were told, with the subtask."""
+    return [((item.attempt.vertex, item.attempt.subtask), item.action) for item in cluster.of(do.TellTask)]
+
+
+def told(cluster: Cluster, kind: type[Action]) -> list[tuple[int, int]]:
+    """Which subtasks were told such a thing."""
+    return sorted(place for place, action in said(cluster) if isinstance(action, kind))
 
 
 def test_all_vertices_run_at_once_whatever_their_edges() -> None:
@@ -93,16 +99,15 @@ def test_checkpoint_is_triggered_at_the_sources_and_told_to_all() -> None:
     cluster = started()
     cluster.deadline(DeadlineKind.CHECKPOINT)
     number = triggered(cluster)
-    heads = [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(do.TriggerCheckpoint)]
-    assert heads == [(0, 0), (0, 1)]
+    assert told(cluster, TriggerCheckpoint) == [(0, 0), (0, 1)]
     acknowledge(cluster, number, *PLACES[:3])
     assert not cluster.of(do.StoreCheckpoint)
     acknowledge(cluster, number, PLACES[3])
     (store,) = cluster.of(do.StoreCheckpoint)
     assert store.saved.parts == {f"u{v}.{s}": f"{v}.{s}@{number}".encode() for v, s in PLACES}
-    assert not cluster.of(do.CompleteCheckpoint)
+    assert not told(cluster, CheckpointCompleted)
     cluster.send(events.CheckpointStored("j1", number))
-    assert told(cluster, do.CompleteCheckpoint) == PLACES
+    assert told(cluster, CheckpointCompleted) == PLACES
 
 
 def test_figures_of_each_task_are_kept_for_the_last_checkpoints() -> None:
@@ -130,7 +135,7 @@ def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:
     first = checkpoint(cluster)
     cluster.deadline(DeadlineKind.CHECKPOINT)
     cluster.lose_task(1, 1)
-    assert told(cluster, do.AbortCheckpoint) == PLACES[:3]
+    assert told(cluster, CheckpointAborted) == PLACES[:3]
     assert cluster.restarted() == PLACES
     cluster.deadline(DeadlineKind.RESTART)
     assert cluster.working() == PLACES
@@ -163,8 +168,7 @@ def test_stopped_query_ends_with_a_checkpoint() -> None:
     """Its sources are told to stop; when all data has ended, one checkpoint holds all tasks, and the job ends."""
     cluster = started()
     cluster.send(events.StopAsked("j1"))
-    stopped = [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(do.StopSource)]
-    assert stopped == [(0, 0), (0, 1)]
+    assert told(cluster, StopSource) == [(0, 0), (0, 1)]
     for place in PLACES:
         cluster.send(events.DataEnded(cluster.attempt(*place)))
     number = triggered(cluster)
@@ -196,7 +200,7 @@ def test_more_failed_checkpoints_than_tolerated_end_the_query() -> None:
         cluster.deadline(DeadlineKind.CHECKPOINT)
         number = triggered(cluster)
         cluster.send(events.CheckpointDeclined(cluster.attempt(1, 0), number, "no space left"))
-        assert len(cluster.of(do.AbortCheckpoint)) >= 4 * count
+        assert len(told(cluster, CheckpointAborted)) >= 4 * count
     cluster.run()
     cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None
     error = cluster.ended["j1"].error

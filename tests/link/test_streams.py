@@ -43,8 +43,9 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     TaskEvent,
 )
+from penstock.shuffle.actions import StopSource
 from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
-from penstock.shuffle.streaming import EventKind, StopSource, StreamInputGate, StreamPartitionWriter
+from penstock.shuffle.streaming import EventKind, StreamInputGate, StreamPartitionWriter
 from penstock.testing import DEADLINE, wait_until
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -146,7 +147,7 @@ def test_an_action_reaches_a_task_whose_rows_wait_for_room(here: EnvironmentThre
     def tell() -> None:
         while told.acquire() and len(asked) < 20:
             asked.append(time.perf_counter())
-            here.run(lambda: here.host.obey(commands.StopSource(task.owner.attempt)))
+            here.run(lambda: here.host.obey(commands.TaskAction(task.owner.attempt, StopSource())))
 
     thread = threading.Thread(target=tell)
     thread.start()

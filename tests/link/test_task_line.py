@@ -19,8 +19,8 @@ from penstock.link.wire import Done
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import AttemptId
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ControlError, EnvironmentLostError, StaleError, TaskCancelledError
-from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.testing import DEADLINE
 
 ATTEMPT = AttemptId("job", 1, 0, 7)
@@ -82,11 +82,11 @@ def heard(line: AttachmentLine, count: int) -> list[Action]:
 def test_actions_come_in_order_to_the_attempt_that_they_are_for(here: EnvironmentThread, task: Attachment) -> None:
     """Every kind; what another attempt is told does not reach this one."""
     told: list[commands.TaskAction] = [
-        commands.TriggerCheckpoint(ATTEMPT, b"\x00barrier"),
-        commands.StopSource(OTHER),
-        commands.CheckpointCompleted(ATTEMPT, 3),
-        commands.CheckpointAborted(ATTEMPT, 4),
-        commands.StopSource(ATTEMPT),
+        commands.TaskAction(ATTEMPT, TriggerCheckpoint(b"\x00barrier")),
+        commands.TaskAction(OTHER, StopSource()),
+        commands.TaskAction(ATTEMPT, CheckpointCompleted(3)),
+        commands.TaskAction(ATTEMPT, CheckpointAborted(4)),
+        commands.TaskAction(ATTEMPT, StopSource()),
     ]
     line = AttachmentLine(task, ATTEMPT)
     for command in told:
@@ -98,7 +98,7 @@ def test_actions_come_in_order_to_the_attempt_that_they_are_for(here: Environmen
 
 def test_an_action_that_came_before_its_task_is_told_when_it_is_there(here: EnvironmentThread) -> None:
     """The command is faster than the answer that deploys the attempt."""
-    here.run(lambda: here.host.obey(commands.TriggerCheckpoint(OTHER, b"early")))
+    here.run(lambda: here.host.obey(commands.TaskAction(OTHER, TriggerCheckpoint(b"early"))))
     task = here.attach()
     task.ask(RegisterTask(OTHER), DEADLINE)
     assert heard(AttachmentLine(task, OTHER), 1) == [TriggerCheckpoint(b"early")]
@@ -109,11 +109,11 @@ def test_what_a_worker_was_told_of_its_last_attempt_is_not_for_the_next(
     here: EnvironmentThread, task: Attachment
 ) -> None:
     """It takes none of its actions, goes on to another attempt, and hears that one's alone."""
-    here.run(lambda: here.host.obey(commands.StopSource(ATTEMPT)))
+    here.run(lambda: here.host.obey(commands.TaskAction(ATTEMPT, StopSource())))
     AttachmentLine(task, ATTEMPT).wait(DEADLINE)
     task.begin()
     task.ask(RegisterTask(OTHER), DEADLINE)
-    here.run(lambda: here.host.obey(commands.CheckpointCompleted(OTHER, 1)))
+    here.run(lambda: here.host.obey(commands.TaskAction(OTHER, CheckpointCompleted(1))))
     assert heard(AttachmentLine(task, OTHER), 1) == [CheckpointCompleted(1)]
 
 

@@ -20,6 +20,7 @@ from penstock.shuffle import (
     PartitionKind,
     ShuffleDescriptor,
 )
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ProtocolError
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)
@@ -45,6 +46,7 @@ SAMPLES: dict[Any, Any] = {
     dict[str, float]: {"rows": 2.0},
     dict[int, tuple[int, ...]]: {0: (1, 2), -1: ()},
     dict[int, int]: {1: 1 << 63},
+    Action: StopSource(),
 }
 """A value for each type of field there is."""
 REQUESTS = [
@@ -112,6 +114,23 @@ def test_an_unknown_instruction_is_an_error() -> None:
         commands.read_instruction({"op": "checkpoint", "number": 1})
     with pytest.raises(ProtocolError, match="None"):
         commands.read_instruction({})
+
+
+@pytest.mark.parametrize(
+    "action", [TriggerCheckpoint(b"\x00\xff"), CheckpointCompleted(1), CheckpointAborted(2), StopSource()]
+)
+def test_every_action_reaches_its_task_as_it_was(action: Action) -> None:
+    """Each kind has a name on the wire."""
+    told = commands.TaskAction(ATTEMPT, action)
+    assert commands.read_instruction(unpack(pack(commands.instruction(told)))) == told
+
+
+def test_an_unknown_action_is_an_error() -> None:
+    """It names the action."""
+    plain = commands.instruction(commands.TaskAction(ATTEMPT, StopSource()))
+    for wrong in (["Restart", []], ["StopSource", [1]], "StopSource", ["StopSource"]):
+        with pytest.raises(ProtocolError, match=r"TaskAction\.action"):
+            commands.read_instruction({**plain, "action": wrong})
 
 
 def test_a_deployment_says_its_attempt() -> None:

@@ -49,7 +49,7 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.stream.runner import EXACTLY_ONCE, StreamTaskPlan, run_stream_subtask
 from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from local_query import LocalQuery, linear_graph, location
 
 from penstock.record import PartitionerSpec
-from penstock.shuffle.streaming import CheckpointCompleted
+from penstock.shuffle.actions import CheckpointCompleted
 from penstock.stream.chain import PlainStep
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink

@@ -153,12 +153,7 @@ class Host:
         match command:
             case commands.CancelTask():
                 self.attendance.cancel(command.attempt, command.cause)
-            case (
-                commands.TriggerCheckpoint()
-                | commands.CheckpointCompleted()
-                | commands.CheckpointAborted()
-                | commands.StopSource()
-            ):
+            case commands.TaskAction():
                 self.attendance.act(command)
             case commands.UpdatePartitionInfo():
                 return commands.Updated(self.attendance.update(command.consumer, command.descriptor))

@@ -12,6 +12,7 @@ from typing import get_args
 
 from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import ProtocolError
 
 OP = "op"
@@ -78,46 +79,14 @@ class ReleaseJob(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerCheckpoint(Request[Done]):
-    """The task that works on this attempt begins a checkpoint; `barrier` is what travels."""
+class TaskAction(Request[Done]):
+    """Pass an action on to the task that works on this attempt, in the order in which actions were said."""
 
-    METHOD = "local.trigger_checkpoint"
+    METHOD = "local.act"
     ANSWER = Done
 
     attempt: AttemptId
-    barrier: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCompleted(Request[Done]):
-    """Tell the task that a checkpoint is complete."""
-
-    METHOD = "local.checkpoint_completed"
-    ANSWER = Done
-
-    attempt: AttemptId
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAborted(Request[Done]):
-    """Tell the task that a checkpoint will not be completed."""
-
-    METHOD = "local.checkpoint_aborted"
-    ANSWER = Done
-
-    attempt: AttemptId
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopSource(Request[Done]):
-    """Tell the task to take no more from its source."""
-
-    METHOD = "local.stop_source"
-    ANSWER = Done
-
-    attempt: AttemptId
+    action: Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +96,6 @@ class Shutdown(Request[Done]):
     METHOD = "local.shutdown"
     ANSWER = Done
 
-
-TaskAction = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
-"""What an environment passes on to the task that works on the attempt, in the order in which it was said."""
 
 Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown | TaskAction
 

@@ -3,7 +3,8 @@
 
 A message is a frozen dataclass; as a control message it is a dictionary with a key for each field. A field is a
 number, text, bytes, an id or descriptor with `to_wire` and `from_wire`, a `PartitionKind`, another message (a tuple
-of its fields), or one of these in a tuple, a dictionary or beside None. `object` is passed on as it is.
+of its fields), one of several messages (its name, and that tuple), or one of these in a tuple, a dictionary or beside
+None. `object` is passed on as it is.
 
 What does not fit its field's type, or has no field, is a ProtocolError that names message and field. A field that is
 not there has its default. Limit: keys of dictionaries are text on the wire, so one with other keys travels as pairs.
@@ -88,8 +89,8 @@ def _form(hint: Any) -> _Form:
     if origin is dict:
         return _dictionary(arguments[0], _form(arguments[1]))
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (_form(argument) for argument in arguments if argument is not types.NoneType)
-        return _optional(inner)
+        kinds = [argument for argument in arguments if argument is not types.NoneType]
+        return _one_of(kinds) if len(kinds) == len(arguments) else _optional(_form(kinds[0]))
     if hint in (int, float, str, bool, bytes):
         return _Form(_same, functools.partial(_plain, hint))
     if hint is object:
@@ -140,6 +141,21 @@ def _dictionary(key: Any, value: _Form) -> _Form:
         )
     pairs = _sequence(_fixed([_form(key), value], tuple))
     return _Form(lambda items: pairs.write(items.items()), lambda plain: dict(pairs.read(plain)))
+
+
+def _one_of(kinds: list[Any]) -> _Form:
+    """One of several messages: its name, and the message."""
+    forms = {kind.__name__: _form(kind) for kind in kinds}
+
+    def write(value: Any) -> tuple[str, Any]:
+        name = type(value).__name__
+        return name, forms[name].write(value)
+
+    def read(plain: Any) -> Any:
+        name, value = _listed(plain)
+        return forms[name].read(value)
+
+    return _Form(write, read)
 
 
 def _optional(inner: _Form) -> _Form:

@@ -16,12 +16,12 @@ reader compares them, so a message that was lost or doubled is found by the next
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from penstock.shuffle.actions import Action
 from penstock.shuffle.descriptors import InputGateDescriptor, ResultPartitionDescriptor
 from penstock.shuffle.events import Event
 from penstock.shuffle.ids import AttemptId, PartitionId
@@ -40,35 +40,6 @@ class EventKind(Enum):
 
 Overtaken = list[bytes | pa.RecordBatch]
 """Rows in order: whole messages as they are framed on the wire, or batches."""
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerCheckpoint:
-    """Begin a checkpoint: a source's task, and one in front of which nobody runs. `barrier` is what travels."""
-
-    barrier: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
-    """A checkpoint is complete: what was prepared for it, and for earlier ones, may be published."""
-
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAborted:
-    """A checkpoint will not be completed."""
-
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopSource:
-    """Take no more from the source: the query is told to stop."""
-
-
-Action = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
 
 
 class StreamPartitionWriter(Protocol):

@@ -24,9 +24,9 @@ from penstock.checkpoint.alignment import Action as Barriers
 from penstock.checkpoint.barriers import CancelCheckpointMarker, CheckpointBarrier, decode
 from penstock.checkpoint.tracking import CountedBarriers
 from penstock.checkpoint.unaligned import UnalignedBarriers
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event
-from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

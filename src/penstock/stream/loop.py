@@ -20,8 +20,9 @@ import pyarrow as pa
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.record.joining import joined
+from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.events import EndOfData, TaskEvent
-from penstock.shuffle.streaming import CheckpointAborted, EventKind, TaskLine
+from penstock.shuffle.streaming import EventKind, TaskLine
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.inputs import StreamInputs

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from penstock.shuffle import AttemptId
+from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, TaskCancelledError
-from penstock.shuffle.streaming import Action
 from penstock.testing.memory_registry import remaining
 
 

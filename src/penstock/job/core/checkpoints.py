@@ -35,6 +35,7 @@ from penstock.job.core.states import JobState, Phase
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
 from penstock.shuffle import AttemptId
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
 Say = Callable[[CheckpointCoordinator, float], Iterable[then.Decision]]
 """Tells a coordinator something at a time."""
@@ -222,8 +223,7 @@ class Checkpoints:
                 case then.Trigger(barrier, heads):
                     self._reports.triggered(barrier.checkpoint, self._now())
                     yield so.Record("checkpoint_triggered", str(barrier.checkpoint))
-                    payload = barriers.encode(barrier)
-                    yield from (do.TriggerCheckpoint(*where, payload) for where in self._places(heads))
+                    yield from self._all_told(TriggerCheckpoint(barriers.encode(barrier)), heads)
                 case then.Store(number, handles, finished):
                     yield self._store(number, handles, finished)
                 case then.Complete(number):
@@ -261,14 +261,14 @@ class Checkpoints:
         self.counts = replace(self.counts, completed=completed, last=number, seconds=seconds, reports=reports)
         yield so.Record("checkpoint_completed", str(number))
         yield so.Forgive()
-        yield from (do.CompleteCheckpoint(*where, number) for where in self._places())
+        yield from self._all_told(CheckpointCompleted(number))
 
     def _abandon(self, number: int, cause: str) -> Iterator[so.Decision]:
         self._reports.ended(number, self._now(), cause)
         failed, reports = self.counts.failed + 1, self._reports.last
         self.counts = replace(self.counts, failed=failed, failure=cause, reports=reports)
         yield so.Record("checkpoint_abandoned", f"{number}: {cause}")
-        yield from (do.AbortCheckpoint(*where, number) for where in self._places())
+        yield from self._all_told(CheckpointAborted(number))
 
     def _go_on(self) -> Iterator[so.Decision]:
         """Deploy what waited for the end of a checkpoint."""
@@ -280,20 +280,20 @@ class Checkpoints:
         graph = self._topology.graph
         for subtask in self._all():
             if not graph.inputs_of(subtask.vertex.id) and (attempt := self._running(subtask)) is not None:
-                yield do.StopSource(subtask.environment, attempt)
+                yield do.TellTask(subtask.environment, attempt, StopSource())
 
     # --- who is who
 
     def _all(self) -> Iterator[Subtask]:
         return (subtask for vertex in self._topology.graph.vertices for subtask in self._subtasks.of(vertex.id))
 
-    def _places(self, tasks: Iterable[object] | None = None) -> Iterator[tuple[str, AttemptId]]:
-        """Where these tasks run, by default all: the environment and the attempt of each that does."""
+    def _all_told(self, action: Action, tasks: Iterable[object] | None = None) -> Iterator[do.TellTask]:
+        """Tell these tasks, by default all, as far as they run."""
         chosen = None if tasks is None else set(tasks)
         for subtask in self._all():
             attempt = self._running(subtask)
             if attempt is not None and (chosen is None or self._task(subtask) in chosen):
-                yield subtask.environment, attempt
+                yield do.TellTask(subtask.environment, attempt, action)
 
     @staticmethod
     def _running(subtask: Subtask) -> AttemptId | None:

@@ -12,6 +12,7 @@ from penstock.job.core.deadlines import Deadline
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId
 from penstock.job.core.result import JobResult
 from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
+from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import PenstockError
 
 
@@ -152,38 +153,12 @@ class ResultLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerCheckpoint:
-    """Tell a task, through its environment, to take its snapshot and to send this barrier on."""
+class TellTask:
+    """Tell a task of a streaming query, through its environment, to do something."""
 
     environment: str
     attempt: AttemptId
-    barrier: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CompleteCheckpoint:
-    """Tell a task that a checkpoint is complete."""
-
-    environment: str
-    attempt: AttemptId
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortCheckpoint:
-    """Tell a task that nothing comes of a checkpoint."""
-
-    environment: str
-    attempt: AttemptId
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopSource:
-    """Tell a task that reads from outside to end its data."""
-
-    environment: str
-    attempt: AttemptId
+    action: Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +230,7 @@ Instruction = (
     | CompleteJob
     | ResultLost
     | LeaveOut
-    | TriggerCheckpoint
-    | CompleteCheckpoint
-    | AbortCheckpoint
-    | StopSource
+    | TellTask
     | StoreCheckpoint
     | DiscardCheckpoint
     | DiscardPart
@@ -272,9 +244,7 @@ def job_of(instruction: Instruction) -> str:
     match instruction:
         case RegisterPartition():
             return instruction.producer.attempt.job
-        case AnswerRegistration() | AnswerProducers() | CancelTask():
-            return instruction.attempt.job
-        case TriggerCheckpoint() | CompleteCheckpoint() | AbortCheckpoint() | StopSource():
+        case AnswerRegistration() | AnswerProducers() | CancelTask() | TellTask():
             return instruction.attempt.job
         case UpdatePartitionInfo():
             return instruction.consumer.job

@@ -38,10 +38,7 @@ class Queries:
         self._loop = asyncio.get_running_loop()
         self._stores: dict[str, _Store] = {}
         self.actions: dict[type, Callable[[Any], None]] = {
-            do.TriggerCheckpoint: self._trigger,
-            do.CompleteCheckpoint: self._complete,
-            do.AbortCheckpoint: self._abort,
-            do.StopSource: self._stop_source,
+            do.TellTask: self._tell,
             do.StoreCheckpoint: self._store,
             do.DiscardCheckpoint: self._discard,
             do.DiscardPart: self._discard_part,
@@ -80,17 +77,8 @@ class Queries:
         except RuntimeError:  # the loop is closed, so the query has been given up
             _LOG.debug("%s came after the JobMaster closed", event)
 
-    def _trigger(self, told: do.TriggerCheckpoint) -> None:
-        self._environments.tell(told.environment, commands.TriggerCheckpoint(told.attempt, told.barrier))
-
-    def _complete(self, told: do.CompleteCheckpoint) -> None:
-        self._environments.tell(told.environment, commands.CheckpointCompleted(told.attempt, told.checkpoint))
-
-    def _abort(self, told: do.AbortCheckpoint) -> None:
-        self._environments.tell(told.environment, commands.CheckpointAborted(told.attempt, told.checkpoint))
-
-    def _stop_source(self, told: do.StopSource) -> None:
-        self._environments.tell(told.environment, commands.StopSource(told.attempt))
+    def _tell(self, told: do.TellTask) -> None:
+        self._environments.tell(told.environment, commands.TaskAction(told.attempt, told.action))
 
     def _store(self, instruction: do.StoreCheckpoint) -> None:
         self._stores[instruction.job].store(instruction.saved)

@@ -10,14 +10,13 @@ import contextlib
 from collections import deque
 from collections.abc import Mapping
 
-from penstock.link import commands
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.link.wire import Done, Plain, Request
 from penstock.services.local.attachment import Attachment
+from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
-from penstock.shuffle.streaming import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
 
 class AttachmentLine:
@@ -44,13 +43,10 @@ class AttachmentLine:
 
     def take_actions(self) -> list[Action]:
         """What the JobMaster has said since the last call, in order; what it said to another attempt is dropped."""
-        waiting = self._attachment.arrivals.actions
-        found = []
+        told, waiting = [], self._attachment.arrivals.actions
         while waiting:
-            action = waiting.popleft()
-            if action.attempt == self._attempt:
-                found.append(_as_action(action))
-        return found
+            told.append(waiting.popleft())
+        return [each.action for each in told if each.attempt == self._attempt]
 
     def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
         """This task's part of a checkpoint is stored. Any thread."""
@@ -80,15 +76,3 @@ class AttachmentLine:
             raise_for_error(answer)
         except PenstockError as error:
             self._refused.append(error)
-
-
-def _as_action(command: commands.TaskAction) -> Action:
-    match command:
-        case commands.TriggerCheckpoint():
-            return TriggerCheckpoint(command.barrier)
-        case commands.CheckpointCompleted():
-            return CheckpointCompleted(command.checkpoint)
-        case commands.CheckpointAborted():
-            return CheckpointAborted(command.checkpoint)
-        case commands.StopSource():
-            return StopSource()

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the JobMaster says to a task of a streaming query while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """Begin a checkpoint: a source's task, and one in front of which nobody runs. `barrier` is what travels."""
+
+    barrier: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """A checkpoint is complete: what was prepared for it, and for earlier ones, may be published."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """A checkpoint will not be completed."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSource:
+    """Take no more from the source: the query is told to stop."""
+
+
+Action = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted | StopSource
