@@ -12,6 +12,7 @@ run is one or more whole messages. The storage's checksum of the chunk covers al
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -90,9 +91,12 @@ def edge_uid(producer: str, consumer: str, side: int = 0, twin: int = 0) -> str:
 
 def pack(data: ChannelData) -> bytes:
     """The chunk of a channel."""
-    runs = data.runs
-    lengths = [_LENGTH.pack(len(run)) for run in runs]
-    return b"".join([_HEAD.pack(VERSION, len(runs), data.rows), *lengths, *runs])
+    return b"".join([head([len(run) for run in data.runs], data.rows), *data.runs])
+
+
+def head(lengths: Sequence[int], rows: int) -> bytes:
+    """What is in front of the runs of a chunk, which have these lengths and so many rows."""
+    return b"".join([_HEAD.pack(VERSION, len(lengths), rows), *map(_LENGTH.pack, lengths)])
 
 
 def unpack(key: ChannelKey, chunk: bytes, where: str = "") -> ChannelData:

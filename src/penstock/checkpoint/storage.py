@@ -14,7 +14,7 @@ All calls block on the file system: they belong on a thread of their own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -26,6 +26,8 @@ from penstock.checkpoint.ownership import Ownership, Stamp
 
 METADATA = "_metadata"
 Buffer = bytes | bytearray | memoryview
+Content = Buffer | Sequence[Buffer]
+"""The bytes of a chunk, or parts of them, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,20 @@ class PartStorage:
                 raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
             self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
 
-    def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Buffer]]) -> PartHandle:
+    def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content]]) -> PartHandle:
         """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts."""
         path = f"{stamp}/{task}"
         written: list[Chunk] = []
         offset = 0
         self._fs.create_dir(f"{self._root}/{stamp}")
         with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
-            for name, data in chunks:
-                length = memoryview(data).nbytes
-                stream.write(data)
-                written.append(Chunk(name, offset, length, xxhash.xxh3_64_intdigest(data)))
+            for name, content in chunks:
+                length, checksum = 0, xxhash.xxh3_64()
+                for data in [content] if isinstance(content, Buffer) else content:
+                    stream.write(data)
+                    checksum.update(data)
+                    length += memoryview(data).nbytes
+                written.append(Chunk(name, offset, length, checksum.intdigest()))
                 offset += length
         return PartHandle(path, offset, tuple(written))
 

@@ -4,7 +4,8 @@
 A channel is local (a view of a subpartition of this environment, never through TCP), remote, unknown (its producer
 has not been deployed yet), or ended. Channels with something to read stand in one queue, each at most once, and
 give one thing a turn. About `WINDOW` slices of a gate are out at the task, an equal share per channel, so that no
-channel's data fills the window before the others have any. Events cost nothing, and pass a full window.
+channel's data fills the window before the others have any. Events cost nothing, and pass a full window; so do rows of
+a remote channel in front of a barrier that overtook others at their sender.
 """
 
 from __future__ import annotations

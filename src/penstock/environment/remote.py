@@ -224,6 +224,8 @@ class RemoteSource:
         self._gate = gate
         self._channel = channel
         self._queue: deque[BufferOrEvent] = deque()
+        self._marks = 0
+        """Barriers in the queue that overtook rows at their sender: the task fetches what is in front of them."""
         self._error: BaseException | None = None
         self._released = False
         self.credit = ReceiverCredit(buffers.exclusive, buffers)
@@ -241,12 +243,16 @@ class RemoteSource:
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing is an event."""
-        return bool(self._queue) and not self._queue[0].is_buffer
+        """Whether the next thing is an event, or rows in front of a barrier that overtook others."""
+        return bool(self._queue) and (self._marks > 0 or not self._queue[0].is_buffer)
 
     def poll(self) -> BufferOrEvent | None:
         """The next buffer or event."""
-        return self._queue.popleft() if self._queue else None
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        self._marks -= item.data_type == DataType.OVERTAKING_BARRIER
+        return item
 
     def resume(self) -> None:
         """Go on after an aligned barrier."""
@@ -297,6 +303,7 @@ class RemoteSource:
             if data_type in (DataType.PRIORITY_EVENT, DataType.OVERTAKING_BARRIER):
                 self._put_ahead(payload)
             if data_type != DataType.PRIORITY_EVENT:
+                self._marks += data_type == DataType.OVERTAKING_BARRIER
                 self._queue.append(BufferOrEvent(data_type, payload, self._channel.subpartition))
             self._gate.available(self._channel)
 

@@ -124,7 +124,8 @@ class StreamInputGate(Protocol):
     def poll(self, channels: Container[int] | None = None) -> Received | None:
         """What is there now: a batch that its holder may keep, or an event; None where there is nothing.
 
-        With `channels` only of these, but for priority events. An EpochEnd and an EndOfPartition are compared with
+        With `channels` only of these, but for priority events, and fetched ahead of need: what they occupy is not
+        free for new rows before a poll without `channels`. An EpochEnd and an EndOfPartition are compared with
         what was received before they are given (IncompleteDataError); one that overtook rows is announced ahead of
         all that waits (EpochAhead), comes where it stands among its channel's rows, and is compared when those that
         it overtook have come. A channel that can't be read raises the PartitionError that says why.

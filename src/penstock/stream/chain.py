@@ -18,8 +18,9 @@ import pyarrow as pa
 from penstock.checkpoint.errors import CheckpointError
 
 Buffer = bytes | bytearray | memoryview
-Chunk = tuple[str, Callable[[], Buffer]]
-"""A name, and what makes the bytes: called by the thread that stores them, so it may use immutable values only."""
+Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
+"""A name, and what makes the bytes, or pieces of them: called by the thread that stores them, so it may use immutable
+values only."""
 SOURCE = "source"
 """What a source's chunks are named by: it is no step."""
 State = Mapping[str, bytes]

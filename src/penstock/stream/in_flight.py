@@ -2,7 +2,7 @@
 """Rows in flight as chunks of a task's part, and back.
 
 Rows that wait as batches are framed by the thread that stores; messages that a barrier overtook are stored as they
-were sent. Both are read back as batches.
+were sent. Neither is put together first: a chunk goes to the storage piece by piece. Both are read back as batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.checkpoint.channel_state import ChannelData, ChannelKey, edge_uid, pack
+from penstock.checkpoint.channel_state import ChannelData, ChannelKey, edge_uid, head
 from penstock.graph import RESULT_EDGE, JobGraph, JobVertex
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
@@ -40,7 +40,7 @@ class SavedChannel:
 
 def chunk_of(saved: SavedChannel) -> Chunk:
     """The chunk, whose bytes are made when it is stored."""
-    return saved.key.chunk, lambda: pack(_framed(saved))
+    return saved.key.chunk, lambda: _framed(saved)
 
 
 def batches_of(data: ChannelData, schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -73,23 +73,27 @@ def edge_uids(graph: JobGraph) -> Mapping[int, str]:
     return found
 
 
-def _framed(saved: SavedChannel) -> ChannelData:
+def _framed(saved: SavedChannel) -> list[bytes | memoryview]:
+    """The chunk in pieces, none of them copied but for what is encoded now."""
     codec = BatchCodec(saved.schema)
-    runs: list[bytes] = []
-    rows = 0
+    rows = sum(batch.num_rows for batch in _decoded((each for each in saved.rows if isinstance(each, bytes)), codec))
+    pieces: list[bytes | memoryview] = []
+    lengths: list[int] = []
     for each in saved.rows:
         if isinstance(each, bytes):
-            runs.append(each)
-            rows += sum(batch.num_rows for batch in _decoded([each], codec))
+            parts: tuple[bytes | memoryview, ...] = (each,)
         else:
-            runs.append(b"".join(frame_message(codec.encode(each)).parts))
+            parts = frame_message(codec.encode(each), verify=False).parts
             rows += each.num_rows
-    return ChannelData(saved.key, runs, rows)
+        pieces += parts
+        lengths.append(sum(map(len, parts)))
+    return [head(lengths, rows), *pieces]
 
 
 def _decoded(runs: Iterable[bytes], codec: BatchCodec) -> list[pa.RecordBatch]:
-    # The chunk's checksum covers the messages; theirs is 0 where the exchange does not verify.
+    """The batches of these messages, over their memory."""
+    # The chunk's checksum covers the messages; theirs is 0 where nobody verified them.
     assembler = MessageAssembler(codec, CompletenessCounter(), verify=False)
-    batches = [batch for run in runs for batch in assembler.feed(memoryview(run))]
+    batches = [batch for run in runs for batch in assembler.feed(memoryview(run), is_kept=True)]
     assembler.finish()
     return batches

@@ -190,6 +190,31 @@ class OvertakingConformance:
         producer.end()
         assert values(consumer.rest(), 0) == [0, 2, 4]
 
+    def test_rows_that_are_fetched_ahead_of_need_make_no_room(self, streams: Streams) -> None:
+        """A reader fetches what is in front of a barrier, again and again: what is in flight does not grow by it."""
+        producer, consumer = streams.pair()
+        taken = fill_up(producer)
+        found: list[Received] = []
+        for name in (b"one", b"two", b"three"):
+            overtake(producer, name)
+            assert ahead(consumer).event == EpochAhead(name)
+            while not (found and isinstance(found[-1].event, EpochEnd) and found[-1].event.payload == name):
+                received = consumer.gate.poll({0})
+                if received is None:
+                    consumer.line.wait(DEADLINE)
+                else:
+                    found.append(received)
+            full_since = time.monotonic()
+            while time.monotonic() - full_since < _NO_ROOM_SECONDS:
+                producer.line.wait(_NO_ROOM_SECONDS)
+                assert not producer.fill(rows=500, begin=taken)
+        while sum(each.batch.num_rows for each in found if each.batch is not None) < taken:
+            found.append(consumer.next() or Received(0))
+        assert values(found) == list(range(taken))
+        while not producer.fill(rows=500, begin=taken):
+            consumer.gate.poll()
+            producer.line.wait(_NO_ROOM_SECONDS)
+
     def test_what_nobody_reads_is_not_overtaken(self, streams: Streams) -> None:
         """The reader of one subpartition has left: the writer hears of the other's rows, and of none of that one."""
         producer = streams.produce(Written(PIPELINED, subpartitions=2))

@@ -24,6 +24,10 @@ class Recycling:
         if len(self._segments) >= _SHIP_AT:
             self.ship()
 
+    def keep(self, segment: int) -> None:
+        """Give a segment back with the next ones, and not before."""
+        self._segments.append(segment)
+
     def ship(self) -> None:
         """Give back what was added, if there is any: ahead of a wait."""
         if self._segments:

@@ -2,8 +2,10 @@
 """Reads an input of a streaming task out of shared segments, and never waits: what has come is there to be polled.
 
 Only the task's line receives (`task_line`). Slices are copied out when they are polled, so their segments go back at
-once. Priority events overtake what has come and was not polled. The sums of each epoch are compared at its end, or
-where its barrier overtook messages, when these have come.
+once. Those that are fetched ahead of need, for a snapshot, keep theirs until the task polls in order again: it has
+processed them then. Else each checkpoint would let so much more come, and what is in flight would grow. Priority
+events overtake what has come and was not polled. The sums of each epoch are compared at its end, or where its barrier
+overtook messages, when these have come.
 """
 
 from __future__ import annotations
@@ -152,9 +154,10 @@ class SegmentStreamGate:
         while (received := _pick(self._ready, channels, _channel_of)) is None:
             item = _pick(self._incoming, channels, _channel_in)
             if item is None:
-                self._recycling.ship()
+                if channels is None:
+                    self._recycling.ship()
                 return None
-            self._take(*item)
+            self._take(*item, is_ahead=channels is not None)
         if received.batch is not None:
             self._channels[received.channel].messages += 1
         return received
@@ -196,12 +199,12 @@ class SegmentStreamGate:
         """Note that a channel can't be read."""
         self._incoming.append((channel, error))
 
-    def _take(self, channel: int, item: _Item) -> None:
+    def _take(self, channel: int, item: _Item, *, is_ahead: bool) -> None:
         if isinstance(item, tuple):
             segment, offset, length = item
             self._owner.metrics.add("bytes_in", length)
             batches = self._channels[channel].take(self._attachment.memory.view(segment, offset, length))
-            self._recycling.add(segment)
+            (self._recycling.keep if is_ahead else self._recycling.add)(segment)
             self._ready.extend([Received(channel, batch) for batch in batches])
         elif isinstance(item, bytes):
             self._ready.append(Received(channel, event=self._checked(channel, decode_event(item))))
