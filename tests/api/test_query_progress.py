@@ -91,6 +91,12 @@ def test_report_names_the_stage_that_holds_the_query_back() -> None:
     assert calm["heldBackBy"] is None
 
 
+def test_a_stage_that_does_not_run_yet_is_not_busy() -> None:
+    """It has reported nothing: all of its time is idle."""
+    report = ProgressReports(planned(), NAMES).report(look(planned(), {}, {}, {}))
+    assert [(stage["busy"], stage["idle"]) for stage in report["stages"]] == [(0.0, 1.0)] * 3
+
+
 def test_report_says_what_became_of_checkpoints() -> None:
     """How many, which one was the last, why one failed, how often the query began anew."""
     graph = planned()

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.api.lineage import SourceStep
+from penstock.api.plan import PLANNING_SLOTS
 from penstock.api.stream import Stream
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
@@ -52,6 +53,16 @@ def test_parallelism_that_was_asked_for_is_kept() -> None:
     """Both stages as wide as somebody said, also where that takes the last slot."""
     graph = planned(rate(2).keyBy("value", numPartitions=2).count(), 4)
     assert [vertex.parallelism for vertex in graph.vertices] == [2, 2]
+
+
+def test_explain_shows_the_plan_that_a_query_would_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """With as many tasks, one slot left free, and pipelined exchanges; a sink is not there yet."""
+    counts = rate().keyBy("value").count()
+    counts.explain()
+    shown = capsys.readouterr().out
+    assert "hash(value), pipelined_bounded" in shown
+    for vertex in planned(counts, PLANNING_SLOTS).vertices:
+        assert f"Stage {vertex.id}: {vertex.name} [parallelism {vertex.parallelism}]" in shown
 
 
 def test_query_that_cannot_fit_is_told_what_helps_queries() -> None:

@@ -78,11 +78,17 @@ def _command(process: Any) -> list[str]:
         return []
 
 
-def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path) -> None:
+def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sources end, its last checkpoint is complete, its sink has all rows, and the handle says so."""
     query = started(numbers(spark, 2_000, 1_000), tmp_path)
     assert query in penstock.streams(spark).active
     assert query.isActive
+    with pytest.raises(AttributeError, match=r"has no 'processAllAvailable': write \.checkpoint\(\)"):
+        query.processAllAvailable()
+    with pytest.raises(AttributeError, match=r"has no 'awaitAnyTermination': wait for each"):
+        penstock.streams(spark).awaitAnyTermination()
+    query.explain()
+    assert "pipelined_bounded" in capsys.readouterr().out
     assert query.awaitTermination(WAIT) is True
     assert query.exception() is None
     assert lost_and_doubled(tmp_path, 2_000) == (0, 0)

@@ -88,6 +88,20 @@ INSTEAD_OF_WRITER: dict[str, str] = {
 }
 """By the name that PySpark's DataStreamWriter has for it, or that is one step too early."""
 
+INSTEAD_OF_QUERY: dict[str, str] = {
+    "processAllAvailable": "write .checkpoint(): when it returns, the sink has all rows that were read by then; "
+    "sources that end (the option bounded, or numRows) and .awaitTermination() process all there is",
+    "writeStream": "it runs already; a second sink is a second query",
+}
+"""By the name that PySpark's StreamingQuery has for it, or that is one step too late."""
+INSTEAD_OF_QUERIES: dict[str, str] = {
+    "awaitAnyTermination": "wait for each: for query in penstock.streams(spark).active: query.awaitTermination()",
+    "resetTerminated": "it has the queries that run, and forgets those that have ended",
+    "addListener": "look at query.recentProgress, which has the last hundred reports, one a second",
+    "removeListener": "look at query.recentProgress, which has the last hundred reports, one a second",
+}
+"""By the name that PySpark's StreamingQueryManager has for it."""
+
 
 def missing_attribute(kind: str, name: str, columns: Sequence[str], verbs: Sequence[str]) -> AttributeError:
     """The error for a name that a stream does not have; `verbs` are those it has."""

@@ -378,6 +378,11 @@ class Stream:
 
     def explain(self) -> None:
         """Print the plan: stages, operators, exchanges and the task slots needed. Runs nothing."""
+        if is_streaming(self.branches):
+            from penstock.api.streaming.writer import explained_query
+
+            sys.stdout.write(explained_query(self.branches, self.session))
+            return
         sys.stdout.write(explained(self.branches, self.session))
 
     def plan(self, settings: Settings, slots: int, *, keep: bool = True) -> Plan:

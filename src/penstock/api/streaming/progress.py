@@ -74,8 +74,9 @@ class ProgressReports:
             now = vertex.metrics.get(name, 0.0)
             return max(0.0, now - before.get(name, 0.0)) if now >= before.get(name, 0.0) else now
 
-        time_ = max(since("seconds"), 1e-6)
-        idle, pressed = min(1.0, since("idle_seconds") / time_), min(1.0, since("back_pressured_seconds") / time_)
+        ran = since("seconds")
+        shares = [min(1.0, since(name) / max(ran, 1e-6)) for name in ("idle_seconds", "back_pressured_seconds")]
+        idle, pressed = shares if ran else (1.0, 0.0)  # a stage that does not run yet is busy with nothing
         return {
             "id": vertex.vertex,
             "name": vertex.name,

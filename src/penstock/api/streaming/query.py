@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
-from penstock.graph import JobGraph
+from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
 
@@ -171,6 +173,18 @@ class StreamingQuery:
         """
         return self._started.master.checkpoint(self._started.handle.job, timeout)
 
+    def explain(self) -> None:
+        """Print its plan: stages, operators, exchanges and the task slots it holds."""
+        sys.stdout.write(explain_graph(self._started.graph))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A sentence for what PySpark's users try."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing_step("a query", name, INSTEAD_OF_QUERY, dir(self))
+
     def __repr__(self) -> str:
         """One line for people."""
         return f"StreamingQuery({self.name or self.id}: {self.status['message']})"
@@ -241,6 +255,14 @@ class StreamingQueries:
     def get(self, id: str) -> StreamingQuery | None:  # noqa: A002 - PySpark's name
         """The one with this id that runs."""
         return next((query for query in self.active if query.id == id), None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A sentence for what PySpark's users try."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing_step("penstock.streams(spark)", name, INSTEAD_OF_QUERIES, dir(self))
 
     def refuse_twice(self, id_: str, name: str | None) -> None:
         """Raise SettingError where a query with this id or this name runs."""

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.api.actions import require_session
 from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
-from penstock.api.plan import plan_query
+from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
 from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
-from penstock.graph import JobGraph
+from penstock.graph import JobGraph, explain_graph
 from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.settings import StreamingSettings
+from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator, StreamSink
 from penstock.task.exchanges import exchange
 
@@ -144,6 +145,18 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         aligned_timeout=streaming.aligned_checkpoint_timeout,
         recover_without_in_flight=streaming.recover_without_in_flight,
     )
+
+
+def explained_query(branches: tuple[Step, ...], session: Any) -> str:
+    """The plan of the query that `start` would begin now, without its sink."""
+    slots, settings = PLANNING_SLOTS, Settings()
+    if session is not None:
+        from penstock.spark.runtime import SparkRuntime
+
+        runtime = SparkRuntime.of(session)
+        slots, settings = runtime.total_slots(), runtime.settings()
+    options = query_options("", "(the query's name)", "", settings.streaming)
+    return explain_graph(query_graph(branches, NoopSink(), settings, slots, options))
 
 
 def query_graph(
