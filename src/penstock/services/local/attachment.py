@@ -21,18 +21,13 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from penstock.link.commands import TaskAction, read_instruction
-from penstock.link.control import carried_error, pack, raise_for_error, unpack
+from penstock.link.control import pack, raise_for_error, unpack
 from penstock.link.frames import (
     FrameReader,
     FrameType,
     call_frame,
     frame,
-    read_channel,
-    read_event,
-    read_port,
     read_reply,
-    read_segments,
-    read_slices,
 )
 from penstock.link.handshake import Handshake, Role
 from penstock.link.numbers import Numbered
@@ -43,7 +38,7 @@ from penstock.link.wire import Plain, Request, from_wire, to_wire
 from penstock.services.local.arrivals import Arrivals
 from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
-from penstock.services.local.ports import Port
+from penstock.services.local.ports import PORT_FRAMES, Port, Ports
 from penstock.shuffle.errors import (
     ControlError,
     EnvironmentLostError,
@@ -85,7 +80,7 @@ class Attachment:
         self._receiving = False
         self._broken: PenstockError | None = None
         self._cancel: str | None = None
-        self._ports: Numbered[Port] = Numbered()
+        self._ports = Ports()
         self._calls: Numbered[Callable[[Plain], None]] = Numbered()
         self.arrivals = Arrivals()
         self._next_look = 0.0
@@ -268,43 +263,15 @@ class Attachment:
             return None
 
     def _take(self, kind: FrameType, body: memoryview) -> None:
-        handler = _HANDLERS.get(kind)
-        if handler is None:
+        for_port = PORT_FRAMES.get(kind)
+        if for_port is not None:
+            for_port(self._ports, body)
+        elif kind in _HANDLERS:
+            _HANDLERS[kind](self, body)
+        else:
             raise ProtocolError(f"a frame of type {kind.name} is not for a task")
-        handler(self, body)
         if kind is not FrameType.REPLY:
             self.arrivals.count += 1
-
-    def _on_deliver(self, body: memoryview) -> None:
-        live = self._ports.live
-        for number, channel, segment, offset, length in read_slices(body):
-            port = live.get(number) or self._ports.get(number)
-            if port is not None:
-                port.on_slice(channel, segment, offset, length)
-
-    def _on_grant(self, body: memoryview) -> None:
-        number, segments = read_segments(body)
-        port = self._ports.get(number)
-        if port is not None:
-            port.on_grant(segments)
-
-    def _on_store(self, body: memoryview) -> None:
-        number, folder = read_port(body)
-        port = self._ports.get(number)
-        if port is not None:
-            port.on_store(folder)
-
-    def _on_channel_event(self, body: memoryview) -> None:
-        number, data_type, channel, payload = read_event(body)
-        port = self._ports.get(number)
-        if port is not None:
-            port.on_event(channel, data_type, payload)
-
-    def _on_channel_error(self, body: memoryview) -> None:
-        number, channel, payload = read_channel(body)
-        port = self._ports.get(number)
-        if port is not None:
-            port.on_error(channel, carried_error(unpack(payload)))
 
     def _on_reply(self, body: memoryview) -> None:
         number, answer = read_reply(body)
@@ -331,12 +298,7 @@ class Attachment:
 
 
 _HANDLERS: dict[FrameType, Callable[[Attachment, memoryview], None]] = {
-    FrameType.DELIVER: Attachment._on_deliver,  # noqa: SLF001 - the class's own table of frame handlers
-    FrameType.GRANT: Attachment._on_grant,  # noqa: SLF001
-    FrameType.STORE: Attachment._on_store,  # noqa: SLF001
-    FrameType.CHANNEL_EVENT: Attachment._on_channel_event,  # noqa: SLF001
-    FrameType.CHANNEL_ERROR: Attachment._on_channel_error,  # noqa: SLF001
-    FrameType.REPLY: Attachment._on_reply,  # noqa: SLF001
+    FrameType.REPLY: Attachment._on_reply,  # noqa: SLF001 - the class's own table of frame handlers
     FrameType.CANCEL: Attachment._on_cancel,  # noqa: SLF001
     FrameType.ACTION: Attachment._on_action,  # noqa: SLF001
 }

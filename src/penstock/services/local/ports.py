@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer's or gate's end of an attachment: what the environment may tell it."""
+"""The writers' and gates' ends of an attachment: what the environment may tell them, and how its frames find them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
+from penstock.link.control import carried_error, unpack
+from penstock.link.frames import FrameType, read_channel, read_event, read_port, read_segments, read_slices
+from penstock.link.numbers import Numbered
 from penstock.shuffle.errors import ProtocolError
 
 OnGrant = Callable[[tuple[int, ...]], None]
@@ -44,3 +47,70 @@ class Port:
 
     def _refuse(self, *said: object) -> NoReturn:
         raise ProtocolError(f"{self.name} was told {said}, which is not for it")
+
+
+class Ports:
+    """The open ports of one attachment, by number. A frame for one that is closed crossed its closing: dropped."""
+
+    __slots__ = ("_numbered",)
+
+    def __init__(self) -> None:
+        self._numbered: Numbered[Port] = Numbered()
+
+    def add(self, port: Port) -> int:
+        """Its number."""
+        return self._numbered.add(port)
+
+    def remove(self, number: int) -> None:
+        """It is closed; idempotent."""
+        self._numbered.remove(number)
+
+    def clear(self) -> None:
+        """All are closed."""
+        self._numbered.clear()
+
+    def deliver(self, body: memoryview) -> None:
+        """Slices of data, perhaps for several."""
+        live = self._numbered.live
+        for number, channel, segment, offset, length in read_slices(body):
+            port = live.get(number) or self._numbered.get(number)
+            if port is not None:
+                port.on_slice(channel, segment, offset, length)
+
+    def grant(self, body: memoryview) -> None:
+        """Segments."""
+        number, segments = read_segments(body)
+        port = self._numbered.get(number)
+        if port is not None:
+            port.on_grant(segments)
+
+    def store(self, body: memoryview) -> None:
+        """A folder."""
+        number, folder = read_port(body)
+        port = self._numbered.get(number)
+        if port is not None:
+            port.on_store(folder)
+
+    def event(self, body: memoryview) -> None:
+        """An event of a channel."""
+        number, data_type, channel, payload = read_event(body)
+        port = self._numbered.get(number)
+        if port is not None:
+            port.on_event(channel, data_type, payload)
+
+    def error(self, body: memoryview) -> None:
+        """An error of a channel."""
+        number, channel, payload = read_channel(body)
+        port = self._numbered.get(number)
+        if port is not None:
+            port.on_error(channel, carried_error(unpack(payload)))
+
+
+PORT_FRAMES: Final[dict[FrameType, Callable[[Ports, memoryview], None]]] = {
+    FrameType.DELIVER: Ports.deliver,
+    FrameType.GRANT: Ports.grant,
+    FrameType.STORE: Ports.store,
+    FrameType.CHANNEL_EVENT: Ports.event,
+    FrameType.CHANNEL_ERROR: Ports.error,
+}
+"""Who reads each frame that is for a port."""
