@@ -11,6 +11,7 @@ SEED ?= 0
 DURATION ?= 60
 TPCH_RUNS ?= 200
 QUERY_RUNS ?= 200
+GRID_RUNS ?= 300
 BENCH ?= all
 TESTS ?= tests
 JOBS ?= 2
@@ -65,10 +66,10 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
-torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
+torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
 	@$(with_java) $(BIN)/penstock torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
 	$(QUERY_MINUTES),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
-	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_TEST_EFFORT=full \
+	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_GRID_RUNS=$(GRID_RUNS) PENSTOCK_TEST_EFFORT=full \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark or thorough" tests)
 
 clean:  ## remove what tools left behind; the virtualenv stays

@@ -37,7 +37,7 @@ from penstock.graph import (
     TaskDeployment,
 )
 from penstock.graph.restoring import beginning_of, parts_in_front, refuse_other_plan
-from penstock.graph.streaming import SavedParts
+from penstock.graph.streaming import SavedParts, part_name
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
@@ -50,6 +50,7 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.stream.in_flight import uid_of
 from penstock.stream.runner import EXACTLY_ONCE, StreamTaskPlan, run_stream_subtask
 from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService
@@ -184,16 +185,16 @@ class LocalQuery:
         self.attempt += 1
         saved = self._saved()
         beginnings = {
-            task: beginning_of(saved, f"v{task[0]}", task[1], self.graph.vertex(task[0]).parallelism)
+            task: beginning_of(saved, self._uid(task[0]), task[1], self.graph.vertex(task[0]).parallelism)
             for task in self._tasks
         }
         self.finished = {task for task, beginning in beginnings.items() if beginning.is_finished}
         asyncio.run(self._register())
         for vertex, subtask in self._execution.subtasks():
             beginning = beginnings[vertex.id, subtask]
-            producers = {f"v{edge.producer}" for edge in self.graph.inputs_of(vertex.id)}
+            producers = {self._uid(edge.producer) for edge in self.graph.inputs_of(vertex.id)}
             widths = {uid: self._widths[uid] for uid in producers}
-            in_front = parts_in_front(saved, (f"v{vertex.id}", vertex.parallelism), widths)
+            in_front = parts_in_front(saved, (self._uid(vertex.id), vertex.parallelism), widths)
             streaming = StreamTaskPlan(
                 self.location,
                 self._epoch,
@@ -220,7 +221,13 @@ class LocalQuery:
 
     @property
     def _widths(self) -> dict[str, int]:
-        return {f"v{vertex.id}": vertex.parallelism for vertex in self.graph.vertices}
+        return {uid_of(vertex): vertex.parallelism for vertex in self.graph.vertices}
+
+    def _uid(self, vertex: int) -> str:
+        return uid_of(self.graph.vertex(vertex))
+
+    def _part(self, task: Any) -> str:
+        return part_name(self._uid(task[0]), task[1])
 
     def kill(self, task: Task) -> None:
         """Have a task fail wherever it is."""
@@ -313,8 +320,8 @@ class LocalQuery:
                 self.lines[task].act(action)
 
     def _store(self, storage: CheckpointStorage, decision: do.Store) -> None:
-        parts = {_name(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
-        finished = tuple(_name(task) for task in decision.finished)
+        parts = {self._part(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
+        finished = tuple(self._part(task) for task in decision.finished)
         try:
             storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished, self._widths))
         except (OSError, CheckpointError) as error:
@@ -390,10 +397,6 @@ class LocalQuery:
 def location(folder: Path) -> str:
     """A checkpoint location below a folder."""
     return str(folder / "checkpoints")
-
-
-def _name(task: Any) -> str:
-    return f"v{task[0]}.{task[1]}"
 
 
 def _ignore(error: BaseException) -> None:

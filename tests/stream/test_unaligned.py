@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole queries in this process whose barriers overtake rows: what is in flight is part of the snapshot, once."""
+"""Whole queries in this process whose barriers overtake rows: what is in flight is part of the snapshot, once.
+
+`test_query_shapes.py` has queries of random shapes.
+"""
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import time
 from collections import Counter
@@ -30,12 +31,8 @@ from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
 
-RUNS = int(os.environ.get("PENSTOCK_UNALIGNED_RUNS", "2"))
 ROWS = 6000
 PER_SECOND = 20_000
-REBALANCED = PartitionerSpec("rebalance")
-EVERYWHERE = PartitionerSpec("broadcast")
-FORWARD = PartitionerSpec("forward")
 
 
 def slow(seconds: float) -> Operator:
@@ -72,47 +69,12 @@ def chain(folder: Path, exchanges: list[PartitionerSpec], pause: float, rows: in
     return linear_graph(RateSource(PER_SECOND, 2, rows), stages)
 
 
-def run_with_kills(query: LocalQuery, seed: int, kills: int = 4) -> None:
-    """Start a query, kill tasks of it at random moments, and run it to its end."""
-    chance = random.Random(seed)
-    query.start()
-    tasks = list(query.lines)
-    for _ in range(kills):
-        if query.run(time.monotonic() + chance.uniform(0.02, 0.2)):
-            break
-        query.kill(chance.choice(tasks))
-    query.run_through()
-
-
 def wait_for_rows_in_flight(query: LocalQuery, side: str) -> None:
     """Run until the newest complete checkpoint holds rows in flight of this side."""
     deadline = time.monotonic() + JOIN_SECONDS
     while not any(name.startswith(f"channel/{side}/") for name in query.chunks()):
         assert not query.run(time.monotonic() + 0.01), "the query ended before rows were in flight"
         assert time.monotonic() < deadline, "no checkpoint with rows in flight"
-
-
-CHAINS = {
-    "one keyed": [BY_KEY],
-    "two keyed": [BY_KEY, BY_KEY],
-    "rebalanced and keyed": [REBALANCED, BY_KEY],
-    "a forward edge between": [BY_KEY, FORWARD, BY_KEY],
-    "four": [BY_KEY, REBALANCED, FORWARD, BY_KEY],
-}
-
-
-@pytest.mark.parametrize("timeout", [0.0, 0.001, 0.05])
-@pytest.mark.parametrize("exchanges", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("seed", range(RUNS))
-def test_each_row_once_whatever_is_killed(
-    tmp_path: Path, seed: int, exchanges: list[PartitionerSpec], timeout: float
-) -> None:
-    """Back-pressure, kills, and barriers that overtake rows: each row is published once."""
-    pause = random.Random(seed).choice([0.0, 20e-6, 100e-6])
-    graph = chain(tmp_path, exchanges, pause)
-    with LocalQuery(graph, location(tmp_path), unaligned=True, aligned_timeout=timeout) as query:
-        run_with_kills(query, seed)
-    assert Counter(values_in(tmp_path)) == Counter(range(ROWS))
 
 
 def drop_one(saved: list[SavedChannel]) -> list[SavedChannel]:

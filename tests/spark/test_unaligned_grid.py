@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exactly once on Spark for queries of random shapes: tasks are killed, drivers' queries end in the middle.
+
+The same shapes as in `tests/stream/test_query_shapes.py`, for `make torture`: a tenth of its runs is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from session_probe import SessionProbe, wait_until
+
+import penstock
+from penstock.api.streaming.query import StreamingQuery
+from query_shapes import QueryShape, rows_given
+
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
+
+RUNS = max(1, int(os.environ.get("PENSTOCK_GRID_RUNS", "10")) // 10)
+ROWS = 6_000
+PER_SECOND = 4_000
+MOST_TASKS = 7
+"""The session's slots but one."""
+WAIT = 120.0
+
+
+@pytest.fixture(autouse=True)
+def ended(spark: Any) -> Iterator[None]:
+    """No query outlives its test, and slots come back."""
+    before = SessionProbe(spark).holdings()
+    yield
+    for query in penstock.streams(spark).active:
+        query.stop(0.1)
+    SessionProbe(spark).wait_as_before(before)
+
+
+def started(spark: Any, shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> StreamingQuery:
+    """The query with numbers of tasks that chance says, and checkpoints as often as it goes."""
+    given = {"rowsPerSecond": PER_SECOND, "numPartitions": 1, **({} if rows is None else {"numRows": rows})}
+    sources = [penstock.readStream(spark).format("rate").options(**given).load() for _ in range(shape.sources)]
+    stream = shape.stream(sources, shape.widths(chance, MOST_TASKS))
+    options: dict[str, Any] = {"checkpointLocation": str(folder / "checkpoints"), "checkpointInterval": "50ms"}
+    if shape.timeout is not None:
+        options |= {"unaligned": True, "alignedCheckpointTimeout": f"{round(shape.timeout * 1000)}ms"}
+    query: StreamingQuery = stream.writeStream.format("parquet").options(**options).start(str(folder / "output"))
+    return query
+
+
+def workers() -> list[int]:
+    """The Python processes that run tasks of this session."""
+    children = psutil.Process().children(recursive=True)
+    daemons = {p.pid for p in children if any(name in _command(p) for name in ("pyspark.daemon", "penstock.daemon"))}
+    return sorted(p.pid for p in children if p.pid in daemons and p.ppid() in daemons)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_each_row_once_in_a_query_of_any_shape(spark: Any, tmp_path: Path, seed: int) -> None:
+    """0 lost, 0 doubled, and in order where all exchanges are by key; a quarter with other numbers of tasks."""
+    shape = QueryShape.of(seed)
+    chance = random.Random(seed)
+    rows = ROWS
+    if shape.rescales:
+        query = started(spark, shape, tmp_path, None, chance)
+        wait_until("a checkpoint is complete", lambda: any(tmp_path.glob("checkpoints/chk-*/_metadata")), WAIT)
+        query.awaitTermination(chance.uniform(0.0, 0.5))
+        query.stop(0.0)
+        rows = max(ROWS, rows_given(str(tmp_path / "checkpoints")))
+    query = started(spark, shape, tmp_path, rows, chance)
+    for _ in range(chance.randint(1, 2)):
+        if query.awaitTermination(chance.uniform(0.2, 2.0)):
+            break
+        if found := workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(found), signal.SIGKILL)
+    assert query.awaitTermination(WAIT) is True
+    assert shape.faults(tmp_path / "output", rows) == [], shape

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exactly once for queries of random shapes, in this process: kills, back-pressure, barriers that overtake rows.
+
+A seed gives the shape, the kills and their moments. A run that goes on with other numbers of tasks is ended in the
+middle, and begun again from its newest checkpoint. `tests/processes/test_exactly_once.py` has the same shapes in real
+processes, `tests/spark/test_unaligned_grid.py` on Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+from local_query import JOIN_SECONDS, LocalQuery, location
+
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.api.streaming.writer import query_graph
+from penstock.graph import JobGraph
+from penstock.graph.streaming import StreamingOptions
+from penstock.shuffle import Settings
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.rate import RateSource
+from query_shapes import PARTITIONS, WIDTHS, QueryShape, rows_given
+
+RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "26"))
+ROWS = 2000
+PER_SECOND = 15_000
+MOST_TASKS = 12
+
+
+def graph_of(shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> JobGraph:
+    """The plan with numbers of tasks that chance says."""
+    widths = shape.widths(chance, MOST_TASKS)
+    source = RateSource(PER_SECOND, PARTITIONS, rows)
+    left = (MOST_TASKS - sum(widths)) // shape.sources
+    tasks = chance.choice([width for width in WIDTHS if width <= max(1, left)])
+    step = SourceStep(source.name, source.schema, source, partitions=tasks, streaming=True)  # type: ignore[arg-type]
+    stream = shape.stream([Stream((step,)) for _ in range(shape.sources)], widths)
+    sink = FolderSink(pafs.LocalFileSystem(), str(folder / "out"), stream.schema, "query")
+    options = StreamingOptions("q", "query", location(folder))
+    return query_graph(stream.branches, sink, Settings(), MOST_TASKS + 1, options)
+
+
+def begun(shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> LocalQuery:
+    """A query that has not been started."""
+    graph = graph_of(shape, folder, rows, chance)
+    unaligned = shape.timeout is not None
+    return LocalQuery(graph, location(folder), unaligned=unaligned, aligned_timeout=shape.timeout or 0.0)
+
+
+def strike(query: LocalQuery, chance: random.Random, times: int) -> None:
+    """Kill tasks at random moments; the moments and the tasks do not depend on what the query does."""
+    for _ in range(times):
+        wait, victim = chance.uniform(0.02, 0.15), chance.random()
+        if query.run(time.monotonic() + wait):
+            return
+        tasks = list(query.lines)
+        query.kill(tasks[int(victim * len(tasks))])
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_each_row_once_in_a_query_of_any_shape(tmp_path: Path, seed: int) -> None:
+    """0 lost, 0 doubled, and in order where all exchanges are by key."""
+    shape = QueryShape.of(seed)
+    chance = random.Random(seed)
+    rows = ROWS
+    if shape.rescales:
+        with begun(shape, tmp_path, None, chance) as query:
+            query.start()
+            deadline = time.monotonic() + JOIN_SECONDS
+            while not query.completed and time.monotonic() < deadline:
+                query.run(time.monotonic() + 0.05)
+            strike(query, chance, 1)
+            query.run(time.monotonic() + chance.uniform(0.0, 0.1))
+        rows = max(ROWS, rows_given(location(tmp_path)))
+    with begun(shape, tmp_path, rows, chance) as query:
+        query.start()
+        strike(query, chance, chance.randint(1, 3))
+        query.run_through()
+    assert shape.faults(tmp_path / "out", rows) == [], shape
