@@ -6,6 +6,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.penstock-installed
+CLASSES := $(VENV)/spark-classes.jsa
 CODE := src tests $(wildcard examples)
 SEED ?= 0
 DURATION ?= 60
@@ -14,7 +15,7 @@ QUERY_RUNS ?= 200
 GRID_RUNS ?= 300
 BENCH ?= all
 TESTS ?= tests
-JOBS ?= 2
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test check format bench torture clean
@@ -50,7 +51,10 @@ java: $(STAMP)  ## say which Java Spark will run on
 demo: $(STAMP)  ## count words of the text and source files of this Python
 	@$(with_java) $(BIN)/penstock wordcount --demo
 
-test: $(STAMP)  ## all tests: pure, a sample of Spark, processes, Spark (TESTS= for some, JOBS= processes)
+$(CLASSES): $(STAMP)
+	@$(with_java) $(BIN)/python tests/java_starts.py
+
+test: $(CLASSES)  ## all tests: pure, a sample of Spark, processes, Spark (TESTS= for some, JOBS= processes)
 	@$(with_java) exec $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --durations=25 --durations-min=0.5
 
 check: $(STAMP)  ## lint, format, types; then where the code is widest
@@ -66,7 +70,7 @@ format: $(STAMP)  ## put the code into the one format
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
 	@$(with_java) $(BIN)/penstock bench $(BENCH)
 
-torture: $(STAMP)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
+torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
 	@$(with_java) $(BIN)/penstock torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
 	$(QUERY_MINUTES),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_GRID_RUNS=$(GRID_RUNS) PENSTOCK_TEST_EFFORT=full \

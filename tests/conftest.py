@@ -21,11 +21,12 @@ from hypothesis import settings
 
 import effort
 import endings
+import java_starts
 import layers
 from effort import examples
 from holdings import RUN_FOLDER, Holdings, leaks_since, processes
 from penstock.job.core.master_core import MasterCore
-from sessions import USUAL, Sessions, write_defaults
+from sessions import USUAL, Sessions
 
 # A machine may be busy: what is slow is not wrong.
 settings.register_profile("house", deadline=None, max_examples=examples(100))
@@ -33,12 +34,7 @@ settings.load_profile("house")
 
 MasterCore.is_checked = True
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""Every Java of a run, executors included, starts many times and lives for short: the optimizing compiler costs half
-of its processor time there and never earns it back. A setting from outside wins."""
-
-
-write_defaults(RUN_FOLDER / "spark-conf")
+java_starts.start_soon()
 
 
 @pytest.fixture(scope="session", autouse=True)

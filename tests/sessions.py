@@ -11,31 +11,13 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 SLOTS = 8
 
 
-_DEFAULTS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.python.daemon.module": "penstock.daemon",
-}
-"""What a run's Spark reads as its `spark-defaults.conf`, for it sees many small queries: it writes and compiles no
-Java for each, shuffles into no 200 partitions, and workers begin with everything imported."""
-
 GENERATED_CODE = (("spark.sql.codegen.wholeStage", "true"), ("spark.sql.codegen.factoryMode", "FALLBACK"))
 """As users have it."""
-
-
-def write_defaults(folder: Path) -> None:
-    """All of Spark in this process and below begins with these, unless the environment names a folder already."""
-    if "SPARK_CONF_DIR" not in os.environ:
-        folder.mkdir()
-        (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _DEFAULTS.items()))
-        os.environ["SPARK_CONF_DIR"] = str(folder)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import pytest
 from nbclient import NotebookClient
 from session_probe import wait_until
 
+import java_starts
 from machine import on_this_machine
 
 pytestmark = pytest.mark.spark
@@ -78,7 +79,7 @@ def test_script(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Nobody says which Python runs the workers, and the one on the path has no Penstock: they run the driver's.
     """
     monkeypatch.delenv("PYSPARK_PYTHON")
-    monkeypatch.delenv("SPARK_CONF_DIR")  # Spark's own defaults, which other tests do not have
+    monkeypatch.setenv(java_starts.VARIABLE, java_starts.options(defaults=False))  # other tests have ours
     monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{BIN}{os.pathsep}"))
     with program(sys.executable, [str(PROGRAM)]) as child:
         child.expect("SESSIONS 1000 1000 1000")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import java_starts
 from penstock.shuffle import Settings
 from penstock.spark.hints import PenstockWarning
 from penstock.spark.preflight import warn_of_what_is_wrong
@@ -25,7 +26,7 @@ def test_workers_without_penstock_get_a_sentence(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     # Without this run's own defaults, whose daemon is Penstock's.
-    env = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
+    env = {**os.environ, java_starts.VARIABLE: java_starts.options(defaults=False)}
     ran = subprocess.run(
         [sys.executable, "-c", "import sys; from penstock.cli import main; sys.exit(main(['doctor', '--json']))"],
         capture_output=True,
