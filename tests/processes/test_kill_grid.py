@@ -119,15 +119,26 @@ TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
 }
 """What runs again, and why no more and no less."""
 
-FEW = {
-    "writing": ("producer", "environment"),
-    "reading": ("consumer", "executor", "host"),
-    "half": ("environment", "finished executor"),
-}
-"""The victims of `make test` in each phase. `tests/job` has what runs again in all cells, without processes; the
-other cells kill by the same calls, and `make torture` has them all."""
+FEW = (
+    ("pipelined", "writing", "producer"),
+    ("pipelined", "reading", "consumer"),
+    ("pipelined", "reading", "host"),
+    ("pipelined", "half", "environment"),
+    ("blocking", "writing", "environment"),
+    ("blocking", "reading", "executor"),
+    ("blocking", "half", "environment"),
+    ("hybrid", "writing", "environment"),
+    ("hybrid", "writing", "consumer"),
+    ("hybrid", "reading", "host"),
+    ("hybrid", "half", "finished executor"),
+    ("hybrid_selective", "writing", "producer"),
+    ("hybrid_selective", "reading", "consumer"),
+    ("hybrid_selective", "half", "executor"),
+)
+"""The cells of `make test`: each kind of kill, and each exchange in each phase. `tests/job` has what runs again in
+all cells, without processes; the others kill by the same calls, and `make torture` has them all."""
 
-CELLS = [cell for cell in TABLE if THOROUGH or cell[2] in FEW[cell[1]]]
+CELLS = list(TABLE) if THOROUGH else list(FEW)
 
 NO_SENSE = {
     ("blocking", "writing", "consumer"): "a consumer starts when all producers of the exchange have ended",

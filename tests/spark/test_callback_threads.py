@@ -21,7 +21,7 @@ from penstock.bench.environment import own_bytes
 
 pytestmark = pytest.mark.spark
 
-ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "40"))
+ACTIONS = int(os.environ.get("PENSTOCK_SESSION_ACTIONS", "24"))
 SLACK = 12
 """Threads and descriptors more; one for each action is more than this."""
 MEGABYTE = 1 << 20
@@ -103,10 +103,10 @@ def test_actions_of_several_threads_disturb_each_other_not(spark: Any) -> None:
 
     def act(_: int) -> int:
         gate.wait()
-        return sum(repartitioned(spark).toArrow().num_rows for _ in range(3))
+        return sum(repartitioned(spark).toArrow().num_rows for _ in range(2))
 
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(act, range(4))) == [300] * 4
+        assert list(threads.map(act, range(4))) == [200] * 4
 
 
 ON_THE_USERS: dict[str, Callable[[Any], int]] = {
@@ -122,5 +122,5 @@ ON_THE_USERS: dict[str, Callable[[Any], int]] = {
 @pytest.mark.parametrize("action", ON_THE_USERS)
 def test_each_action_works_again_and_again(spark: Any, action: str) -> None:
     """Whatever thread Spark plans it on, ended ones are let go of in between."""
-    for _ in range(3):
+    for _ in range(2):
         assert ON_THE_USERS[action](repartitioned(spark)) == 100

@@ -17,8 +17,8 @@ from penstock.spark import results_in_use
 pytestmark = pytest.mark.spark
 
 ROWS = 1000
-ACTIONS = 24
-HELD = 8
+ACTIONS = 16
+HELD = 6
 """So many results are held in these tests before the JVM is told to collect."""
 
 
