@@ -125,6 +125,39 @@ def test_recovery_without_the_rows_in_flight_loses_them_and_counts(
     assert set(found.values()) == {1}
 
 
+def in_flight(query: LocalQuery) -> int:
+    """Bytes of the rows in flight of the newest complete checkpoint."""
+    return sum(length for name, length in query.chunks().items() if name.startswith("channel/"))
+
+
+def test_a_query_that_fails_in_every_recovery_gets_on(tmp_path: Path) -> None:
+    """Six times a task fails as soon as the first checkpoint of the recovery is complete, and restored rows wait.
+
+    Each of these checkpoints holds the rows that are still unread, so the next attempt goes on from it. Some attempts
+    fail before they have one.
+    """
+    graph = chain(tmp_path, [BY_KEY, BY_KEY], 200e-6)
+    found = []
+    with LocalQuery(graph, location(tmp_path), unaligned=True) as query:
+        query.start()
+        wait_for_rows_in_flight(query, "in")
+        for attempt in range(6):
+            before = len(query.completed)
+            query.kill((2, attempt % 2))
+            failed = query.attempt
+            deadline = time.monotonic() + JOIN_SECONDS
+            while (query.attempt == failed or len(query.completed) == before) and time.monotonic() < deadline:
+                assert not query.run(time.monotonic() + 0.01)
+            found.append(in_flight(query))
+            if attempt % 2:
+                query.kill((1, 0))
+                query.run(time.monotonic() + 0.005)
+        query.run_through()
+    assert any(found), "no checkpoint of a recovery held rows in flight"
+    assert Counter(values_in(tmp_path)) == Counter(range(ROWS))
+    assert query.completed == sorted(set(query.completed))
+
+
 def test_a_checkpoint_does_not_wait_for_rows_that_a_slow_operator_holds_back(tmp_path: Path) -> None:
     """The same query: aligned no checkpoint completes before the rows in front of it are handled, unaligned many."""
     completed = {}
