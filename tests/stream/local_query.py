@@ -138,6 +138,7 @@ class LocalQuery:
     unaligned: bool = False
     aligned_timeout: float = 0.0
     recover_without_in_flight: bool = False
+    rescale_by_function: bool = False
 
     def __post_init__(self) -> None:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
@@ -204,6 +205,7 @@ class LocalQuery:
                 widths=tuple(saved.parallelism.items()),
                 is_finished=beginning.is_finished,
                 recover_without_in_flight=self.recover_without_in_flight,
+                rescale_by_function=self.rescale_by_function,
             )
             self._start_task(vertex, subtask, streaming)
         if self._storage is not None:

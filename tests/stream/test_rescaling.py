@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
@@ -229,6 +230,33 @@ def test_a_restore_that_is_wrong_by_one_channel_is_caught(
         query.run_through()
     values = published(tmp_path / "out")
     assert (Counter(values) == Counter(range(max(values) + 1))) is (broken is None)
+
+
+def by_function(folder: Path, rows: int | None, sinks: int) -> JobGraph:
+    """One source, and slow sinks behind an exchange whose function knows how many there are."""
+    graph = pressed(folder, rows, (1, 1, sinks), ("rebalance", "rebalance"))
+    chosen = PartitionerSpec("custom", function=lambda batch: pc.bit_wise_and(batch["key"], sinks - 1))
+    return replace(graph, edges=(graph.edges[0], replace(graph.edges[1], exchange=chosen)))
+
+
+def test_a_function_deals_out_rows_in_flight_only_where_it_may(tmp_path: Path) -> None:
+    """Two sinks become four: refused with the option's name, and with the option each row is published once."""
+    with LocalQuery(by_function(tmp_path, None, 2), location(tmp_path), unaligned=True) as query:
+        query.start()
+        deadline = time.monotonic() + 60
+        while in_flight(query) < 1024 and time.monotonic() < deadline:
+            assert not query.run(time.monotonic() + 0.02)
+    with LocalQuery(by_function(tmp_path, ROWS, 4), location(tmp_path)) as query:
+        query.start()
+        while not query.failures and time.monotonic() < deadline:
+            query.run(time.monotonic() + 0.02)
+        assert any("option rescaleByFunction" in str(failure) for failure in query.failures)
+    with LocalQuery(by_function(tmp_path, ROWS, 4), location(tmp_path), rescale_by_function=True) as query:
+        query.start()
+        query.run_through()
+    values = published(tmp_path / "out")
+    assert Counter(values) == Counter(range(max(values) + 1))
+    assert len(values) >= ROWS
 
 
 def mixed(folder: Path, rows: int | None, widths: list[int]) -> JobGraph:

@@ -22,7 +22,8 @@ class StreamingOptions:
     `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
     checkpoints may fail one after the other; `max_parallelism` the number of key groups. With `unaligned` barriers
     overtake rows, once a checkpoint has been aligned for `aligned_timeout`; `recover_without_in_flight` drops the
-    rows in flight of the checkpoint that the query begins with.
+    rows in flight of the checkpoint that the query begins with; `rescale_by_function` lets a user's function deal
+    them out to another number of tasks.
     """
 
     query: str
@@ -40,6 +41,7 @@ class StreamingOptions:
     unaligned: bool = False
     aligned_timeout: float = 0.0
     recover_without_in_flight: bool = False
+    rescale_by_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)

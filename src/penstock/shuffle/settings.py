@@ -169,7 +169,8 @@ class StreamingSettings:
 
     With `unaligned` barriers overtake the rows that wait, and these become part of the checkpoint; they do so when
     the checkpoint has been aligned for `aligned_checkpoint_timeout`, 0: from the start. `recover_without_in_flight`
-    drops the rows in flight of the checkpoint that a query begins with: they are lost.
+    drops the rows in flight of the checkpoint that a query begins with: they are lost. `rescale_by_function` lets the
+    function of `partitionCustom` deal out rows in flight to another number of tasks, instead of an error.
     """
 
     checkpoint_location: str = ""
@@ -185,6 +186,7 @@ class StreamingSettings:
     unaligned: bool = False
     aligned_checkpoint_timeout: float = 0.0
     recover_without_in_flight: bool = False
+    rescale_by_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)

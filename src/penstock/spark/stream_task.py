@@ -38,4 +38,5 @@ def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> Stream
         is_finished=told.is_finished,
         widths=told.widths,
         recover_without_in_flight=told.drops_in_flight,
+        rescale_by_function=streaming.rescale_by_function,
     )

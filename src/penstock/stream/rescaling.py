@@ -77,13 +77,13 @@ def taken_by(consumer: int, change: EdgeChange, saved: Iterable[ChannelKey]) -> 
     if before == after:
         return [Taken(key) for key in keys if key.consumer == consumer]
     if keys and change.spec.kind not in (_BY_KEY, *_IN_TURNS) and not (change.spec.kind == _CUSTOM and change.forced):
-        how = (
-            "a function of yours says whose a row is" if change.spec.kind == _CUSTOM else "none overtakes rows there"
-        )
+        is_custom = change.spec.kind == _CUSTOM
+        how = "a function of yours says whose a row is" if is_custom else "none overtakes rows there"
+        forced = ", or have that function deal them out anew (option rescaleByFunction)" if is_custom else ""
         raise CheckpointError(
             f"the checkpoint to go on from holds rows in flight of {change.edge}, an exchange of kind "
             f"{change.spec.kind}, which can't be dealt out to {after} tasks instead of {before} ({how}): start with "
-            f"{before} tasks, or without the rows in flight (option recoverWithoutInFlight)"
+            f"{before} tasks, or without the rows in flight (option recoverWithoutInFlight){forced}"
         )
     if change.spec.kind == _BY_KEY:
         return _by_key(consumer, change, keys)

@@ -64,16 +64,26 @@ class _Saved:
         return batches_of(unpack(key, data, f"{self._storage.location}/{part.path}"), schema)
 
 
-class RowsReader:
-    """Reads one task's share. `widths` are the stages' numbers of tasks in the checkpoint, by uid."""
+@dataclass(frozen=True, slots=True)
+class FormerPlan:
+    """What counts of the plan that took the checkpoint, and may not have changed.
 
-    def __init__(
-        self, graph: JobGraph, vertex: JobVertex, subtask: int, widths: Mapping[str, int], groups: int
-    ) -> None:
+    `widths` are the stages' numbers of tasks, by uid; `groups` is the number of key groups. `by_function`: rows of a
+    user's function may be dealt out anew.
+    """
+
+    widths: Mapping[str, int]
+    groups: int
+    by_function: bool = False
+
+
+class RowsReader:
+    """Reads one task's share."""
+
+    def __init__(self, graph: JobGraph, vertex: JobVertex, subtask: int, then: FormerPlan) -> None:
         self._graph = graph
         self._subtask = subtask
-        self._widths = widths
-        self._groups = groups
+        self._then = then
         uids = edge_uids(graph)
         self._edges = {uids[edge.id]: edge for edge in graph.edges}
         self._inputs = [uids[edge.id] for edge in graph.inputs_of(vertex.id)]
@@ -123,6 +133,7 @@ class RowsReader:
         edge: JobEdge = self._edges[uid]
         ends = [self._graph.vertex(number) for number in (edge.producer, edge.consumer)]
         producers, consumers = [
-            (self._widths.get(uid_of(vertex), vertex.parallelism), vertex.parallelism) for vertex in ends
+            (self._then.widths.get(uid_of(vertex), vertex.parallelism), vertex.parallelism) for vertex in ends
         ]
-        return EdgeChange(uid, cast("PartitionerSpec", edge.exchange), producers, consumers, self._groups)
+        spec = cast("PartitionerSpec", edge.exchange)
+        return EdgeChange(uid, spec, producers, consumers, self._then.groups, forced=self._then.by_function)

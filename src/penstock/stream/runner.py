@@ -31,7 +31,7 @@ from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
-from penstock.stream.restored_rows import RowsReader
+from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.sources import SourceReader, StreamSource
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
@@ -55,7 +55,8 @@ class StreamTaskPlan:
     vertex's parallelism has changed the parts of all its subtasks. `is_finished`: the task had finished in that
     checkpoint, and has no more rows to give. `widths` are the stages' numbers of tasks in it, by uid; where they have
     changed `restored` also holds parts of the stages in front, for their rows in flight.
-    `recover_without_in_flight`: the rows that were in flight are dropped.
+    `recover_without_in_flight`: the rows that were in flight are dropped. `rescale_by_function`: a user's function
+    may deal them out anew.
     """
 
     location: str = ""
@@ -66,6 +67,7 @@ class StreamTaskPlan:
     restored: tuple[RestoredPart, ...] = ()
     is_finished: bool = False
     recover_without_in_flight: bool = False
+    rescale_by_function: bool = False
     widths: tuple[tuple[str, int], ...] = ()
 
 
@@ -195,9 +197,8 @@ class _StreamTask:
         """Put the rows in flight of the restored snapshot first in the inputs and outputs."""
         assert self._outputs is not None  # noqa: S101 - opened before
         plan, streaming = self._plan, self._streaming
-        reader = RowsReader(
-            plan.graph, plan.vertex, self._attempt.subtask, dict(streaming.widths), streaming.max_parallelism
-        )
+        then = FormerPlan(dict(streaming.widths), streaming.max_parallelism, streaming.rescale_by_function)
+        reader = RowsReader(plan.graph, plan.vertex, self._attempt.subtask, then)
         with self._reading():
             rows = reader.read(PartStorage(streaming.location), [handle for _, handle in streaming.restored])
         if streaming.recover_without_in_flight:
