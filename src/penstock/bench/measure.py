@@ -64,7 +64,7 @@ class Outcome:
         if self.spark_median is None:
             return None
         quotient = self.spark_median / self.penstock_median
-        return 1 / quotient if self.unit == RATE else quotient
+        return 1 / quotient if self.unit in (RATE, ROWS_RATE) else quotient
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,21 +51,24 @@ Batches = Iterator[pa.RecordBatch]
 def streaming_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outcome]:
     """All rows of the catalogue's section; `scale` is times the usual seconds."""
     reports = max(3, round(_REPORTS * scale))
+    rows = max(_KEYS, round(_RIVAL_ROWS * scale))
     outcomes = []
     for interval, row in (("0s", catalogue.STREAM_RATE), ("1s", catalogue.STREAM_RATE_CHECKPOINTS)):
         rates, checkpoints = _rates(spark, interval, reports)
-        say(f"{row.label}: {statistics.median(rates):.2f} M rows/s")
-        outcomes.append(Outcome(row, penstock=tuple(rates), unit=ROWS_RATE))
+        outcome = Outcome(row, penstock=tuple(rates), unit=ROWS_RATE)
+        say(f"{row.label}: {outcome.penstock_median:.2f} M rows/s")
         if checkpoints:
+            outcomes.append(_beside_spark(spark, outcome, rows, say))
             outcomes.append(Outcome(catalogue.STREAM_CHECKPOINT, penstock=tuple(checkpoints)))
+        else:
+            outcomes += [outcome, *_beside_bytewax(outcome.penstock_median, rows, say)]
     milliseconds = _latencies(spark, reports)
     for share, row in ((50, catalogue.STREAM_LATENCY), (99, catalogue.STREAM_LATENCY_TAIL)):
         figure = float(np.percentile(milliseconds, share))
         say(f"{row.label}: {figure:.2f} ms")
         outcomes.append(Outcome(row, len(milliseconds), penstock=(figure,), unit=MILLISECONDS))
     outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY, repeat, say))
-    outcomes += _large_state(spark, say)
-    return outcomes + _rivals(spark, scale, outcomes, say)
+    return outcomes + _large_state(spark, say)
 
 
 def recovery_outcome(spark: Any, row: catalogue.Row, repeat: int, say: Say) -> Outcome:
@@ -88,29 +92,25 @@ def _large_state(spark: Any, say: Say) -> list[Outcome]:
     ]
 
 
-def _rivals(spark: Any, scale: float, ours: list[Outcome], say: Say) -> list[Outcome]:
-    """The same pipeline in two other engines, and how many times its rate Penstock's is."""
-    rates = {outcome.row: outcome.penstock_median for outcome in ours}
-    rows = max(_KEYS, round(_RIVAL_ROWS * scale))
-    found = [
-        (
-            catalogue.STREAM_STRUCTURED,
-            catalogue.STREAM_STRUCTURED_TIMES,
-            catalogue.STREAM_RATE_CHECKPOINTS,
-            structured_rate(spark, _KEYS, rows, _RIVAL_BATCHES),
-        )
-    ]
-    if has_bytewax():
-        rate = bytewax_rate(_KEYS, rows)
-        found.append((catalogue.STREAM_BYTEWAX, catalogue.STREAM_BYTEWAX_TIMES, catalogue.STREAM_RATE, rate))
-    else:
+def _beside_spark(spark: Any, ours: Outcome, rows: int, say: Say) -> Outcome:
+    """With the rate of the same pipeline in Structured Streaming beside it."""
+    rate = structured_rate(spark, _KEYS, rows, _RIVAL_BATCHES)
+    found = replace(ours, spark=(rate,))
+    say(f"the same in Structured Streaming: {rate:.3f} M rows/s, {found.ratio:.0f} times less")
+    return found
+
+
+def _beside_bytewax(ours: float, rows: int, say: Say) -> list[Outcome]:
+    """The rate of the same pipeline in Bytewax, where that is installed, and how many times it Penstock's is."""
+    if not has_bytewax():
         say("Bytewax is not installed (pip install penstock[bench]): its row is left out")
-    outcomes = []
-    for row, times, own, rate in found:
-        say(f"{row.label}: {rate:.3f} M rows/s, {rates[own] / rate:.0f} times less")
-        outcomes.append(Outcome(row, rows, penstock=(rate,), unit=ROWS_RATE))
-        outcomes.append(Outcome(times, penstock=(rates[own] / rate,), unit=RATIO))
-    return outcomes
+        return []
+    rate = bytewax_rate(_KEYS, rows)
+    say(f"{catalogue.STREAM_BYTEWAX.label}: {rate:.3f} M rows/s, {ours / rate:.0f} times less")
+    return [
+        Outcome(catalogue.STREAM_BYTEWAX, rows, penstock=(rate,), unit=ROWS_RATE),
+        Outcome(catalogue.STREAM_BYTEWAX_TIMES, penstock=(ours / rate,), unit=RATIO),
+    ]
 
 
 def _counters(spark: Any, rate: int = 0, keys: int = _KEYS) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench.measure import COUNT, MEGABYTES, SECONDS, Outcome
+from penstock.bench.measure import COUNT, MEGABYTES, ROWS_RATE, SECONDS, Outcome
 
 HEADINGS = ("row", "rows", "data", "Penstock", "Spark", "times")
 
@@ -51,6 +51,8 @@ def cells(outcome: Outcome) -> list[str]:
 def _figure(value: float, unit: str) -> str:
     if unit == SECONDS and value < 1:
         return f"{value * 1000:.0f} ms"
+    if unit == ROWS_RATE and value < 1:
+        return f"{value * 1000:.0f} k rows/s"
     if unit == COUNT:
         return f"{value:,.0f}"
     return f"{value:.0f} {unit}" if unit == MEGABYTES else f"{value:.2f} {unit}"
