@@ -202,7 +202,7 @@ STREAM_RATE = Row("two sources, two counters, no checkpoints", "Rows that the co
 STREAM_RATE_CHECKPOINTS = Row(
     "two sources, two counters, a checkpoint each second",
     "The same with checkpoints on a local disk. Spark's side is Structured Streaming: `applyInPandasWithState` over "
-    "micro-batches of a million rows as fast as they go, two shuffle partitions.",
+    "micro-batches of four million rows as fast as they go, two shuffle partitions.",
     STREAMING,
 )
 IN_README = (PIPELINED, BLOCKING, GROUPS, STREAM_RATE_CHECKPOINTS, FEW_ROWS)

@@ -24,7 +24,7 @@ from typing import Any
 from penstock.bench.measure import WrongAnswerError
 
 PARTITIONS = 2
-_WAIT_SECONDS = 300.0
+_WAIT_SECONDS = 900.0
 _RESULT = re.compile(r"^counted (\d+) (\S+) (\S+)$", re.MULTILINE)
 
 
