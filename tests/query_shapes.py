@@ -33,7 +33,9 @@ WIDTHS = (1, 2, 3, 5)
 TIMEOUTS = (0.0, 0.001, 0.05, None)
 """Seconds until a barrier overtakes rows; None: it never does."""
 SCHEMA = pa.schema([("path", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
-KIND_OF_JOIN = ("line", "union", "both")
+MOST_EXCHANGES = {"line": 4, "union": 3, "both": 2}
+"""How long the chain is behind what is joined, so that each shape fits `FEWEST_TASKS`."""
+FEWEST_TASKS = 7
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -54,14 +56,15 @@ class QueryShape:
     def of(cls, seed: int) -> QueryShape:
         """Of four seeds in a row each has another timeout; a quarter goes on with other numbers of tasks."""
         chance = random.Random(seed)
+        join = chance.choice(list(MOST_EXCHANGES))
         kinds = ("key",) if chance.random() < 0.4 else ("key", "rebalance")
-        exchanges = [chance.choice(kinds) for _ in range(chance.randint(1, 4))]
+        exchanges = [chance.choice(kinds) for _ in range(chance.randint(1, MOST_EXCHANGES[join]))]
         if chance.random() < 0.3:
             exchanges[chance.randrange(len(exchanges))] = "broadcast"
         pauses = [chance.choice((0.0, 0.0, 20e-6, 100e-6)) for _ in exchanges]
         return cls(
             seed,
-            chance.choice(KIND_OF_JOIN),
+            join,
             tuple(exchanges),
             tuple(pauses),
             chance.random() < 0.3,
@@ -75,12 +78,14 @@ class QueryShape:
         return 2 if self.join == "union" else 1
 
     def widths(self, chance: random.Random, most: int) -> list[int]:
-        """A number of tasks for each exchange; not more than `most` in all, with as many for each source."""
+        """A number of tasks for each exchange; not more than `most` in all with one for each source."""
+        assert most >= FEWEST_TASKS
         kinds = [*(("key", "rebalance") if self.join == "both" else ()), *self.exchanges]
         kinds += ["key"] if self.counts else []
         drawn = [COPIES if kind == "broadcast" else chance.choice(WIDTHS) for kind in kinds]
         while sum(drawn) + self.sources > most:
             widest = max(range(len(drawn)), key=lambda at: drawn[at] if kinds[at] != "broadcast" else 0)
+            assert drawn[widest] > 1, f"{self} needs more than {most} tasks"
             drawn[widest] = WIDTHS[WIDTHS.index(drawn[widest]) - 1]
         return drawn
 
