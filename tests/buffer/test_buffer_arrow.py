@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from penstock.buffer import COMPRESSIONS, PayloadFormat, batch_payload, has_dictionaries, read_payload
+from penstock.buffer.arrow import COMPRESSIONS, PayloadFormat, batch_payload, has_dictionaries, read_payload
 
 WORDS = pa.dictionary(pa.int8(), pa.string())
 

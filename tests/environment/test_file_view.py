@@ -18,8 +18,9 @@ from penstock.environment.file_view import ServedFileView
 from penstock.environment.folders import remove_folder
 from penstock.environment.read_ahead import AHEAD
 from penstock.environment.reading import FileReads
-from penstock.partition import PartitionRegistry, PartitionState
 from penstock.partition.file_output import FileOptions
+from penstock.partition.lifecycle import PartitionState
+from penstock.partition.registry import PartitionRegistry
 from penstock.partition.result_file import ResultFileWriter
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, StoredFiles

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.partition import Directories, DirectorySpace
-from penstock.partition.directories import LEFT_OUT_SECONDS, choose, look
+from penstock.partition.directories import LEFT_OUT_SECONDS, Directories, DirectorySpace, choose, look
 from penstock.shuffle.errors import PenstockError
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.partition import PartitionEvent, PartitionLifecycle, PartitionState
-from penstock.partition.lifecycle import ENDS, TABLE
+from penstock.partition.lifecycle import ENDS, TABLE, PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
 from penstock.shuffle.lifecycle import as_markdown
 

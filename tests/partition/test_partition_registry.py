@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from effort import examples
-from penstock.partition import (
-    PartitionCallbacks,
-    PartitionRegistry,
-    PartitionState,
-    PipelinedPartition,
-    WaitingRequest,
-    job_of,
-)
+from penstock.partition.lifecycle import PartitionState
+from penstock.partition.registry import PartitionRegistry, WaitingRequest, job_of
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.shuffle.errors import (
     PartitionExpiredError,
     PartitionLostError,

@@ -19,8 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.buffer import PayloadFormat, read_payload
-from penstock.partition import FileOptions, FileOrigin, ResultFileReader, ResultFileSummary, ResultFileWriter
+from penstock.buffer.arrow import PayloadFormat, read_payload
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
+from penstock.partition.result_file import ResultFileReader, ResultFileSummary, ResultFileWriter
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 

@@ -12,12 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentReferences
-from penstock.partition import (
-    PartitionCallbacks,
-    PartitionState,
-    PipelinedPartition,
-    PipelinedView,
-)
+from penstock.partition.lifecycle import PartitionState
+from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.partition.subpartition import PipelinedView
 from penstock.shuffle.errors import (
     IllegalTransitionError,
     PartitionError,

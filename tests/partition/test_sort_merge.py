@@ -15,8 +15,11 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from penstock.buffer import read_payload
-from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.buffer.arrow import read_payload
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
+from penstock.partition.sort_merge_reader import SortMergeReader
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.record.partitioners import Split
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError

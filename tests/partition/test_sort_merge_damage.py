@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples, some_of
-from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
+from penstock.partition.sort_merge_reader import SortMergeReader
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 from penstock.shuffle.ids import PartitionId
 

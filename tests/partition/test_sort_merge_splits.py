@@ -16,8 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.buffer import PayloadFormat
-from penstock.partition import FileOptions, FileOrigin, SortMergePaths, SortMergeReader, SortMergeWriter
+from penstock.buffer.arrow import PayloadFormat
+from penstock.partition.file_input import FileOrigin
+from penstock.partition.file_output import FileOptions
+from penstock.partition.sort_merge_reader import SortMergeReader
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.record.partitioners import Split, scatter
 from penstock.shuffle.ids import PartitionId
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from effort import examples
 from penstock.buffer import BufferSlice, DataType
-from penstock.partition import PipelinedSubpartition, PipelinedView, SubpartitionState
+from penstock.partition.subpartition import PipelinedSubpartition, PipelinedView, SubpartitionState
 from penstock.shuffle.errors import (
     PartitionError,
     PartitionReleasedError,

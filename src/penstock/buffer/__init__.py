@@ -2,10 +2,9 @@
 """Network memory: segments, the pools that share them out, reference counts, and the builder that fills them.
 
 Everything but the segment memory and the builder lives in the environment process, on one thread, and handles indices
-only.
+only. What encodes batches (`arrow`, `fixed_payload`) is not re-exported: an environment has no use for Arrow.
 """
 
-from penstock.buffer.arrow import COMPRESSIONS, PayloadFormat, batch_payload, has_dictionaries, read_payload
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.buffer.local_pool import Listener, LocalBufferPool, LocalPoolStatistics, PoolLimits
@@ -14,7 +13,6 @@ from penstock.buffer.segments import SegmentMemory
 from penstock.buffer.slices import Held, Holdings, SegmentOwner, SegmentReferences
 
 __all__ = [
-    "COMPRESSIONS",
     "BufferBuilder",
     "BufferSlice",
     "DataType",
@@ -25,12 +23,8 @@ __all__ = [
     "LocalPoolStatistics",
     "NetworkBufferPool",
     "NetworkPoolStatistics",
-    "PayloadFormat",
     "PoolLimits",
     "SegmentMemory",
     "SegmentOwner",
     "SegmentReferences",
-    "batch_payload",
-    "has_dictionaries",
-    "read_payload",
 ]

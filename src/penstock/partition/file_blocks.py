@@ -16,14 +16,17 @@ Rules:
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 import xxhash
 
-from penstock.buffer import PayloadFormat
 from penstock.partition.file_input import FileInput
 from penstock.partition.file_output import FileOutput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.buffer.arrow import PayloadFormat
 
 BLOCK = struct.Struct("<QQQQ")
 """Rows, number, bytes of payload, xxh3_64 of it."""
@@ -105,6 +108,8 @@ def read_block(file: FileInput, position: int, limit: int, number: int) -> Block
 
 def read_batch(file: FileInput, block: Block, payloads: PayloadFormat) -> pa.RecordBatch:
     """The batch of a sound block."""
+    import pyarrow as pa  # not above: environments import this module, and never come here
+
     try:
         batch = payloads.decode(block.payload)
     except (pa.ArrowInvalid, OSError, StopIteration) as error:

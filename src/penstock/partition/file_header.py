@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import xxhash
 
 from penstock.partition.file_input import FileInput
 from penstock.shuffle.ids import PartitionId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION = 2
 """Of all these files. Version 1 was the result file without subpartitions and compression."""
@@ -83,7 +86,7 @@ def read_header(file: FileInput, magic: bytes) -> tuple[FileHeader, int]:
     partition = PartitionId(dataset, index, attempt)
     if partition != file.where.partition:
         raise file.incomplete(f"it holds partition {partition}")
-    schema = pa.ipc.read_schema(file.buffer.slice(_START, schema_size)) if schema_size else None
+    schema = _schema(file, schema_size) if schema_size else None
     return FileHeader(partition, schema, count, compression, bool(flags & SELF_CONTAINED)), end
 
 
@@ -104,6 +107,12 @@ def read_footer(file: FileInput, layout: struct.Struct, magic: bytes) -> tuple[t
     if checksum != xxhash.xxh3_64_intdigest(footer):
         raise file.incomplete("the checksum of its footer does not match")
     return layout.unpack(footer), begin
+
+
+def _schema(file: FileInput, size: int) -> pa.Schema:
+    import pyarrow as pa  # not above: environments import this module, and most of their files have none
+
+    return pa.ipc.read_schema(file.buffer.slice(_START, size))
 
 
 def _padded(data: bytes) -> bytes:

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 from penstock.shuffle.ids import PartitionId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PAGE = mmap.PAGESIZE
 
@@ -65,20 +66,22 @@ class FileInput:
             raise PartitionLostError(f"{where}: its file {path} is gone") from error
         except OSError as error:
             raise PartitionLostError(f"{where}: its file {path} cannot be read: {error}") from error
-        self._buffer: pa.Buffer | None = pa.py_buffer(self._map if self._map is not None else b"")
-        self._view = memoryview(self._buffer).cast("B")
+        self._buffer: pa.Buffer | None = None
+        self._view: memoryview | None = memoryview(self._map if self._map is not None else b"")
 
     @property
     def buffer(self) -> pa.Buffer:
         """The file's bytes, for Arrow; ValueError when it is closed."""
         if self._buffer is None:
-            raise ValueError(f"the reader of {self.path} is closed")
+            import pyarrow as pa  # not above: an environment that gives views of its files has no use for Arrow
+
+            self._buffer = pa.py_buffer(self.view)
         return self._buffer
 
     @property
     def view(self) -> memoryview:
         """The file's bytes; ValueError when it is closed."""
-        if self._buffer is None:
+        if self._view is None:
             raise ValueError(f"the reader of {self.path} is closed")
         return self._view
 
@@ -106,5 +109,4 @@ class FileInput:
 
     def close(self) -> None:
         """Let go of the map; idempotent. It goes with the last thing that lies over it."""
-        self._buffer = self._map = None
-        self._view = memoryview(b"")
+        self._buffer = self._map = self._view = None

@@ -26,7 +26,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.buffer import PayloadFormat
+from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.file_blocks import Block, BlockOutput, message_of, read_batch, read_block
 from penstock.partition.file_header import FileHeader, pack_footer, pack_header, read_footer, read_header
 from penstock.partition.file_input import FileInput, FileOrigin

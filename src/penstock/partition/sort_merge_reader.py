@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.buffer import PayloadFormat
+from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.file_blocks import Block, message_of, read_batch, read_block
 from penstock.partition.file_header import read_header
 from penstock.partition.file_input import FileInput, FileOrigin

@@ -30,7 +30,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from penstock.buffer import PayloadFormat
+from penstock.buffer.arrow import PayloadFormat
 from penstock.buffer.fixed_payload import FixedPayloads
 from penstock.partition.block_assembly import Payload
 from penstock.partition.file_blocks import BlockOutput

@@ -5,6 +5,8 @@ Two layouts: `hash` has a file for each subpartition (`result_file`), `sort_merg
 (`sort_merge_writer`). Both lie in a folder of the partition's own, so that removing the folder removes the partition,
 begun files included. Who reads asks for a range and need not know the layout: the range is read as if it were one
 subpartition, its batches in order of the subpartitions (hash) or of the regions (sort-merge).
+
+What reads files is imported where a range is opened: environments import this, and few open one.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.partition.file_blocks import BEFORE_MESSAGE
 from penstock.partition.file_input import FileOrigin
-from penstock.partition.result_file import ResultFileReader
-from penstock.partition.sort_merge_reader import SortMergeReader
-from penstock.partition.sort_merge_writer import SortMergePaths
 from penstock.shuffle.descriptors import PartitionDescriptor
 from penstock.shuffle.errors import PartitionLostError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.kinds import PartitionKind
 from penstock.shuffle.sums import Sums
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.partition.result_file import ResultFileReader
 
 
 class Layout(Enum):
@@ -184,6 +186,8 @@ class _HashRange:
             yield from reader.messages()
 
     def _readers(self) -> Iterator[ResultFileReader]:
+        from penstock.partition.result_file import ResultFileReader
+
         for path in self._stored.paths:
             with ResultFileReader(path, self._stored.origin) as reader:
                 yield reader
@@ -203,6 +207,9 @@ class _SortMergeRange:
     prefix = BEFORE_MESSAGE
 
     def __init__(self, stored: StoredRange) -> None:
+        from penstock.partition.sort_merge_reader import SortMergeReader
+        from penstock.partition.sort_merge_writer import SortMergePaths
+
         self._stored = stored
         self._first = stored.first
         self._count = stored.count

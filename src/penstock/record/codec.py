@@ -24,7 +24,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from penstock.buffer import batch_payload, has_dictionaries, read_payload
+from penstock.buffer.arrow import batch_payload, has_dictionaries, read_payload
 from penstock.record.layout import compact, contains, is_loose
 from penstock.shuffle.errors import ProtocolError, SchemaError
 

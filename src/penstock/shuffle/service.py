@@ -12,9 +12,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.shuffle.descriptors import (
     InputGateDescriptor,
@@ -27,6 +25,9 @@ from penstock.shuffle.events import EndOfPartition, Event
 from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.metrics import MetricGroup
 from penstock.shuffle.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FINGERPRINTED = struct.Struct("<QQQ")
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.buffer import PayloadFormat
+from penstock.buffer.arrow import PayloadFormat
 from penstock.link.calls import CloseGate, OpenGate, ReportMissingFile
 from penstock.link.control import unpack
 from penstock.link.frames import EXTENTS, FILE, FrameType, channel_frame

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.buffer import PayloadFormat
+from penstock.buffer.arrow import PayloadFormat
 from penstock.record.codec import BatchCodec
 from penstock.record.framing import ALIGNMENT, HEADER, Message, frame_message
 from penstock.shuffle.events import EndOfPartition
