@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +96,11 @@ def test_what_does_not_fit_names_the_file(tmp_path: Path) -> None:
         readText(None, tmp_path / "nowhere")
     with pytest.raises(SettingError, match=r"sep must be one character"):
         readCsv(None, tmp_path, sep="||")
+
+
+@pytest.mark.parametrize("read", [readCsv, readJson, readText])
+def test_a_file_without_lines_is_refused(tmp_path: Path, read: Callable[..., object]) -> None:
+    """A Parquet file given to a reader of lines: the sentence names the file and the reader that it needs."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "rows.csv")
+    with pytest.raises(SettingError, match=rf"{read.__name__}: .*rows.csv is a Parquet file.* penstock.readParquet"):
+        read(None, tmp_path)

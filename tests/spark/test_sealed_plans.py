@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.functions import readParquet
+from penstock.api.readers import readParquet
 from penstock.graph import JobGraph
 from penstock.link import control
 from penstock.link.master import ReadAnswer

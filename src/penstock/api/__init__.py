@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames."""
+"""What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames.
 
-from penstock.api.functions import (
-    GroupedDataFrame,
-    fromDataFrame,
-    groupBy,
-    readCsv,
-    readDelta,
-    readIceberg,
-    readJson,
-    readParquet,
-    readText,
-    repartition,
-)
-from penstock.api.keyed_stream import KeyedStream
-from penstock.api.persisted import datasets
-from penstock.api.stream import Stream
-from penstock.api.streaming.query import StreamingQuery, streams
-from penstock.api.streaming.reader import readStream
+A name's module is imported when the name is first used: the first job of a session waits for all that is imported.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, repartition
+    from penstock.api.keyed_stream import KeyedStream
+    from penstock.api.persisted import datasets
+    from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readText
+    from penstock.api.stream import Stream
+    from penstock.api.streaming.query import StreamingQuery, streams
+    from penstock.api.streaming.reader import readStream
 
 __all__ = [
     "GroupedDataFrame",
@@ -37,3 +36,20 @@ __all__ = [
     "repartition",
     "streams",
 ]
+
+_MODULES = {
+    "functions": ("GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
+    "keyed_stream": ("KeyedStream",),
+    "persisted": ("datasets",),
+    "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readText"),
+    "stream": ("Stream",),
+    "streaming.query": ("StreamingQuery", "streams"),
+    "streaming.reader": ("readStream",),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name in _PLACES:
+        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

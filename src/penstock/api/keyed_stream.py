@@ -18,7 +18,6 @@ from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.refusals import is_streaming
-from penstock.stream.aggregate import KeyedAggregate
 from penstock.task.aggregate_operators import aggregate_pair
 from penstock.task.aggregates import Aggregation
 from penstock.task.exchanges import PartitionerSpec
@@ -83,6 +82,8 @@ class KeyedStream(Stream):
         """
         upstream = self._upstream
         if is_streaming(self.branches):
+            from penstock.stream.aggregate import KeyedAggregate
+
             kept = KeyedAggregate(upstream.schema, self._keys, tuple(wanted), self.is_ansi())
             return self.applied(kept, kept.result_schema)
         partial, final, plan = aggregate_pair(upstream.schema, self._keys, wanted, ansi=self.is_ansi())

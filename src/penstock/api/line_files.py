@@ -23,6 +23,16 @@ from penstock.task.line_format import COMPRESSED, LineFormat
 
 PIECE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
+_BY_SPARK = "read it by penstock.fromDataFrame(spark.read.format({!r}).load(...))"
+_NO_LINES = {
+    b"PAR1": ("a Parquet file", "read it by penstock.readParquet"),
+    b"ORC": ("an ORC file", _BY_SPARK.format("orc")),
+    b"Obj\x01": ("an Avro file", _BY_SPARK.format("avro")),
+    b"ARROW1": ("an Arrow file", "read it by pyarrow.ipc in a function, or write it as Parquet"),
+    b"PK\x03\x04": ("a ZIP archive", "unpack it, or compress each file by gzip"),
+}
+"""How files begin that are no lines, and what to do with them."""
+_LONGEST_START = max(map(len, _NO_LINES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,17 @@ def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.F
         raise SettingError(
             f"{verb}: there is no file in {path} (names that begin with _ or . do not count): check the path"
         )
+    refuse_no_lines(filesystem, files[0].path, verb)
     return filesystem, files
+
+
+def refuse_no_lines(filesystem: pafs.FileSystem, path: str, verb: str) -> None:
+    """Raise SettingError where a file begins as one of a format that has no lines."""
+    with filesystem.open_input_stream(path) as stream:
+        start = stream.read(_LONGEST_START)
+    for begins, (kind, advice) in _NO_LINES.items():
+        if start.startswith(begins):
+            raise SettingError(f"{verb}: {path} is {kind}, and has no lines of text: {advice}")
 
 
 def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:

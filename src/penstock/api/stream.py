@@ -2,7 +2,8 @@
 """Stream: the verbs of a pipeline. Immutable and lazy; arguments are checked at the call.
 
 A stream is a list of branches (more than one after `union`). Functions are applied to each branch where it is;
-an exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`.
+an exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`. What writes, and what
+makes queries of streams without an end, is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
-from penstock.api.delta import write_delta
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
-from penstock.api.iceberg import write_iceberg
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
-from penstock.api.parquet_sink import ParquetWritten, write_parquet
 from penstock.api.persisted import persist_steps, unpersist_steps
 from penstock.api.plan import Plan, plan_job
 from penstock.api.schemas import (
@@ -35,7 +33,6 @@ from penstock.api.schemas import (
 )
 from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.api.streaming.refusals import is_streaming, refuse_stream
-from penstock.api.streaming.writer import StreamWriter
 from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
 from penstock.shuffle import Settings
@@ -51,6 +48,8 @@ from penstock.task.verbs import Project
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
+    from penstock.api.parquet_sink import ParquetWritten
+    from penstock.api.streaming.writer import StreamWriter
     from penstock.spark.runtime import SparkRuntime
 
 
@@ -282,6 +281,8 @@ class Stream:
     @property
     def writeStream(self) -> StreamWriter:
         """Where the rows of a stream of `readStream` go, as PySpark's `df.writeStream`."""
+        from penstock.api.streaming.writer import StreamWriter
+
         return StreamWriter(self.branches, self.session)
 
     def toDF(self) -> Any:
@@ -360,6 +361,8 @@ class Stream:
         or with `overwrite` replaced once the job has succeeded. The columns of `partitionBy` become names of folders,
         as in `year=2026/`, and are not in the files.
         """
+        from penstock.api.parquet_sink import write_parquet
+
         return write_parquet(self, path, compression, overwrite, partitionBy)
 
     def writeDelta(self, path: str | Path, mode: str = "error", partitionBy: Sequence[str] = ()) -> ParquetWritten:
@@ -367,6 +370,8 @@ class Stream:
 
         `mode` is `error` (a new table), `append` or `overwrite`. It needs `penstock[delta]`.
         """
+        from penstock.api.delta import write_delta
+
         return write_delta(self, path, mode, partitionBy)
 
     def writeIceberg(self, table: Any, overwrite: bool = False) -> ParquetWritten:
@@ -374,6 +379,8 @@ class Stream:
 
         It needs `penstock[iceberg]`.
         """
+        from penstock.api.iceberg import write_iceberg
+
         return write_iceberg(self, table, overwrite)
 
     def explain(self) -> None:

@@ -7,7 +7,6 @@ from penstock.api.lineage import CombineStep, ExchangeStep, ResourcesStep, Sourc
 from penstock.graph import JobGraph
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
-from penstock.stream.steps import check
 from penstock.task.endpoints import exchange_of
 from penstock.task.exchanges import hash_exchange
 
@@ -48,6 +47,8 @@ def refuse_in(graph: JobGraph) -> None:
 
     Raises SchemaError for a key of a type that has no key group.
     """
+    from penstock.stream.steps import check  # not above: batch jobs import this module, and have no steps
+
     for vertex in graph.vertices:
         for operator in vertex.operators:
             check(operator)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of `penstock` that read files and tables: where streams begin that need no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.delta import delta_source
+from penstock.api.expressions import is_spark_column
+from penstock.api.iceberg import iceberg_source
+from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
+from penstock.api.line_formats import CsvLines, JsonLines, TextLines, csv_schema, json_schema
+from penstock.api.lineage import SourceStep
+from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
+from penstock.api.partition_columns import PartitionTyping
+from penstock.api.schemas import partitions_argument, schema_argument, session_argument
+from penstock.api.stream import Stream
+from penstock.shuffle.errors import SettingError
+
+
+def readParquet(
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - the name pyarrow.parquet users know
+    *,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of Parquet files' rows, read by the tasks without the JVM.
+
+    `filter` is what `Stream.filter` takes: a SQL string, a Column, or a `pyarrow.compute` expression; also a list of
+    tuples as `pyarrow.parquet` takes. Row groups that cannot match are not read, nor are columns that nothing needs.
+    `numPartitions` tasks read them; left out, as many as there are slots and row groups. What folder names hold, as
+    in `year=2026/`, are columns, typed as Spark infers them.
+    """
+    session_argument(spark, "readParquet")
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readParquet(spark, path, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
+    source = parquet_source(path, columns, filter, PartitionTyping.of(spark))
+    return _files(spark, source, "readParquet", numPartitions)
+
+
+def readDelta(
+    spark: Any,
+    path: PathLike,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - as for readParquet
+    *,
+    version: int | None = None,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of a Delta Lake table's rows, by default of its newest version; the other arguments as `readParquet`.
+
+    It needs `penstock[delta]`; limits are in `penstock.api.delta`.
+    """
+    session_argument(spark, "readDelta")
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readDelta(spark, path, version=version, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
+    return _files(spark, delta_source(path, version, columns, filter), "readDelta", numPartitions)
+
+
+def readIceberg(
+    spark: Any,
+    table: Any,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - as for readParquet
+    *,
+    snapshot: int | None = None,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of an Iceberg table's rows, by default of its current snapshot; the other arguments as `readParquet`.
+
+    `table` is one of pyiceberg's, `load_catalog(...).load_table("db.name")`. It needs `penstock[iceberg]`; limits are
+    in `penstock.api.iceberg`.
+    """
+    session_argument(spark, "readIceberg")
+    if isinstance(filter, str) or is_spark_column(filter):
+        kept = readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions).filter(filter)
+        return kept if columns is None else kept.select(*columns)
+    return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+
+
+def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | None) -> Stream:
+    partitions = partitions_argument(numPartitions, verb)
+    limit = max(1, len(source.files.row_groups))
+    return Stream((SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions),), spark)
+
+
+def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: int | None = None) -> Stream:
+    """A stream of text files' lines, in column `value`, read by the tasks without the JVM.
+
+    A large file is read by several tasks; see `penstock.api.line_files` for its limits.
+    """
+    session_argument(spark, "readText")
+    filesystem, files = lines_source(path, "readText")
+    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
+
+
+def readCsv(
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    schema: Any = None,
+    *,
+    header: bool = False,
+    sep: str = ",",
+    nullValue: str = "",
+    inferSchema: bool = False,
+    numPartitions: int | None = None,
+) -> Stream:
+    """A stream of CSV files' rows, read by the tasks without the JVM.
+
+    As in Spark, columns are strings unless there is a `schema` (DDL, StructType or Arrow) or `inferSchema`, which
+    looks at about the first megabyte. With `header` the first line of each file has names. An unquoted `nullValue`
+    is null.
+    """
+    session_argument(spark, "readCsv")
+    filesystem, files = lines_source(path, "readCsv")
+    if not (isinstance(sep, str) and len(sep) == 1):
+        raise SettingError(f"readCsv: sep must be one character, not {sep!r}")
+    given = None if schema is None else schema_argument(schema, "readCsv")
+    form = CsvLines(pa.schema([]), sep, header, nullValue)
+    found = csv_schema(first_lines(filesystem, files[0].path), given, form, infer=inferSchema)
+    form = CsvLines(found, sep, header, nullValue)
+    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), form), "readCsv", numPartitions)
+
+
+def readJson(
+    spark: Any, path: PathLike | Sequence[PathLike], schema: Any = None, *, numPartitions: int | None = None
+) -> Stream:
+    """A stream of JSON objects, one on each line, read by the tasks without the JVM.
+
+    Without a `schema` the columns are those of about the first megabyte, in its order.
+    """
+    session_argument(spark, "readJson")
+    filesystem, files = lines_source(path, "readJson")
+    if schema is None:
+        found = json_schema(first_lines(filesystem, files[0].path))
+    else:
+        found = schema_argument(schema, "readJson")
+    source = LinesSource(filesystem, files, pieces_of(files), JsonLines(found))
+    return _lines(spark, source, "readJson", numPartitions)
+
+
+def _lines(spark: Any, source: LinesSource, verb: str, numPartitions: int | None) -> Stream:
+    partitions = partitions_argument(numPartitions, verb)
+    limit = max(1, len(source.pieces))
+    return Stream((SourceStep(source.name, source.format.schema, source, limit=limit, partitions=partitions),), spark)
