@@ -26,8 +26,8 @@ from penstock.link.welcome import Welcome
 from penstock.link.wire import Done, Request
 from penstock.partition.registry import PartitionRegistry
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.ports import Port
-from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,

@@ -21,8 +21,8 @@ from penstock.environment.line import TaskLine as EnvironmentsLine
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.attachment import Attachment
+from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
-from penstock.services.local.service import LocalShuffleEnvironment
 from penstock.services.local.stream_gate import SegmentStreamGate
 from penstock.services.local.stream_writer import SegmentStreamWriter
 from penstock.services.local.task_line import AttachmentLine

@@ -25,7 +25,8 @@ from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.rendezvous import sweep
-from penstock.services.local import EnvironmentLaunch, attach
+from penstock.services.local.attachment import attach
+from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
 from penstock.spark.task import TaskPlan, run_worker

@@ -12,7 +12,7 @@ from local_harness import LocalHarness, wait_for_end
 TASK = """
 import json, resource, sys
 import pyarrow as pa
-from penstock.services.local import LocalShuffleService
+from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
     AttemptId, ChannelDescriptor, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
     PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,

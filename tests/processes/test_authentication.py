@@ -18,7 +18,8 @@ from local_harness import LocalHarness
 
 from penstock.link.calls import GetStatistics
 from penstock.link.handshake import MAGIC, Handshake, Role
-from penstock.services.local import EnvironmentLaunch, attach
+from penstock.services.local.attachment import attach
+from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
 
 pytestmark = pytest.mark.processes

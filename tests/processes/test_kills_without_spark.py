@@ -30,7 +30,7 @@ DEADLINE = 18.0
 TASK = """
 import os, sys, time
 import pyarrow as pa
-from penstock.services.local import LocalShuffleService
+from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
     AttemptId, ChannelDescriptor, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor, PartitionId,
     PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.link.calls import GetStatistics
-from penstock.services.local import Attachment, attach
+from penstock.services.local.attachment import Attachment, attach
 from penstock.shuffle import Settings
 from penstock.spark.runtime import SparkRuntime
 

@@ -49,7 +49,8 @@ print(json.dumps(seconds))
 spark.stop()
 """
 
-DAEMON = "penstock.daemon"
+DAEMON = "pyspark.daemon"
+"""Its workers import for themselves; ours, which local sessions take, has imported before it forks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Way:
 WAYS = (
     Way("PySpark", "pyspark"),
     Way("Penstock", "penstock"),
-    Way("Penstock, imports ahead", "penstock", DAEMON),
+    Way("Penstock, PySpark's daemon", "penstock", DAEMON),
 )
 
 Run = Callable[[Way, int], Mapping[str, float]]

@@ -22,7 +22,7 @@ def judge_conf(conf: Mapping[str, str], master: str, network_memory: int) -> lis
     found = [finding for finding in _clashes(conf) if finding is not None]
     if not master.startswith("local["):
         found.append(_overhead(conf, network_memory))
-    if conf.get("spark.python.daemon.module") != "penstock.daemon":
+    if not master.startswith("local[") and conf.get("spark.python.daemon.module") != "penstock.daemon":
         found.append(
             Finding.of(
                 "start of workers",

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
+import logging
 import secrets
+import subprocess
 import threading
 import time
 
@@ -20,18 +23,19 @@ from penstock.job.core.result import JobProgress
 from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobMaster, MasterIdentity
 from penstock.link.master import PLANNER, OpenResult
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.services.local.launch import EnvironmentLaunch, start_early
 from penstock.shuffle import Settings, ShuffleDescriptor
-from penstock.shuffle.errors import ControlError
+from penstock.shuffle.errors import ControlError, PenstockError
 from penstock.spark.datasets import PersistedResults
 from penstock.spark.interrupts import forget, on_interrupt
 from penstock.spark.job_watch import JobWatch
 from penstock.spark.launcher import SparkLauncher
-from penstock.spark.preflight import run_workers_in_this_python, warn_of_what_is_wrong
+from penstock.spark.preflight import import_ahead, run_workers_in_this_python, warn_of_what_is_wrong
 from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
-from penstock.spark.slots import SlotWatch, may_shrink, naming_holders, slots_now
+from penstock.spark.slots import SlotWatch, is_local, may_shrink, naming_holders, only_local_folder, slots_now
 
+_LOG = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.5
 _SLOTS_SECONDS = 1.0
 _WORKERS_SECONDS = 1.0
@@ -46,6 +50,7 @@ class Application:
 
     def __init__(self, context: SparkContext) -> None:
         run_workers_in_this_python(context)
+        import_ahead(context)
         self._context = context
         self.name = f"{context.applicationId}-{secrets.token_hex(4)}"
         self.persisted = PersistedResults(self.release_result)
@@ -60,6 +65,7 @@ class Application:
         self._planner: MasterClient | None = None
         self._closed = False
         self._slots = SlotWatch()
+        self._started = False
 
     @classmethod
     def of(cls, context: SparkContext) -> Application:
@@ -100,6 +106,18 @@ class Application:
     def launch(self, settings: Settings) -> EnvironmentLaunch:
         """What tasks need to reach their host's environment."""
         return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
+
+    def start_environment(self, settings: Settings) -> None:
+        """Where tasks run on this machine: start its environment beside Spark's planning of the first job."""
+        with self._lock:
+            is_first, self._started = not self._started, True
+        if not (is_first and is_local(self._context) and settings.environment.scope == "host"):
+            return
+        if settings.shuffle.service == "local":
+            launch, folder = self.launch(settings), only_local_folder(self._context)
+            if folder:
+                work = functools.partial(_start_environment, launch, folder)
+                threading.Thread(target=work, name="penstock-start", daemon=True).start()
 
     def new_result(self) -> ResultInUse:
         """A new result, which is released when nothing refers any more to what this gives."""
@@ -186,3 +204,10 @@ class Application:
             master = self._master
             if master is not None:
                 master.close_nowait()
+
+
+def _start_environment(launch: EnvironmentLaunch, folder: str) -> None:
+    try:
+        start_early(launch, {"SPARK_LOCAL_DIRS": folder})
+    except (PenstockError, OSError, subprocess.SubprocessError) as error:
+        _LOG.debug("the environment could not be started ahead of the tasks: %r", error)  # a task tries again

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import shutil
+import site
 import sys
 import warnings
+from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -18,6 +22,7 @@ from penstock.spark.slots import is_local
 
 _UNSET = "python3"
 """What PySpark takes for the workers where nobody says which Python."""
+_DAEMON = "spark.python.daemon.module"
 
 
 def needs_of(settings: Settings) -> host_check.Needs:
@@ -35,6 +40,35 @@ def run_workers_in_this_python(context: SparkContext) -> None:
     said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not said and is_local(context) and context.pythonExec == _UNSET and sys.executable:
         context.pythonExec = sys.executable
+
+
+def import_ahead(context: SparkContext) -> None:
+    """From now on workers that run on this machine begin with all imports done (`penstock.daemon`).
+
+    Spark reads this setting when a task needs a worker, in local mode from the driver's own conf. What the user has
+    set stays. So does all where another Python, or a fresh process of this one, may know no Penstock: there our
+    daemon could not start, and no Python function of the user's would run.
+    """
+    if is_local(context) and is_here(context.pythonExec) and _is_installed_here():
+        conf = context._jsc.sc().conf()  # noqa: SLF001 - PySpark gives a copy
+        conf.setIfMissing(_DAEMON, "penstock.daemon")
+
+
+def is_here(python: str) -> bool:
+    """Whether this command starts the Python of this process: the same file in the same environment's folder."""
+    found = shutil.which(python)
+    if found is None or not sys.executable:
+        return False
+    return Path(found).absolute().parent == Path(sys.executable).parent and Path(found).samefile(sys.executable)
+
+
+def _is_installed_here() -> bool:
+    """Whether a fresh process finds Penstock, wherever it stands: not where it came as a file of the application."""
+    try:
+        found = Path(str(importlib.metadata.distribution("penstock").locate_file("")))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return found in map(Path, (*site.getsitepackages(), site.getusersitepackages()))
 
 
 def warn_of_what_is_wrong(settings: Settings) -> None:

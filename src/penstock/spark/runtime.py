@@ -283,6 +283,7 @@ class SparkRuntime:
         if missing:
             raise SettingError(f"job {graph.name}: no DataFrame was given for {', '.join(missing)}")
         refuse_what_cannot_travel(graph)
+        self._application.start_environment(settings)
         graph = with_slots(graph, self._context)
         master = self._application.master(settings)
         job = master.new_job()

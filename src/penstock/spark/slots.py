@@ -9,10 +9,12 @@ or the conf says how many executors there are to be, the number is known before.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
@@ -58,6 +60,12 @@ def _is_young(context: SparkContext) -> bool:
 def is_local(context: SparkContext) -> bool:
     """Whether all tasks run on the driver's machine, in its JVM."""
     return _LOCAL.match(context.master) is not None
+
+
+def only_local_folder(context: SparkContext) -> str:
+    """The folder where Spark stores on the driver's machine; empty where it has several, which PySpark can't name."""
+    several = "," in (os.environ.get("SPARK_LOCAL_DIRS") or conf_value(context, "spark.local.dir", ""))
+    return "" if several else str(Path(context._temp_dir).parent)  # noqa: SLF001 - no public way, and no call
 
 
 class SlotWatch:

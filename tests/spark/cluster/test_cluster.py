@@ -29,7 +29,7 @@ from penstock.link import control
 from penstock.link.calls import GetStatistics
 from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Authenticate, Challenge, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
-from penstock.services.local import Attachment, attach
+from penstock.services.local.attachment import Attachment, attach
 from penstock.spark import slots
 from penstock.spark.runtime import SparkRuntime
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `local` service: data stays with the environment process of its producer's host, and dies with it."""
+"""The `local` service: data stays with the environment process of its producer's host, and dies with it.
 
-from penstock.services.local.attachment import Attachment, attach
-from penstock.services.local.launch import EnvironmentLaunch
+Nothing but the service is re-exported: drivers need its master, tasks its environment.
+"""
+
 from penstock.services.local.service import LocalShuffleService
 
-__all__ = ["Attachment", "EnvironmentLaunch", "LocalShuffleService", "attach"]
+__all__ = ["LocalShuffleService"]

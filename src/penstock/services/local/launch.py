@@ -2,9 +2,10 @@
 """Finds this host's environment process, or starts it.
 
 The first task that finds nobody takes the rendezvous lock, starts the process with the lock inherited, and waits
-for its word that it listens; the others wait for the socket. The process detaches itself (new session, orphaned
-on purpose), so that neither a task's end nor Spark's killing of a worker's process group takes it along. The
-secret goes through a pipe, never through arguments or the environment block.
+for its word that it listens; the others wait for the socket. A driver beside its tasks does so ahead of them. The
+process detaches itself (new session, orphaned on purpose), so that neither a task's end nor Spark's killing of a
+worker's process group takes it along. The secret goes through a pipe, never through arguments or the environment
+block.
 
 An environment whose pulse has stood for the lease's time is killed by the task that finds it so, and another one
 takes its place. One that can't be killed, because it waits for a dead disk, keeps its folder under another name.
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -88,6 +90,23 @@ def connect_or_start(launch: EnvironmentLaunch) -> socket.socket:
             time.sleep(_RETRY_SECONDS)
 
 
+def start_early(launch: EnvironmentLaunch, variables: Mapping[str, str]) -> None:
+    """Start this host's environment process where nobody has, with these variables beside the process's own.
+
+    For a driver whose tasks run beside it: they find it there, or about to be. Raises EnvironmentLostError as
+    `connect_or_start` does, which the first task then does once more.
+    """
+    place = launch.place()
+    place.make()
+    lock = place.take_lock()
+    if lock is not None:
+        try:
+            deadline = time.monotonic() + Settings.from_conf(launch.settings).environment.start_timeout
+            _start(launch, place, lock, deadline, variables)
+        finally:
+            os.close(lock)
+
+
 def replace_environment(place: Rendezvous, connection: socket.socket) -> None:
     """End the environment that listens at the other end, for good: its pulse stands."""
     log.warning(
@@ -125,7 +144,13 @@ def _connect(place: Rendezvous) -> socket.socket | None:
     return connection
 
 
-def _start(launch: EnvironmentLaunch, place: Rendezvous, lock: int, deadline: float) -> None:
+def _start(
+    launch: EnvironmentLaunch,
+    place: Rendezvous,
+    lock: int,
+    deadline: float,
+    variables: Mapping[str, str] | None = None,
+) -> None:
     place.clear()
     sweep(Settings.from_conf(launch.settings).environment.directory, keep=place.folder)
     config = msgpack.packb(
@@ -149,7 +174,7 @@ def _start(launch: EnvironmentLaunch, place: Rendezvous, lock: int, deadline: fl
                 start_new_session=True,
                 pass_fds=(lock,),
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, **(variables or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         os.close(write_end)
         write_end = -1

@@ -1,42 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `local` shuffle service: its master in the driver and its environment as a task sees it."""
+"""The `local` shuffle service and its master in the driver.
+
+What a task needs (`environment`, and all that writes and reads) is imported in tasks: a driver starts without it.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-
-from penstock.link.calls import ListOccupying
-from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
-from penstock.services.local.attachment import Attachment, attach
-from penstock.services.local.gate import SegmentInputGate
-from penstock.services.local.hybrid_writer import HybridPartitionWriter
-from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.launch import EnvironmentLaunch
-from penstock.services.local.result import BlockingPartitionWriter
-from penstock.services.local.stream_gate import SegmentStreamGate
-from penstock.services.local.stream_writer import SegmentStreamWriter
-from penstock.services.local.task_line import AttachmentLine
-from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import (
-    AttemptId,
-    InputGate,
-    InputGateDescriptor,
     JobShuffleContext,
-    OwnerContext,
     PartitionDescriptor,
     PartitionId,
-    PartitionKind,
     ProducerDescriptor,
-    ResultPartitionDescriptor,
-    ResultPartitionWriter,
-    Settings,
     ShuffleDescriptor,
+    ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import SettingError
-from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 
 NAME = "local"
 
@@ -50,8 +30,11 @@ class LocalShuffleService:
         """The driver side."""
         return LocalShuffleMaster(context)
 
-    def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> LocalShuffleEnvironment:
+    def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
         """The host side; shares the task's attachment where there is one."""
+        from penstock.services.local.attachment import Attachment, attach
+        from penstock.services.local.environment import LocalShuffleEnvironment
+
         attachment = context.extras.get("attachment")
         if isinstance(attachment, Attachment):
             return LocalShuffleEnvironment(attachment, context.settings, owned=False)
@@ -94,82 +77,3 @@ class LocalShuffleMaster:
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Nothing lies outside the hosts."""
-
-
-class LocalShuffleEnvironment:
-    """A task process's view of its host's environment process."""
-
-    def __init__(self, attachment: Attachment, settings: Settings, *, owned: bool) -> None:
-        self._attachment = attachment
-        self._verify = settings.network.completeness_check
-        self._blocking = settings.blocking
-        self._network = settings.network
-        self._in_flight_time = settings.streaming.in_flight_time
-        self._owned = owned
-
-    def create_result_partition_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[ResultPartitionWriter]:
-        """Writers in the order of the descriptors."""
-        return [self._writer(owner, descriptor) for descriptor in descriptors]
-
-    def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
-        """Gates in the order of the descriptors."""
-        return [
-            SegmentInputGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
-        ]
-
-    def create_stream_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[StreamPartitionWriter]:
-        """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
-        for kind in (descriptor.partition.kind for descriptor in descriptors):
-            if kind is not PartitionKind.PIPELINED_BOUNDED:
-                raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
-        return [
-            SegmentStreamWriter(self._attachment, owner, descriptor, self._fill(descriptor), verify=self._verify)
-            for descriptor in descriptors
-        ]
-
-    def _fill(self, descriptor: ResultPartitionDescriptor) -> SegmentFill:
-        own = 1 if descriptor.partition.broadcast else descriptor.partition.subpartitions
-        segments = own * self._network.exclusive_buffers_per_channel + self._network.floating_buffers_per_gate
-        return SegmentFill(self._in_flight_time, segments, self._attachment.memory.segment_size, time.monotonic)
-
-    def create_stream_gates(
-        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
-    ) -> list[StreamInputGate]:
-        """Gates of a streaming query, in the order of the descriptors."""
-        return [
-            SegmentStreamGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
-        ]
-
-    def create_task_line(self, attempt: AttemptId) -> AttachmentLine:
-        """The line of the task that works on this attempt."""
-        return AttachmentLine(self._attachment, attempt)
-
-    def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
-        """Release the host's resources of these partitions."""
-        self._attachment.ask(ReleasePartitions(tuple(partitions)))
-
-    def partitions_occupying_local_resources(self) -> list[PartitionId]:
-        """The partitions that hold memory or files on this host."""
-        return list(self._attachment.ask(ListOccupying()).partitions)
-
-    def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
-        """Replace an unknown producer of a gate by the real one."""
-        return self._attachment.ask(UpdatePartitionInfo(consumer, descriptor)).updated
-
-    def close(self) -> None:
-        """Detach, where this environment made the attachment itself; idempotent."""
-        if self._owned:
-            self._attachment.close()
-
-    def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> ResultPartitionWriter:
-        attachment, kind = self._attachment, descriptor.partition.kind
-        if kind.is_hybrid:
-            reserve = self._blocking.reserve
-            return HybridPartitionWriter(attachment, owner, descriptor, verify=self._verify, reserve=reserve)
-        if kind.pipelined:
-            return SegmentPartitionWriter(attachment, owner, descriptor, verify=self._verify)
-        return BlockingPartitionWriter(attachment, owner, descriptor, self._blocking)
