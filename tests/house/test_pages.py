@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from source import ROOT
 
+from penstock.api.streaming.options import QUERY_OPTIONS
+from penstock.shuffle.settings import KEYS
+
 LONGEST = 120
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
@@ -86,3 +89,14 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             seen.add(page)
             left += [(page.parent / target).resolve() for target in link.findall(page.read_text())]
     assert {path for path in DOCUMENTS if path != TEMPLATE} <= seen, {_named(path) for path in set(DOCUMENTS) - seen}
+
+
+def test_settings_that_pages_name_exist() -> None:
+    """A key is one of ours, or the beginning of some; the options of a query are all on its page."""
+    for page in DOCUMENTS:
+        for key in re.findall(r"`(spark\.penstock\.[\w.]*\w)[`=]", page.read_text()):
+            assert any(f"{known}.".startswith(f"{key}.") for known in KEYS), f"{page.name}: {key}"
+    listed = (
+        (ROOT / "docs" / "streaming.md").read_text().partition("Options of every query:")[2].partition("They are")[0]
+    )
+    assert set(re.findall(r"`(\w+)`", listed)) == set(QUERY_OPTIONS)
