@@ -11,7 +11,8 @@ import pytest
 
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment
-from penstock.checkpoint.coordinator import FAILED_PAUSE, CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.schedule import FAILED_PAUSE
 
 SOURCES = ("source-0", "source-1")
 SINKS = ("sink-0", "sink-1")

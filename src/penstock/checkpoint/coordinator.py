@@ -33,14 +33,12 @@ from enum import Enum
 
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
+from penstock.checkpoint.schedule import Schedule
 
 Task = Hashable
 """Whatever names a subtask: it is only compared."""
 Heads = Callable[[Collection[Task]], Iterable[Task]]
 """Of a query some of whose tasks have finished: those that run and have no running task in front of them."""
-
-FAILED_PAUSE = 1.0
-"""Seconds between a checkpoint that failed and the next one that ended tasks wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class CheckpointOptions:
 
 
 BEGIN_ANEW = 2
+"""Times `aligned_timeout`: how long an aligned checkpoint may take that could have turned unaligned."""
 
 
 class _Phase(Enum):
@@ -100,10 +99,9 @@ class CheckpointCoordinator:
         self._pending: dict[int, _Pending] = {}
         self._completed: deque[int] = deque()
         self._asked: list[int] = []
-        self._due: float | None = None
-        self._last_end = self._last_failure = float("-inf")
+        self._schedule = Schedule(options.interval, options.min_pause)
         self._failures = 0
-        self._is_failed = self._is_stopping = False
+        self._is_failed = False
 
     @property
     def latest_completed(self) -> int | None:
@@ -129,7 +127,7 @@ class CheckpointCoordinator:
         self._tasks = frozenset(tasks)
         self._finished = set(finished)
         self._waiting.clear()
-        self._due_from(now)
+        self._schedule.begun(now)
         return self._advance(now)
 
     def interrupted(self, cause: str, now: float) -> list[do.Decision]:
@@ -139,7 +137,7 @@ class CheckpointCoordinator:
             self._asked.extend(pending.calls)
             decisions += self._drop(pending, cause, now)
         self._tasks = frozenset()
-        self._due = None
+        self._schedule.suspend()
         return decisions
 
     def closed(self, cause: str, now: float) -> list[do.Decision]:
@@ -170,7 +168,7 @@ class CheckpointCoordinator:
 
     def stopping(self, now: float) -> list[do.Decision]:
         """The query is told to stop: all of its tasks will end their data soon."""
-        self._is_stopping, self._due = True, None
+        self._schedule.stop()
         return self._advance(now)
 
     # --- triggers
@@ -217,7 +215,7 @@ class CheckpointCoordinator:
         if pending is None:
             return [do.Discard(number)]
         self._failures = 0
-        self._last_end = now
+        self._schedule.ended(now)
         self._waiting -= pending.waiting
         if self._completed and self._completed[-1] > number:
             return [do.Discard(number), *self._answered(pending, number), *self._advance(now)]
@@ -276,11 +274,11 @@ class CheckpointCoordinator:
             return False
         if not self._tasks - self._finished:
             return False  # nobody is left to hold anything
-        if self._asked and not self._is_stopping:
+        if self._asked and not self._schedule.is_stopping:
             return True
-        if self._uncovered() and now >= self._last_failure + FAILED_PAUSE:
+        if self._uncovered() and now >= self._schedule.retry_at:
             return True
-        return self._due is not None and now >= max(self._due, self._last_end + self._options.min_pause)
+        return self._schedule.at is not None and now >= self._schedule.at
 
     def _anew_at(self, pending: _Pending) -> float:
         """When an aligned checkpoint begins anew as an unaligned one."""
@@ -298,7 +296,7 @@ class CheckpointCoordinator:
         )
         pending.alignment = alignment or self._alignment
         self._asked.clear()
-        self._due_from(now)
+        self._schedule.begun(now)
         return self._tell_heads(pending)
 
     @property
@@ -306,13 +304,9 @@ class CheckpointCoordinator:
         """How checkpoints begin."""
         return Alignment.UNALIGNED if self._options.aligned_timeout == 0 else self._options.alignment
 
-    def _due_from(self, now: float) -> None:
-        interval = self._options.interval
-        self._due = None if interval is None or self._is_stopping else now + interval
-
     def _uncovered(self) -> set[Task]:
         """Tasks whose last state no checkpoint under way will hold, and that are to be in the next one."""
-        if self._is_stopping and not self._tasks - self._finished <= self._waiting:
+        if self._schedule.is_stopping and not self._tasks - self._finished <= self._waiting:
             return set()
         return self._waiting.difference(*(pending.waiting for pending in self._pending.values()))
 
@@ -331,10 +325,10 @@ class CheckpointCoordinator:
         collecting = [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]
         times = [min(pending.triggered + self._options.timeout, self._anew_at(pending)) for pending in collecting]
         if self._tasks and len(self._pending) < self._options.max_concurrent:
-            if self._due is not None:
-                times.append(max(self._due, self._last_end + self._options.min_pause))
+            if self._schedule.at is not None:
+                times.append(self._schedule.at)
             if self._uncovered():
-                times.append(self._last_failure + FAILED_PAUSE)
+                times.append(self._schedule.retry_at)
         return min(times, default=None)
 
     def _settle(self, pending: _Pending) -> list[do.Decision]:
@@ -346,7 +340,7 @@ class CheckpointCoordinator:
     def _fail(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
         decisions = self._drop(pending, cause, now)
         decisions += [do.Answer(call, None, cause) for call in pending.calls]
-        self._last_failure = now
+        self._schedule.failed(now)
         if not self._completed or pending.number > self._completed[-1]:
             self._failures += 1
         if self._failures > self._options.tolerable_failures and not self._is_failed:
@@ -357,7 +351,7 @@ class CheckpointCoordinator:
 
     def _drop(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
         self._pending.pop(pending.number, None)
-        self._last_end = now
+        self._schedule.ended(now)
         return [do.Abandon(pending.number, cause), do.Discard(pending.number)]
 
     @staticmethod

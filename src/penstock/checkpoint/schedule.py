@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the next checkpoint of a query is due. Times are seconds of the coordinator's clock."""
+
+from __future__ import annotations
+
+FAILED_PAUSE = 1.0
+"""Seconds between a checkpoint that failed and the next one that ended tasks wait for."""
+
+
+class Schedule:
+    """`interval` None: none is due by itself. `min_pause` is kept behind the end of each."""
+
+    def __init__(self, interval: float | None, min_pause: float) -> None:
+        self._interval = interval
+        self._min_pause = min_pause
+        self._due: float | None = None
+        self._ended = self._failed = float("-inf")
+        self._is_stopping = False
+
+    @property
+    def at(self) -> float | None:
+        """The time of the next periodic one, if there is to be one."""
+        return None if self._due is None else max(self._due, self._ended + self._min_pause)
+
+    @property
+    def retry_at(self) -> float:
+        """From when on one is taken that ended tasks wait for."""
+        return self._failed + FAILED_PAUSE
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether none is due any more, because the query is told to stop."""
+        return self._is_stopping
+
+    def begun(self, now: float) -> None:
+        """The query runs, or a checkpoint was triggered: the next one is due an interval later."""
+        self._due = None if self._interval is None or self._is_stopping else now + self._interval
+
+    def suspend(self) -> None:
+        """Nothing runs: none is due before `begun`."""
+        self._due = None
+
+    def stop(self) -> None:
+        """None is due any more."""
+        self._is_stopping, self._due = True, None
+
+    def ended(self, now: float) -> None:
+        """A checkpoint is complete, or was given up."""
+        self._ended = now
+
+    def failed(self, now: float) -> None:
+        """A checkpoint has failed."""
+        self._failed = now
