@@ -289,6 +289,19 @@ def test_error_that_cannot_travel(stream: penstock.Stream) -> None:
 
 
 @pytest.mark.usefixtures("next_job_works")
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_function_that_asks_to_end_the_process(stream: penstock.Stream, kind: type[BaseException]) -> None:
+    """`sys.exit()` is an error of the function, told with its line; it is no lost task that is tried again."""
+
+    def exiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise kind(7)
+        yield from batches
+
+    with pytest.raises(JobError, match=rf"(?s){kind.__name__}: 7.*in exiting.*raised in mapInArrow\(exiting\)"):
+        stream.keyBy("id", numPartitions=2).mapInArrow(exiting, "id long").run()
+
+
+@pytest.mark.usefixtures("next_job_works")
 def test_source_that_fails_in_spark(spark: Any) -> None:
     """What Spark's own stages raise is the error the user sees, not that our task's input broke off."""
 

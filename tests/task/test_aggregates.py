@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task import aggregate_operators
 from penstock.task.aggregate_operators import aggregate_pair
-from penstock.task.aggregates import Aggregation
+from penstock.task.aggregates import ALL_COLUMNS, Aggregation
 from penstock.task.groups import CHUNK_ROWS
 
 SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int32()), ("x", pa.float64()), ("b", pa.bool_())])
@@ -219,6 +219,13 @@ def test_empty_input() -> None:
     wanted = [Aggregation("n", "i", "count"), Aggregation("s", "i", "sum"), Aggregation("v", "i", "variance")]
     assert run(SCHEMA, ["k"], wanted, [[], []]) == []
     assert run(SCHEMA, [], wanted, [[], []]) == [{"n": 0, "s": None, "v": None}]
+
+
+def test_rows_without_columns_are_counted() -> None:
+    """`count()` of a stream that has no columns left, as of a DataFrame without any."""
+    rows = pa.RecordBatch.from_struct_array(pa.array([{}] * 5, pa.struct([])))
+    wanted = [Aggregation("n", ALL_COLUMNS, "count_all")]
+    assert run(rows.schema, [], wanted, [[rows, rows], [rows.slice(2)], []]) == [{"n": 13}]
 
 
 @pytest.mark.parametrize("function", ["tdigest", "list", "nonsense"])

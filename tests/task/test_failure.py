@@ -30,7 +30,8 @@ def test_an_error_out_of_the_users_code_is_his() -> None:
     for work in (full_disk, lambda: pa.allocate_buffer(1 << 60), lambda: json.loads("{")):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the types differ
             work()
-        assert error_type(caught.value) == type(caught.value).__name__
+        assert error_type(caught.value).endswith(type(caught.value).__name__)
+        assert error_type(caught.value) != HOST
 
 
 def test_memory_and_disks_that_fail_under_penstock_are_the_hosts() -> None:
@@ -45,3 +46,10 @@ def test_errors_of_penstock_keep_their_names() -> None:
     """The JobMaster knows what each of them means; a file that is missing is none of the host's faults."""
     assert error_type(StorageError("full")) == "StorageError"
     assert error_type(FileNotFoundError(errno.ENOENT, "no such file")) == "FileNotFoundError"
+
+
+def test_an_error_of_another_library_is_not_taken_for_ours() -> None:
+    """Other libraries have a ProtocolError or a StorageError too: those arose in the user's code."""
+    theirs = type("StorageError", (Exception,), {"__module__": "their.storage"})
+    assert error_type(theirs("no such bucket")) == "their.storage.StorageError"
+    assert error_type(ValueError("no such bucket")) == "ValueError"

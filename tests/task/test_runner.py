@@ -105,6 +105,20 @@ def test_a_failing_function_fails_the_outputs() -> None:
     assert "penstock/task" not in text
 
 
+def test_what_ends_a_process_is_noted_too() -> None:
+    """`sys.exit()` in a function, or a panic of a library in Rust, is no subclass of Exception."""
+
+    def leave(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise SystemExit(7)
+        yield from batches
+
+    environment = Environment({0: [batch(1)]})
+    with pytest.raises(SystemExit) as caught:
+        run(plan((MapInArrow(leave, SCHEMA), MapInArrow(lambda items: items, SCHEMA))), environment)
+    assert caught.value.__notes__ == ["raised in mapInArrow(leave) of middle (stage 99, subtask 0)"]
+    assert [writer.life for writer in environment.writers] == [["setup", "fail", "close"]] * 2
+
+
 def test_a_failing_input_is_not_the_functions_fault() -> None:
     """An error of a gate passes through user code without a note."""
     environment = Environment({0: [batch(1), PartitionLostError("gone")]})

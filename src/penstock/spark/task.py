@@ -238,7 +238,7 @@ def _run_deployed(
         if lost is None:
             raise  # it is this host's own
         state, error, kind = "FAILED", str(failure), type(failure).__name__
-    except Exception as failure:  # noqa: BLE001 - user code may raise anything; the JobMaster gets its text
+    except BaseException as failure:  # noqa: BLE001 - users raise anything, SystemExit too
         from penstock.task.failure import error_type
 
         state, error, kind = "FAILED", error_text(failure), error_type(failure)

@@ -189,7 +189,7 @@ class Chain:
         """What the step raises gets a note with its name."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"raised in {step.name} of {self._place}")
             raise
 

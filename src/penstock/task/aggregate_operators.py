@@ -76,7 +76,10 @@ class AggregationPlan:
             for array, field in zip(groups, self.state_schema, strict=False)
         ]
         for item, function in zip(self.aggregations, self.functions, strict=True):
-            column = chunk.column(0 if item.column == ALL_COLUMNS else item.column)
+            if item.column != ALL_COLUMNS:
+                column = chunk.column(item.column)
+            else:  # only its length counts, and rows without columns have one too
+                column = chunk.column(0) if chunk.num_columns else pa.nulls(chunk.num_rows)
             arrays += [lifted(state, column) for state in function.states]
         return pa.RecordBatch.from_arrays(arrays, schema=self.state_schema)
 

@@ -49,7 +49,9 @@ class Blame:
         """The chain's input: what it raises is nobody's fault among the operators."""
         try:
             yield from batches
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             self._error = error
             raise
 
@@ -70,7 +72,9 @@ class Blame:
     ) -> Generator[pa.RecordBatch, None, None]:
         try:
             yield from start()
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             if error is not self._error:
                 self._error = error
                 error.add_note(f"raised in {name} of {place}")
@@ -81,9 +85,14 @@ def error_type(error: BaseException) -> str:
     """The name by which the JobMaster knows what failed: for an error of Python's own also whose it is.
 
     Memory that ran out and disks that broke are the host's where they arose in Penstock, and the user's in his code.
+    A class of another library is told with its module, because some of them have names that ours have.
     """
     is_of_host = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OF_HOST)
-    return _INFRASTRUCTURE if is_of_host and _arose_here(error) else type(error).__name__
+    if is_of_host and _arose_here(error):
+        return _INFRASTRUCTURE
+    kind = type(error)
+    is_known = isinstance(error, PenstockError) or kind.__module__ == "builtins"
+    return kind.__name__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _arose_here(error: BaseException) -> bool:
