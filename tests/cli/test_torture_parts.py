@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from penstock.torture import command
 from penstock.torture.cluster import spark_home
 from penstock.torture.long_session import ACTIONS, MODES, LongJob
 from penstock.torture.recipe import Exchange, Recipe, Step, random_recipe
-from penstock.torture.session_figures import SLACK, Figures, describe, growth
+from penstock.torture.session_figures import SLACK, Figures, describe, growth, look
 
 PLAIN = Recipe("t", 100, (pa.string(),), 2, (Exchange("key", 2, "c0"), Step("keep")), "", "", 0.0)
 
@@ -103,6 +104,18 @@ def test_a_task_that_grows_in_a_long_query_is_said() -> None:
 def test_figures_are_said_in_one_line() -> None:
     """Bytes in megabytes, numbers of things as they are."""
     assert describe({"driver_bytes": 3 << 20, "driver_files": 7}) == "driver 3 MB, 7 driver files"
+
+
+def test_memory_that_is_in_use_is_told_from_what_an_allocator_keeps() -> None:
+    """What Arrow and the C library have given out follows what is held, whatever the process's size does."""
+    before = look("no-application")
+    held = [pa.allocate_buffer(64 << 20, resizable=True), ctypes.create_string_buffer(64 << 20)]
+    during = look("no-application")
+    del held
+    after = look("no-application")
+    for name in ("driver_arrow_bytes", "driver_c_library_bytes"):
+        assert during[name] - before[name] > 60 << 20
+        assert during[name] - after[name] > 60 << 20
 
 
 def test_jobs_of_a_long_session_repeat_themselves() -> None:

@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session or a query holds at a moment, looked at from outside, and whether that grows. Linux only."""
+"""What a session or a query holds at a moment, looked at from outside, and whether that grows. Linux only.
+
+A process may grow although nothing that it holds does: an allocator keeps what was freed in pages that hold something
+else too. So there stands beside the driver's memory what is in use of it, by allocator.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from penstock.bench.environment import environment_pids, own_bytes
 
 MEGABYTE = 1 << 20
 SLACK = {
     "driver_bytes": 64 * MEGABYTE,
+    "driver_arrow_bytes": 16 * MEGABYTE,
+    "driver_c_library_bytes": 32 * MEGABYTE,
+    "driver_python_blocks": 200_000,
     "environment_bytes": 32 * MEGABYTE,
     "disk_bytes": 64 * MEGABYTE,
     "driver_files": 32,
@@ -33,7 +43,7 @@ Figures = Mapping[str, int]
 def describe(figures: Figures) -> str:
     """For one line."""
     return ", ".join(
-        f"{name.removesuffix('_bytes')} {value / MEGABYTE:.0f} MB"
+        f"{name.removesuffix('_bytes').replace('_', ' ')} {value / MEGABYTE:.0f} MB"
         if name.endswith("_bytes")
         else f"{value} {name.replace('_', ' ')}"
         for name, value in figures.items()
@@ -46,6 +56,9 @@ def look(application: str) -> dict[str, int]:
     own = os.getpid()
     return {
         "driver_bytes": own_bytes(own),
+        "driver_arrow_bytes": pa.default_memory_pool().bytes_allocated(),
+        "driver_c_library_bytes": _c_library_bytes(),
+        "driver_python_blocks": sys.getallocatedblocks(),
         "driver_files": _count(own, "fd"),
         "threads": _count(own, "task"),
         "environment_bytes": sum(own_bytes(pid) for pid in pids),
@@ -59,6 +72,28 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def _c_library_bytes() -> int:
+    """What was allocated of the C library and not freed; 0 where it doesn't say."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return 0
+    ask.restype = _CLibrary
+    said = ask()
+    return int(said.uordblks + said.hblkhd)
+
+
+class _CLibrary(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
 
 
 def growth(figures: Sequence[Figures]) -> list[str]:
