@@ -118,6 +118,34 @@ def test_memory_that_is_in_use_is_told_from_what_an_allocator_keeps() -> None:
         assert during[name] - after[name] > 60 << 20
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_what_threads_have_freed_is_not_held_against_a_session() -> None:
+    """Eight threads that free 20 MB each leave less than that in all; else glibc keeps it for each of them."""
+    program = """if True:
+        import os, threading
+        from penstock.bench.environment import own_bytes
+        from penstock.torture.session_figures import give_back, keep_little
+        keep_little()
+        def work(here):
+            for _ in range(2):
+                block = b"x" * (20 << 20)
+                here.wait()
+                del block
+                here.wait()
+        before = own_bytes(os.getpid())
+        here = threading.Barrier(8)
+        threads = [threading.Thread(target=work, args=(here,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        give_back()
+        print(own_bytes(os.getpid()) - before)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20 << 20
+
+
 def test_jobs_of_a_long_session_repeat_themselves() -> None:
     """The same from the same seed, without harm of their own, in all modes and with all actions."""
     jobs = [LongJob.random(5, number) for number in range(100)]

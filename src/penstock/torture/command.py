@@ -20,6 +20,7 @@ from penstock.torture.grid import cells, run_cell
 from penstock.torture.harm import Harm, leftovers, own_temporary_folder
 from penstock.torture.long_session import MASTER, LongSession
 from penstock.torture.recipe import Recipe, in_order, random_recipe
+from penstock.torture.session_figures import keep_little
 from penstock.torture.tpch import WELL, torture_tpch
 
 SLOTS = 12
@@ -82,6 +83,7 @@ def _hold(options: TortureOptions) -> int:
     else:
         master, held = long_query.MASTER, long_query.LongQuery(options.seed, options.query * 60.0, say)
     conf = {"spark.master": master, "spark.log.level": "OFF"}
+    keep_little()
     with own_temporary_folder():
         with open_session("penstock-torture", None, {**conf, "spark.local.dir": tempfile.gettempdir()}) as spark:
             application = spark.sparkContext.applicationId
