@@ -10,8 +10,9 @@ import pytest
 
 from penstock.environment import attendance
 from penstock.environment.attendance import Attendance
-from penstock.link.commands import StopSource, TaskAction, TriggerCheckpoint
+from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle.actions import StopSource, TriggerCheckpoint
 
 
 def attempt(number: int, job: str = "job") -> AttemptId:
@@ -83,7 +84,7 @@ def left(here: Attendance, *gates: Gate) -> None:
 def test_what_comes_before_its_task_is_told_once() -> None:
     """A cancel and actions, in order, when the attempt is deployed."""
     here = Attendance()
-    actions = [TriggerCheckpoint(attempt(1), b"barrier"), StopSource(attempt(1))]
+    actions = [TaskAction(attempt(1), TriggerCheckpoint(b"barrier")), TaskAction(attempt(1), StopSource())]
     for action in actions:
         here.act(action)
     here.cancel(attempt(1), "the user")
@@ -122,10 +123,13 @@ def test_everything_goes_with_its_job() -> None:
     left(here, *gates)
     for job in ("a", "b"):
         here.cancel(attempt(2, job), job)
-        here.act(StopSource(attempt(2, job)))
+        here.act(TaskAction(attempt(2, job), StopSource()))
         here.update(attempt(3, job), place(0))
     here.forget_job("a")
-    assert [caught_up(here, attempt(2, job)) for job in ("a", "b")] == [[], ["b", StopSource(attempt(2, "b"))]]
+    assert [caught_up(here, attempt(2, job)) for job in ("a", "b")] == [
+        [],
+        ["b", TaskAction(attempt(2, "b"), StopSource())],
+    ]
     assert [len(here.updates(attempt(3, job))) for job in ("a", "b")] == [0, 1]
     for job in ("a", "b"):
         here.update(attempt(1, job), place(0))
@@ -138,7 +142,7 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: Attendance) -> N
     left(few, *gates)
     for number in range(5):
         few.cancel(attempt(10 + number), "cause")
-        few.act(StopSource(attempt(30 + number)))
+        few.act(TaskAction(attempt(30 + number), StopSource()))
         few.update(attempt(20 + number), place(number))
     assert [len(caught_up(few, attempt(10 + number))) for number in range(5)] == [0, 0, 1, 1, 1]
     assert [len(caught_up(few, attempt(30 + number))) for number in range(5)] == [0, 0, 1, 1, 1]

@@ -18,6 +18,7 @@ from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from local_query import LocalQuery, linear_graph, location
 
 from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.graph.streaming import AT_LEAST_ONCE
 from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 from penstock.stream import loop
@@ -25,7 +26,6 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.rate import SCHEMA as RATE
 from penstock.stream.rate import RateSource
-from penstock.stream.runner import AT_LEAST_ONCE
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
 
