@@ -17,6 +17,7 @@ import gc
 import os
 import re
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -50,7 +51,8 @@ def _isolate() -> Path:
     os.environ["TMPDIR"] = str(own)
     os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # else each of the many processes compiles what it imports
-        os.environ["PYTHONPYCACHEPREFIX"] = str(own / "compiled")
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(sys.prefix) / "compiled")
+        sys.dont_write_bytecode = False
     tempfile.tempdir = None
     return own
 
