@@ -14,6 +14,7 @@ import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.plan import PLANNING_SLOTS
 from penstock.api.stream import Stream
+from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
 from penstock.graph import JobGraph
@@ -21,8 +22,9 @@ from penstock.graph.regions import regions, slots_needed
 from penstock.job.core.refusals import too_few_slots
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError, SchemaError, SettingError
-from penstock.shuffle.settings import StreamingSettings
+from penstock.shuffle.settings import NetworkSettings, StreamingSettings
 from penstock.stream.noop import NoopSink
+from penstock.stream.pace import MOST_ROWS
 
 OPTIONS = query_options("id", "counts", "/nowhere", StreamingSettings())
 
@@ -168,3 +170,15 @@ def test_rows_of_an_aggregation_are_those_of_the_batch_verb() -> None:
     unbounded = Stream((SourceStep("rows", bounded.schema, streaming=True),))
     wanted = {"n": ("*", "count"), "total": ("v", "sum"), "mean": ("v", "avg"), "most": ("v", "max")}
     assert unbounded.keyBy("k").agg(**wanted).schema == bounded.keyBy("k").agg(**wanted).schema
+
+
+def test_rows_in_flight_have_a_bound_that_is_known_ahead() -> None:
+    """Segments, a step and a message for each channel, of exchanges that barriers may overtake; more on a cluster."""
+    network = NetworkSettings(segment_size=1 << 20, exclusive_buffers_per_channel=2, floating_buffers_per_gate=8)
+    graph = planned(rate().keyBy("value", numPartitions=3).select("value"))
+    row = 17  # two columns of 64 bits, each with a bit that says whether there is a value
+    most = (2 * (3 * 2 + 8) + 3 << 20) + (2 * 3 << 18) + 5 * row * MOST_ROWS
+    assert most_in_flight(graph, network, one_host=True) == most
+    assert most_in_flight(graph, network, one_host=False) == most + (3 * (2 * 2 + 8) << 20)
+    copies = planned(rate().keyBy("value", numPartitions=3).select("value").broadcast(2))
+    assert most_in_flight(copies, network, one_host=True) == most

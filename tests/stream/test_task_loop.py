@@ -19,7 +19,7 @@ from penstock.shuffle.actions import CheckpointCompleted
 from penstock.stream.chain import PlainStep
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
-from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_SECONDS, Pace
+from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_BYTES, STEP_SECONDS, Pace
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
@@ -115,3 +115,25 @@ def test_steps_are_as_large_as_their_time_allows() -> None:
     for _ in range(50):
         pace.took(pace.rows, pace.rows * 1e-6)
     assert pace.rows > 1_000, "steps grow again when rows are cheap again"
+
+
+def test_steps_follow_what_readers_take() -> None:
+    """Where what steps give waits for room, a step has a part of a target time's rows; where there is none, all."""
+    pace, without = Pace(0.4), Pace()
+    for _ in range(20):
+        for each in (pace, without):
+            each.took(each.rows, each.rows * 1e-8, 8 * each.rows)
+            each.waited(each.rows, each.rows * 1e-4)
+    assert pace.rows == 1_000
+    assert without.rows == MOST_ROWS
+    for _ in range(20):
+        pace.waited(pace.rows, pace.rows * 1e-8)
+    assert pace.rows == MOST_ROWS
+
+
+def test_steps_are_bounded_in_bytes() -> None:
+    """Rows that are wide are fewer, however cheap they are."""
+    pace = Pace()
+    for _ in range(20):
+        pace.took(pace.rows, pace.rows * 1e-8, 1_000 * pace.rows)
+    assert pace.rows == STEP_BYTES // 1_000

@@ -241,32 +241,58 @@ STREAM_RECOVERY = Row(
 STREAM_RECOVERY_CLUSTER = Row(
     "recovery from a killed task, two executors", "The same where each executor has processes of its own.", STREAMING
 )
-CHECKPOINTS_SLOW = {
-    micros: {
-        unaligned: Row(
-            f"{micros:g} µs a row, {'unaligned' if unaligned else 'aligned'}",
-            "From the trigger of a checkpoint until it is complete.",
-            CHECKPOINTS,
-        )
-        for unaligned in (False, True)
-    }
-    for micros in (10.0, 100.0)
+
+
+def _checkpoint(micros: float, ways: str) -> Row:
+    return Row(f"{micros:g} µs a row, {ways}", "From the trigger of a checkpoint until it is complete.", CHECKPOINTS)
+
+
+CHECKPOINTS_WHOLE = {
+    (10.0, False): _checkpoint(10, "whole segments, aligned"),
+    (10.0, True): _checkpoint(10, "whole segments, unaligned"),
+    (100.0, True): _checkpoint(100, "whole segments, unaligned"),
 }
-"""By the microseconds of a row, then by whether checkpoints are unaligned."""
-CHECKPOINTS_IN_FLIGHT = {
-    micros: Row(f"{micros:g} µs a row, bytes in flight", "Of one unaligned checkpoint, in all tasks.", CHECKPOINTS)
-    for micros in CHECKPOINTS_SLOW
+"""With `inFlightTime` 0, by the microseconds of a row, then by whether checkpoints are unaligned."""
+CHECKPOINTS_TARGET = {
+    (10.0, False): _checkpoint(10, "aligned"),
+    (10.0, True): _checkpoint(10, "unaligned"),
 }
-CHECKPOINTS_SHORTER = Row("10 µs a row: aligned by unaligned", "How many times shorter.", CHECKPOINTS)
+"""The same with the `inFlightTime` that a query has where nobody says one."""
+CHECKPOINTS_HELD = Row(
+    "whole segments: bytes in flight", "Of one unaligned checkpoint, in all tasks, the most.", CHECKPOINTS
+)
+CHECKPOINTS_BOUND = Row("the bound of these", "What the query's handle says at its start.", CHECKPOINTS)
+CHECKPOINTS_TARGET_HELD = Row("bytes in flight", "The same as a query is where nobody says otherwise.", CHECKPOINTS)
+CHECKPOINTS_SHORTER = Row("whole segments: aligned by unaligned", "How many times shorter.", CHECKPOINTS)
+CHECKPOINTS_TARGET_SHORTER = Row("aligned by unaligned", "How many times shorter.", CHECKPOINTS)
 CHECKPOINTS_FLAT = Row(
     "unaligned: 100 µs a row by 10 µs", "How many times longer; one step is the floor.", CHECKPOINTS
 )
-CHECKPOINTS_RATE = {
-    unaligned: Row(
-        f"no back-pressure, {'unaligned' if unaligned else 'aligned'} each second",
-        "Rows that reach the last stage in a second, with a checkpoint each second.",
-        CHECKPOINTS,
-    )
-    for unaligned in (False, True)
-}
-"""By whether checkpoints are unaligned."""
+
+
+def _both(label: str, meaning: str) -> dict[bool, Row]:
+    return {
+        each: Row(f"{label}, {'unaligned' if each else 'aligned'}", meaning, CHECKPOINTS) for each in (False, True)
+    }
+
+
+CHECKPOINTS_VISIBLE = _both(
+    "10 µs a row: until a row is visible",
+    "From a row's making until its Parquet file has its name, the median; a checkpoint each quarter of a second, or "
+    "as soon as the last one is complete.",
+)
+CHECKPOINTS_REPLAYED = _both(
+    "10 µs a row: rows replayed",
+    "Rows that the sources give again when the last operator has failed, with checkpoints one after the other.",
+)
+CHECKPOINTS_RATE = _both(
+    "no back-pressure",
+    "Rows that reach the last stage in a second, with a checkpoint each second; the sources' stage is the busy one.",
+)
+CHECKPOINTS_FULL = _both(
+    "as fast as it goes", "The same where the sources cost nothing, so all wait for the exchanges."
+)
+"""These four by whether checkpoints are unaligned."""
+CHECKPOINTS_PRESSED = Row(
+    "no back-pressure: sources held back", "The share of their time, in the queries above.", CHECKPOINTS
+)

@@ -163,9 +163,9 @@ class StreamingSettings:
     only when somebody asks), given up after `checkpoint_timeout`, and begun no sooner than `min_pause` after the end
     of the last one; `max_concurrent_checkpoints` may be under way. `tolerable_failed_checkpoints` may fail in a row
     before the query does. `retained_checkpoints` are kept. `consistency` is `exactly_once` or `at_least_once`. Rows
-    wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full. With `in_flight_time`
-    the bytes in flight over each exchange follow what its readers take, so that they take about so long; 0: they do
-    not, and the segments of the exchange are all that bounds them.
+    wait for at most `buffer_timeout` until they are sent; less than 0: until a segment is full. The bytes in flight
+    over each exchange follow what its readers take, so that they take about `in_flight_time`; 0: they do not, and the
+    segments of the exchange are all that bounds them.
 
     With `unaligned` barriers overtake the rows that wait, and these become part of the checkpoint; they do so when
     the checkpoint has been aligned for `aligned_checkpoint_timeout`, 0: from the start. `recover_without_in_flight`
@@ -182,7 +182,7 @@ class StreamingSettings:
     retained_checkpoints: int = 2
     consistency: str = "exactly_once"
     buffer_timeout: float = 0.1
-    in_flight_time: float = 0.0
+    in_flight_time: float = 0.3
     unaligned: bool = False
     aligned_checkpoint_timeout: float = 0.0
     recover_without_in_flight: bool = False

@@ -106,6 +106,11 @@ class SparkRuntime:
         refuse_plain_text(conf, settings.security)
         return settings
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all tasks run on this host."""
+        return is_local(self._context)
+
     def total_slots(self) -> int:
         """The application's task slots; waits for executors to register."""
         return total_slots(self._context, self.settings().job.slots_timeout)

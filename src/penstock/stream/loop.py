@@ -53,6 +53,7 @@ class TaskParts:
     chain: Chain
     source: SourceReader | None = None
     store: SnapshotStore | None = None
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(slots=True)
@@ -91,7 +92,9 @@ class StreamLoop:
         self._conversation = conversation
         self._clock = clock
         self._times = Times(clock)
-        self._pace = Pace()
+        self._pace = parts.pace
+        self._pending: tuple[int, float] | None = None
+        """Of the last step its rows and when it began, while some of what it gave has no room."""
         self._due: deque[_Due] = deque()
         """What is passed on behind all rows, in order."""
         self._counts = dict.fromkeys(_COUNTS, 0.0)
@@ -151,7 +154,7 @@ class StreamLoop:
                 self._give_up(action.checkpoint)
             self._decided(self._conversation.action_came(action, self._clock()))
         moved |= self._look_ahead()
-        moved |= self._outputs.drain(self._clock())
+        moved |= self._drain()
         moved |= self._pass_on()
         moved |= self._snapshots.gather()
         if self._is_ready and not self._is_done:
@@ -160,6 +163,19 @@ class StreamLoop:
         self._outputs.flush_in_time(now)
         self._tell(now)
         return moved
+
+    def _drain(self) -> bool:
+        """Write what is pending, as far as there is room; whether any was."""
+        moved = self._outputs.drain(self._clock())
+        self._look_at_room()
+        return moved
+
+    def _look_at_room(self) -> None:
+        """Tell the pace when all that the last step gave has found room."""
+        if self._pending is not None and self._outputs.is_empty:
+            rows, began = self._pending
+            self._pending = None
+            self._pace.waited(rows, self._clock() - began)
 
     def _look_ahead(self) -> bool:
         """The barriers that go ahead of all rows; whether there were any."""
@@ -199,14 +215,18 @@ class StreamLoop:
 
     def _step(self, batches: list[pa.RecordBatch], began: float) -> None:
         """Push these through the chain into the outputs."""
-        rows = 0
+        rows = size = 0
+        given = self._counts["bytes_out"]
         for batch in joined(batches):
             rows += batch.num_rows
+            size += batch.nbytes
             self._counts["rows_in"] += batch.num_rows
-            self._counts["bytes_in"] += batch.nbytes
             self._counts["batches_in"] += 1
             self._put(self._chain.push(batch))
-        self._pace.took(rows, self._clock() - began)
+        self._counts["bytes_in"] += size
+        self._pace.took(rows, self._clock() - began, max(size, int(self._counts["bytes_out"] - given)))
+        self._pending = rows, began
+        self._look_at_room()
 
     def _put(self, batches: list[pa.RecordBatch], *, waits: bool = False) -> None:
         for batch in batches:

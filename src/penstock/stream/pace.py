@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows a step takes, so that it takes no longer than a few milliseconds.
+"""How many rows a step takes: it takes no longer than a few milliseconds, and what it gives is not much in flight.
 
 A control action waits for a step at most, so steps are bounded in time; they are as large as that allows, because
 everything costs per batch. The size follows the time that the last steps took for a row.
+
+What a step gave waits in the task where readers are slow, and is in flight as all else is. So a step also takes no
+more rows than the readers take in a part of the time that rows are to be in flight, and no more bytes than a few
+segments hold.
 """
 
 from __future__ import annotations
@@ -12,30 +16,41 @@ LEAST_ROWS = 1_000
 FEWEST_ROWS = 100
 """Where each row takes so long that a step of these is as long as one may be."""
 MOST_ROWS = 1 << 16
+STEP_BYTES = 4 << 20
+"""Of the rows that a step takes or gives, by those of the steps before."""
 _WEIGHT = 0.3
 _GROWTH = 2
+_PART_OF_TIME = 4
 
 
 class Pace:
-    """The size of one task's steps."""
+    """The size of one task's steps. `in_flight_time` is the target in seconds; 0: there is none."""
 
-    def __init__(self) -> None:
-        self._rows = LEAST_ROWS
+    def __init__(self, in_flight_time: float = 0.0) -> None:
+        self._in_flight_time = in_flight_time
+        self._room = self._rows = LEAST_ROWS
         self._seconds_per_row: float | None = None
 
     @property
     def rows(self) -> int:
         """How many rows the next step takes at most."""
-        return self._rows
+        return min(self._rows, self._room) if self._in_flight_time > 0 else self._rows
 
-    def took(self, rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
-        if rows < min(LEAST_ROWS, self._rows) and seconds < STEP_SECONDS:
+    def waited(self, rows: int, seconds: float) -> None:
+        """All that a step of so many rows gave had found room so long after the step began."""
+        if rows < min(LEAST_ROWS, self.rows) and seconds < STEP_SECONDS:
+            return
+        taken = int(rows / max(seconds, 1e-9) * self._in_flight_time / _PART_OF_TIME)
+        self._room = max(FEWEST_ROWS, min(MOST_ROWS, taken, self._room * _GROWTH))
+
+    def took(self, rows: int, seconds: float, size: int = 0) -> None:
+        """A step of so many rows took so long, and what it took or gave had so many bytes."""
+        if rows < min(LEAST_ROWS, self.rows) and seconds < STEP_SECONDS:
             return  # what a small step takes says nothing about its rows
         cost = seconds / rows
         known = self._seconds_per_row
         # One that is slower than all before it counts at once: the bound is on time.
         slower = known is None or cost * self._rows > STEP_SECONDS
         self._seconds_per_row = cost if slower or known is None else known + _WEIGHT * (cost - known)
-        wanted = int(STEP_SECONDS / max(self._seconds_per_row, 1e-9))
+        wanted = min(int(STEP_SECONDS / max(self._seconds_per_row, 1e-9)), STEP_BYTES * rows // max(size, 1))
         self._rows = max(FEWEST_ROWS, min(MOST_ROWS, wanted, self._rows * _GROWTH))

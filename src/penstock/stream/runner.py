@@ -31,6 +31,7 @@ from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
+from penstock.stream.pace import Pace
 from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.sources import SourceReader, StreamSource
 from penstock.stream.steps import chain_of
@@ -79,7 +80,7 @@ def run_stream_subtask(
     streaming: StreamTaskPlan,
 ) -> SubtaskReport:
     """Run it until its data has ended and its last checkpoint is complete, or raise what went wrong first."""
-    task = _StreamTask(plan, line, streaming)
+    task = _StreamTask(plan, line, streaming, Pace(settings.streaming.in_flight_time))
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         with limited_memory(memory):
@@ -96,8 +97,9 @@ def run_stream_subtask(
 class _StreamTask:
     """One run."""
 
-    def __init__(self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan) -> None:
+    def __init__(self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan, pace: Pace) -> None:
         self._plan = plan
+        self._pace = pace
         self._line = line
         self._streaming = streaming
         self._attempt = plan.deployment.attempt
@@ -132,7 +134,7 @@ class _StreamTask:
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
         )
-        parts = TaskParts(self._line, inputs, self._outputs, self._chain, self._source, self._store)
+        parts = TaskParts(self._line, inputs, self._outputs, self._chain, self._source, self._store, self._pace)
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
     def run(self) -> None:

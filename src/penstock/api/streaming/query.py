@@ -52,6 +52,7 @@ class StartedQuery:
     handle: JobHandle
     master: JobMaster
     hooks: QueryHooks
+    most_in_flight: int = 0
 
 
 class StreamingQuery:
@@ -70,6 +71,9 @@ class StreamingQuery:
         self._state = JobState.WAITING_FOR_SLOTS
         self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
         """So many tasks do not run yet, or not again."""
+        if started.most_in_flight:
+            held = _megabytes(started.most_in_flight)
+            _LOG.info("query %s: a checkpoint holds %s of rows in flight at most", started.name or started.id, held)
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
 
@@ -92,6 +96,14 @@ class StreamingQuery:
     def isActive(self) -> bool:
         """Whether it runs."""
         return not self._ended.is_set()
+
+    @property
+    def mostInFlightBytes(self) -> int:
+        """The bytes of rows in flight that a checkpoint holds at most, about; 0 where barriers overtake none.
+
+        A function that makes many rows of few in one call is not in it.
+        """
+        return self._started.most_in_flight
 
     @property
     def slots(self) -> int:
@@ -176,6 +188,8 @@ class StreamingQuery:
     def explain(self) -> None:
         """Print its plan: stages, operators, exchanges and the task slots it holds."""
         sys.stdout.write(explain_graph(self._started.graph))
+        if self.mostInFlightBytes:
+            sys.stdout.write(f"a checkpoint holds {_megabytes(self.mostInFlightBytes)} of rows in flight at most\n")
 
     if not TYPE_CHECKING:
 
@@ -236,6 +250,10 @@ class StreamingQuery:
             hook()
         except Exception as error:  # noqa: BLE001 - what a display can't show does not end the query
             _LOG.warning("the driver's side of a sink failed: %s", error)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
 
 
 class StreamingQueries:

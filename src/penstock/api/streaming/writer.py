@@ -14,6 +14,7 @@ from penstock.api.actions import require_session
 from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import PLANNING_SLOTS, plan_query
+from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
 from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in
@@ -112,7 +113,8 @@ class StreamWriter(TakesOptions):
         runtime.refuse(graph, total)
         handle, master = runtime.start(graph, settings)
         run = str(uuid.uuid4())
-        return StreamingQuery(StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks))
+        most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
+        return StreamingQuery(StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks, most))
 
     def _sink(self, request: SinkRequest) -> Made:
         if not isinstance(self._format, str):
