@@ -84,9 +84,9 @@ def _command(pid: int) -> str:
         return ""
 
 
-def until(query: StreamingQuery, holds: Callable[[], bool]) -> None:
+def until(query: StreamingQuery, holds: Callable[[], bool], seconds: float = _WAIT_SECONDS) -> None:
     """Wait for it; raises WrongAnswerError where the query ends or takes too long."""
-    deadline = time.monotonic() + _WAIT_SECONDS
+    deadline = time.monotonic() + seconds
     while not holds():
         if not query.isActive or time.monotonic() > deadline:
             raise WrongAnswerError(f"the query does not get on: {query.status['message']}")

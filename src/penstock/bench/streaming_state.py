@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.measure import WrongAnswerError
+from penstock.bench.recovery import until
 
 _WAIT_SECONDS = 300.0
 _STEADY = 3
@@ -32,7 +32,11 @@ def state_figures(counters: Callable[[], Any], keys: int) -> StateFigures:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         query = _started(counters(), folder)
         try:
-            _until(query, lambda: sum(report["stages"][1]["rowsIn"] for report in query.recentProgress) > keys)
+            until(
+                query,
+                lambda: sum(report["stages"][1]["rowsIn"] for report in query.recentProgress) > keys,
+                _WAIT_SECONDS,
+            )
             seconds, dip = _checkpoint(query)
             newest = max(Path(folder).glob("chk-*"))
             size = sum(path.stat().st_size for path in newest.iterdir())
@@ -41,7 +45,7 @@ def state_figures(counters: Callable[[], Any], keys: int) -> StateFigures:
         began = time.monotonic()
         query = _started(counters(), folder)
         try:
-            _until(query, lambda: _rate(query) > 0)
+            until(query, lambda: _rate(query) > 0, _WAIT_SECONDS)
             return StateFigures(size, seconds, dip, time.monotonic() - began)
         finally:
             query.stop(_WAIT_SECONDS)
@@ -72,7 +76,7 @@ def _last(query: Any) -> str:
 def _wait_reports(query: Any, count: int) -> None:
     """Until there are so many more."""
     known = _last(query)
-    _until(query, lambda: sum(report["timestamp"] > known for report in query.recentProgress) >= count)
+    until(query, lambda: sum(report["timestamp"] > known for report in query.recentProgress) >= count, _WAIT_SECONDS)
 
 
 def _rates(query: Any) -> list[float]:
@@ -85,11 +89,3 @@ def _rate(query: Any) -> float:
 
 def _rate_of(report: Any) -> float:
     return float(report["stages"][1]["rowsIn"] / report["batchDuration"])
-
-
-def _until(query: Any, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not holds():
-        if not query.isActive or time.monotonic() > deadline:
-            raise WrongAnswerError(f"the query does not get on: {query.status['message']}")
-        time.sleep(0.02)
