@@ -73,7 +73,7 @@ def write_archive() -> None:
     submit = f"--driver-java-options -XX:ArchiveClassesAtExit={new} pyspark-shell"
     environ = {**os.environ, VARIABLE: _QUICK, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-c", _PROGRAM]
-    ran = subprocess.run(command, env=environ, check=False, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, env=environ, check=False, capture_output=True, text=True, timeout=1200)
     if ran.returncode or not new.exists():
         print(f"Spark's classes are in no archive, so sessions start slowly: {ran.stderr[-2000:]}", file=sys.stderr)
         new.touch()
