@@ -24,6 +24,7 @@ _SLOW = 10.0
 _VISIBLE_SECONDS = 8.0
 _FAILURES = 3
 _CHECKPOINTS_BETWEEN = 3
+_FILL_SECONDS = 5.0
 _RATE_REPORTS = 6
 _ROUNDS = 2
 _HASHES = 24
@@ -85,18 +86,18 @@ def _replayed(spark: Any, unaligned: bool) -> tuple[float, ...]:
         first, last = _noting(folder), busy(_SLOW, _failing(flag))
         with query(spark, first=first, last=last, unaligned=unaligned, checkpointInterval="50ms") as started:
             for failures in range(_FAILURES):
-                _fail_once(started, flag, failures)
-            pressed(started)
+                _let_run(started)
+                flag.touch()
+                until(started, lambda failures=failures: _restarts(started) > failures)  # type: ignore[misc]
+            _let_run(started)
         return (sum(_given_again(Path(folder) / f"{number}") for number in range(TASKS)) / _FAILURES,)
 
 
-def _fail_once(started: StreamingQuery, flag: Path, failures: int) -> None:
-    """Fail the last operator, some checkpoints after the query is held back; `failures` were before."""
-    pressed(started)
-    completed = _completed(started)
+def _let_run(started: StreamingQuery) -> None:
+    """Return some checkpoints and seconds later: the rows in flight have filled up by then."""
+    completed, began = _completed(started), time.monotonic()
     until(started, lambda: _completed(started) >= completed + _CHECKPOINTS_BETWEEN)
-    flag.touch()
-    until(started, lambda: _restarts(started) > failures)
+    until(started, lambda: time.monotonic() - began > _FILL_SECONDS)
 
 
 def _noting(folder: str) -> Function:
