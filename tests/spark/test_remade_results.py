@@ -66,6 +66,24 @@ def kill_environment(spark: Any) -> None:
     os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
 
 
+def test_a_count_whose_result_is_lost_before_it_is_read(
+    spark: Any, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment dies when the job has ended: nothing was given out, so the stream runs again."""
+    from penstock.spark.runtime import SparkRuntime
+
+    read, kills = SparkRuntime.rows, [kill_environment]
+
+    def killed_first(runtime: SparkRuntime, *given: Any) -> Any:
+        if kills:
+            kills.pop()(spark)
+        return read(runtime, *given)
+
+    monkeypatch.setattr(SparkRuntime, "rows", killed_first)
+    assert penstock.readParquet(spark, numbers).rebalance(2, mode="hybrid").count() == FILES * ROWS
+    assert not kills
+
+
 def partition_files(spark: Any, dataset: str, index: int) -> list[Path]:
     """The files of one partition."""
     from penstock.spark.runtime import SparkRuntime

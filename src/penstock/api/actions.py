@@ -7,6 +7,7 @@ the first rows of a sorted stream are the first. `take` and `show` end each task
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,9 @@ from penstock.graph import explain_graph
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 from penstock.task.verbs import Limit
+
+_RUNS = 3
+_TOLD_SECONDS = 2.0
 
 
 def require_session(session: Any, verb: str) -> Any:
@@ -75,7 +79,10 @@ def explained(branches: tuple[Step, ...], session: Any) -> str:
 
 
 def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[Any, ...]]:
-    """Run now, and all rows of the result: for results of a few rows."""
+    """Run now, and all rows of the result: for results of a few rows.
+
+    Should they be lost before they are read, with the environment that holds them, the stream runs again.
+    """
     refuse_stream(branches, verb)
     require_session(session, verb)
     from penstock.spark.checks import refuse_what_cannot_travel
@@ -84,11 +91,19 @@ def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[
     runtime = SparkRuntime.of(session)
     reading = PersistedReading(runtime, runtime.settings())
     refuse_what_cannot_travel(plan_job(reading.outline(branches), reading.settings, PLANNING_SLOTS).graph)
-    finished = runtime.finished(lambda: reading.plan(branches).parts, reading.settings)
-    try:
-        return runtime.rows(finished, branches[0].schema, reading.settings)
-    finally:
-        runtime.release(finished.result.job)
+    runs_left = _RUNS
+    while True:
+        runs_left -= 1
+        gone = threading.Event()
+        finished = runtime.finished(lambda: reading.plan(branches).parts, reading.settings, lost=gone.set)
+        try:
+            return runtime.rows(finished, branches[0].schema, reading.settings)
+        except Exception:
+            # Spark says that its task failed; the JobMaster, maybe a little later, whether our result is gone.
+            if not runs_left or not gone.wait(_TOLD_SECONDS):
+                raise
+        finally:
+            runtime.release(finished.result.job)
 
 
 def first_rows(branches: tuple[Step, ...], rows: int) -> tuple[Step, ...]:
