@@ -182,7 +182,7 @@ class StreamingSettings:
     retained_checkpoints: int = 2
     consistency: str = "exactly_once"
     buffer_timeout: float = 0.1
-    in_flight_time: float = 0.3
+    in_flight_time: float = 1.0
     unaligned: bool = False
     aligned_checkpoint_timeout: float = 0.0
     recover_without_in_flight: bool = False
