@@ -81,8 +81,6 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     exchange.add_argument("--partitions", type=positive, default=4, metavar="P", help="consumers (4)")
     exchange.add_argument("--keys", choices=("int", "string", "both"), default="both", help="which keys (both)")
     everything = kinds.add_parser("all", help="everything, and write the figures into the pages")
-    everything.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
-    everything.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
     everything.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     blocking = kinds.add_parser("blocking", help="blocking exchanges to many subpartitions")
     blocking.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
@@ -94,6 +92,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)
+    for kind in (blocking, hybrid, latency, streaming, checkpoints):
+        kind.add_argument("--write", action="store_true", help="put the figures into the pages, beside the others")
+    for kind in (everything, blocking, hybrid, latency, streaming, checkpoints):
+        kind.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
+        kind.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
     for kind in (exchange, everything, blocking, hybrid, latency, streaming, checkpoints):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
@@ -110,7 +113,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     programs.add_argument("--json", action="store_true", help="one JSON object")
     programs.set_defaults(run=_bench_programs, parser=programs)
     exchange.set_defaults(bench="exchange")
-    everything.set_defaults(bench="all")
+    everything.set_defaults(bench="all", write=True)
     blocking.set_defaults(bench="blocking")
     hybrid.set_defaults(bench="hybrid")
     latency.set_defaults(bench="latency")
@@ -188,19 +191,11 @@ def _inspect(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from penstock.bench import command
 
-    if options.bench == "all":
-        return command.bench_all(
-            command.AllOptions(options.scale, options.repeat, options.readme, options.page, options.json)
+    if options.bench in command.KINDS:
+        told = command.AllOptions(
+            options.scale, options.repeat, options.write, options.readme, options.page, options.json
         )
-    parts = {
-        "blocking": command.bench_blocking,
-        "hybrid": command.bench_hybrid,
-        "latency": command.bench_latency,
-        "streaming": command.bench_streaming,
-        "checkpoints": command.bench_checkpoints,
-    }
-    if options.bench in parts:
-        return parts[options.bench](command.AllOptions(options.scale, options.repeat, json=options.json))
+        return command.bench_sections(options.bench, told)
     chosen = command.BenchOptions(options.rows, options.keys, options.repeat, options.partitions, options.json)
     return command.bench_exchange(chosen)
 

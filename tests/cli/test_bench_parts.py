@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -127,6 +128,26 @@ def test_both_pages_are_written_between_their_marks(tmp_path: Path) -> None:
     for row in _catalogued():
         assert f"\n| {row.label} |" in once[1]
         assert f"**{row.label}**: {row.meaning}" in prose
+
+
+def test_a_bench_of_one_section_leaves_the_others(tmp_path: Path) -> None:
+    """Its figures take their places among those written; figures of another machine are not mixed with them."""
+    readme, page = tmp_path / "README.md", tmp_path / "benchmarks.md"
+    for path in (readme, page):
+        path.write_text(f"{pages.START}\n{pages.END}\n")
+    everything = [Outcome(row, penstock=(3.0,)) for row in _catalogued()]
+    pages.write_pages(readme, page, everything, MACHINE)
+    before = page.read_text(), readme.read_text()
+    some = [replace(each, penstock=(7.0,)) for each in everything if each.row.section == catalogue.STREAMING]
+    pages.write_pages(readme, page, some, MACHINE)
+    assert page.read_text().count("| 7.00 s |") == len(some)
+    assert page.read_text().replace("7.00 s", "3.00 s") == before[0]
+    assert f"| {catalogue.STREAM_RATE_CHECKPOINTS.label} |  |  | 7.00 s |  |  |" in readme.read_text()
+    assert readme.read_text().replace("7.00 s", "3.00 s") == before[1]
+    with pytest.raises(SettingError, match="of another machine or version: measure all"):
+        pages.write_pages(readme, page, some, {**MACHINE, "cores": 64})
+    pages.write_pages(readme, page, everything, {**MACHINE, "cores": 64})
+    assert "64 cores" in page.read_text()
 
 
 def test_nothing_is_written_where_a_page_has_no_marks(tmp_path: Path) -> None:

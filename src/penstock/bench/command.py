@@ -55,10 +55,11 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class AllOptions:
-    """What the command line of `bench all` says."""
+    """What the command line of `bench all` and of the benches of some sections says."""
 
     scale: float = 1.0
     repeat: int = 3
+    write: bool = True
     readme: str = "README.md"
     page: str = "docs/benchmarks.md"
     json: bool = False
@@ -75,59 +76,34 @@ def bench_exchange(options: BenchOptions) -> int:
     return 0
 
 
-def bench_all(options: AllOptions) -> int:
-    """Everything; the tables go into the benchmark page, and five rows into the README."""
+def bench_sections(kind: str, options: AllOptions) -> int:
+    """Measure one of `KINDS`; raises SettingError for options that can't work before anything is measured."""
     if not options.scale > 0:
         raise SettingError(f"--scale must be above 0, not {options.scale}")
     readme, page = Path(options.readme), Path(options.page)
-    check_marks(readme)
-    check_marks(page)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
-        outcomes = _everything(spark, options, Path(folder))
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        outcomes += _hybrids(options, Path(folder))
-    outcomes += _latencies()
-    outcomes += _streams(options)
-    outcomes += _checkpoints(options)
-    write_pages(readme, page, outcomes, machine())
+    if options.write:
+        check_marks(readme)
+        check_marks(page)
+    outcomes = KINDS[kind](options)
+    if options.write:
+        write_pages(readme, page, outcomes, machine())
     _show(outcomes, options.json)
     return 0
 
 
-def bench_blocking(options: AllOptions) -> int:
-    """Blocking exchanges to many subpartitions, and with little network memory."""
+def _all(options: AllOptions) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
+        outcomes = _everything(spark, options, Path(folder))
+    for measure in (_hybrids, _latencies, _streams, _checkpoints):
+        outcomes += measure(options)
+    return outcomes
+
+
+def _blocking(options: AllOptions) -> list[Outcome]:
     with bench_session() as spark:
         outcomes = width_outcomes(spark, options.scale, options.repeat, say)
     with bench_session(conf={"spark.penstock.network.memory": "64m"}) as spark:
-        outcomes += little_memory_outcomes(spark, options.scale, say)
-    _show(outcomes, options.json)
-    return 0
-
-
-def bench_hybrid(options: AllOptions) -> int:
-    """Hybrid exchanges beside blocking ones, with memory for everything and for a tenth of the data."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        outcomes = _hybrids(options, Path(folder))
-    _show(outcomes, options.json)
-    return 0
-
-
-def bench_latency(options: AllOptions) -> int:
-    """One row at a time through one and two exchanges."""
-    _show(_latencies(), options.json)
-    return 0
-
-
-def bench_streaming(options: AllOptions) -> int:
-    """Streaming queries: rows in a second, checkpoints, a row's way, recovery."""
-    _show(_streams(options), options.json)
-    return 0
-
-
-def bench_checkpoints(options: AllOptions) -> int:
-    """Checkpoints while a slow operator holds everything back, aligned and unaligned."""
-    _show(_checkpoints(options), options.json)
-    return 0
+        return outcomes + little_memory_outcomes(spark, options.scale, say)
 
 
 def _checkpoints(options: AllOptions) -> list[Outcome]:
@@ -143,27 +119,39 @@ def _streams(options: AllOptions) -> list[Outcome]:
     return outcomes
 
 
-def _latencies() -> list[Outcome]:
+def _latencies(_: AllOptions) -> list[Outcome]:
     with bench_session(conf={"spark.penstock.network.flushTimeout": FLUSH_TIMEOUT}) as spark:
         return latency_outcomes(spark, say)
 
 
-def _hybrids(options: AllOptions, folder: Path) -> list[Outcome]:
-    data = write_numbers(folder / "hybrid", max(1, int(NUMBER_ROWS * options.scale)))
+def _hybrids(options: AllOptions) -> list[Outcome]:
     outcomes = []
-    shares = (
-        ("all", 2 * data.bytes, catalogue.HYBRID_ALL),
-        ("a tenth", data.bytes // 10, catalogue.HYBRID_TENTH),
-    )
-    for share, memory, row in shares:
-        conf = {"spark.penstock.network.memory": str(max(memory, _LEAST_MEMORY))}
-        with bench_session(conf=conf) as spark:
-            outcomes += exchange_outcomes(spark, data, share, options.repeat, say)
-            form = ExchangeForm("id", mode="hybrid")
-            case = exchange_case(spark, row, data, form)
-            outcomes.append(_comparison(spark)(case, options.repeat))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        data = write_numbers(Path(folder), max(1, int(NUMBER_ROWS * options.scale)))
+        shares = (
+            ("all", 2 * data.bytes, catalogue.HYBRID_ALL),
+            ("a tenth", data.bytes // 10, catalogue.HYBRID_TENTH),
+        )
+        for share, memory, row in shares:
+            conf = {"spark.penstock.network.memory": str(max(memory, _LEAST_MEMORY))}
+            with bench_session(conf=conf) as spark:
+                outcomes += exchange_outcomes(spark, data, share, options.repeat, say)
+                form = ExchangeForm("id", mode="hybrid")
+                case = exchange_case(spark, row, data, form)
+                outcomes.append(_comparison(spark)(case, options.repeat))
     with bench_session() as spark:
         return outcomes + overlap_outcomes(spark, options.scale, options.repeat, say)
+
+
+KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
+    "all": _all,
+    "blocking": _blocking,
+    "hybrid": _hybrids,
+    "latency": _latencies,
+    "streaming": _streams,
+    "checkpoints": _checkpoints,
+}
+"""What there is to measure, by its name on the command line."""
 
 
 def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:

@@ -2,7 +2,8 @@
 """Outcomes as text of two pages: five rows for the README, everything with its meaning for the benchmark page.
 
 Each page has a line of its own before and behind what is written; everything else on it is somebody's text and
-stays. Nothing written is a date, and lines have at most 118 characters.
+stays. A bench of some sections leaves the others as they are, if they are of a machine like this one. Nothing written
+is a date, and lines have at most 118 characters.
 """
 
 from __future__ import annotations
@@ -24,28 +25,31 @@ _OWN = 4
 """So many of the headings are about Penstock alone."""
 
 
-def readme_table(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
-    """The five rows of the README; those that were not measured are left out."""
-    chosen = [outcome for row in IN_README for outcome in outcomes if outcome.row == row]
-    return "\n".join([*_table(chosen), "", machine_line(machine)])
+def readme_table(written: str, outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
+    """The five rows of the README, those that were measured anew and those that are written there."""
+    rows = {line[2:].partition(" | ")[0]: line for line in written.splitlines() if line.startswith("| ")}
+    rows |= {outcome.row.label: _row(outcome, len(HEADINGS)) for outcome in outcomes}
+    chosen = [rows[row.label] for row in IN_README if row.label in rows]
+    return "\n".join([*_head(HEADINGS), *chosen, "", machine_line(machine)])
 
 
-def benchmark_page(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
+def benchmark_page(written: str, outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
     """A section for each kind of bench: how it is measured, its table, what each row means.
 
-    Raises ValueError where two outcomes have one label.
+    Sections that were not measured are those that are written. Raises ValueError where two outcomes have one label.
     """
     labels = Counter(outcome.row.label for outcome in outcomes)
     twice = [label for label, count in labels.items() if count > 1]
     if twice:
         raise ValueError(f"two outcomes are called {', '.join(twice)}")
-    lines = [machine_line(machine)]
+    texts = {text.partition("\n")[0]: text.strip() for text in f"\n{written}".split("\n## ")[1:]}
     for section in SECTIONS:
         found = [outcome for outcome in outcomes if outcome.row.section == section]
         if found:
-            lines += ["", f"## {section.title}", "", *_wrapped(section.text), "", *_table(found), ""]
-            lines += [line for outcome in found for line in _meaning(outcome)]
-    return "\n".join(lines)
+            lines = [section.title, "", *_wrapped(section.text), "", *_table(found), ""]
+            texts[section.title] = "\n".join([*lines, *(line for outcome in found for line in _meaning(outcome))])
+    kept = [f"## {texts[section.title]}" for section in SECTIONS if section.title in texts]
+    return "\n\n".join([machine_line(machine), *kept])
 
 
 def check_marks(path: Path) -> str:
@@ -57,19 +61,37 @@ def check_marks(path: Path) -> str:
 
 
 def write_pages(readme: Path, page: Path, outcomes: Sequence[Outcome], machine: dict[str, Any]) -> None:
-    """Write both; raises before either is written where one has no marks or two outcomes have one label."""
-    texts = {readme: readme_table(outcomes, machine), page: benchmark_page(outcomes, machine)}
-    for path in texts:
-        check_marks(path)
-    for path, text in texts.items():
+    """Write both, or raise: SettingError where one has no marks, or where figures of another machine would stay."""
+    texts = {}
+    for path, made in ((readme, readme_table), (page, benchmark_page)):
         before, _, rest = check_marks(path).partition(START)
-        path.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}")
+        written, _, after = rest.partition(END)
+        text = made(written, outcomes, machine)
+        if "Measured on" in written and machine_line(machine) not in written and _keeps_some(text, outcomes):
+            raise SettingError(f"{path}: its other figures are of another machine or version: measure all")
+        texts[path] = f"{before}{START}\n{text}\n{END}{after}"
+    for path, text in texts.items():
+        path.write_text(text)
+
+
+def _keeps_some(text: str, outcomes: Sequence[Outcome]) -> bool:
+    """Whether there is a row that was not measured now."""
+    measured = {outcome.row.label for outcome in outcomes} | {HEADINGS[0]}
+    rows = [line[2:].partition(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
+    return any(row not in measured for row in rows)
 
 
 def _table(outcomes: Sequence[Outcome]) -> list[str]:
     headings = HEADINGS if any(outcome.spark for outcome in outcomes) else HEADINGS[:_OWN]
-    lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    return lines + ["| " + " | ".join(cells(outcome)[: len(headings)]) + " |" for outcome in outcomes]
+    return _head(headings) + [_row(outcome, len(headings)) for outcome in outcomes]
+
+
+def _head(headings: Sequence[str]) -> list[str]:
+    return ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
+
+
+def _row(outcome: Outcome, columns: int) -> str:
+    return "| " + " | ".join(cells(outcome)[:columns]) + " |"
 
 
 def _meaning(outcome: Outcome) -> list[str]:
