@@ -39,7 +39,7 @@ from query_shapes import PARTITIONS, QueryShape, rows_given
 
 pytestmark = pytest.mark.processes
 
-RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "6"))
+RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "16"))
 GRID_RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "0"))
 GRID = range(GRID_RUNS) if GRID_RUNS else (2, 20, 23, 25)
 """Seeds; the few are of small queries, with a timeout of each kind; one gets other numbers of tasks."""
