@@ -261,7 +261,7 @@ CHECKPOINTS_TARGET = {
 CHECKPOINTS_HELD = Row(
     "whole segments: bytes in flight", "Of one unaligned checkpoint, in all tasks, the most.", CHECKPOINTS
 )
-CHECKPOINTS_BOUND = Row("the bound of these", "What the query's handle says at its start.", CHECKPOINTS)
+CHECKPOINTS_BOUND = Row("the bound of these", "The query's handle says it at its start.", CHECKPOINTS)
 CHECKPOINTS_TARGET_HELD = Row("bytes in flight", "The same as a query is where nobody says otherwise.", CHECKPOINTS)
 CHECKPOINTS_SHORTER = Row("whole segments: aligned by unaligned", "How many times shorter.", CHECKPOINTS)
 CHECKPOINTS_TARGET_SHORTER = Row("aligned by unaligned", "How many times shorter.", CHECKPOINTS)
