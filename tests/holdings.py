@@ -80,7 +80,7 @@ class Holdings:
     @classmethod
     def now(cls) -> Holdings:
         """Look around."""
-        return cls(processes(), _threads(), _descriptors(), _memfd_mappings(), _shared(), _rendezvous())
+        return cls(processes(), _threads(), open_descriptors(), _memfd_mappings(), _shared(), _rendezvous())
 
     def leaks_since(self, before: Holdings) -> list[str]:
         """What is here now and was not before."""
@@ -99,9 +99,9 @@ _KEPT: set[str] = set()
 
 def first_use(library: Callable[[], object]) -> None:
     """Call what makes a library open descriptors that it keeps until the process ends: these are no leak."""
-    before = _descriptors()
+    before = open_descriptors()
     library()
-    _KEPT.update(_descriptors() - before)
+    _KEPT.update(open_descriptors() - before)
 
 
 def leaks_since(before: Holdings) -> list[str]:
@@ -222,7 +222,7 @@ def _threads() -> frozenset[threading.Thread]:
     return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
 
 
-def _descriptors() -> frozenset[str]:
+def open_descriptors() -> frozenset[str]:
     """Open descriptors by number and target; an inherited number with another target is another descriptor."""
     found = set()
     folder = _PROC / "self" / "fd"

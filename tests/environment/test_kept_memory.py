@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from holdings import open_descriptors
 from penstock.buffer import SegmentMemory
 from penstock.link.welcome import Welcome
 from penstock.services.local.kept_memory import KeptMemory
@@ -28,11 +28,6 @@ def welcome(memory: SegmentMemory, environment: str = "first") -> tuple[Welcome,
     return Welcome(environment, "", memory.count, memory.segment_size), os.dup(memory.fd)
 
 
-def descriptors() -> int:
-    """How many this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
     """The second welcome's descriptor is closed, and what the map shows is the environment's memory."""
     kept = KeptMemory()
@@ -42,10 +37,10 @@ def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
     kept.give_back("first", first)
     with pytest.raises(ValueError, match="released"):
         stale[0] = 1
-    before = descriptors()
+    before = open_descriptors()
     second = kept.take(*welcome(memory))
     assert second is first
-    assert descriptors() == before
+    assert open_descriptors() <= before
     memory.view(1)[:3] = b"abc"
     assert bytes(second.view(1, 0, 3)) == b"abc"
     second.close()
@@ -54,11 +49,11 @@ def test_the_next_task_gets_the_same_map(memory: SegmentMemory) -> None:
 def test_nothing_is_kept_unless_that_was_asked_for(memory: SegmentMemory) -> None:
     """A process that is no worker of Spark's unmaps at the end of its task."""
     kept = KeptMemory()
-    before = descriptors()
+    before = open_descriptors()
     first = kept.take(*welcome(memory))
     kept.give_back("first", first)
     assert first.closed
-    assert descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_another_environments_memory_takes_the_place(memory: SegmentMemory) -> None:
@@ -80,11 +75,11 @@ def test_two_tasks_at_a_time_have_maps_of_their_own(memory: SegmentMemory) -> No
     """What is lent is not lent twice, and one of the two is kept."""
     kept = KeptMemory()
     kept.keep()
-    before = descriptors()
+    before = open_descriptors()
     first, second = kept.take(*welcome(memory)), kept.take(*welcome(memory))
     assert first is not second
     kept.give_back("first", first)
     kept.give_back("first", second)
     assert (first.closed, second.closed) == (True, False)
     kept.take(*welcome(memory)).close()
-    assert descriptors() == before
+    assert open_descriptors() <= before
