@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import penstock
 from penstock.link.calls import GetStatistics
 from penstock.services.local.attachment import Attachment, attach
 from penstock.shuffle import Settings
@@ -150,3 +151,12 @@ def mark(folder: str) -> None:
     """Leave this process's id as an empty file."""
     Path(folder).mkdir(exist_ok=True)
     Path(folder, str(os.getpid())).touch()
+
+
+def queries_ended(spark: Any) -> Iterator[None]:
+    """The body of a fixture: ends the queries that a test leaves, and waits until slots and partitions are back."""
+    before = SessionProbe(spark).holdings()
+    yield
+    for query in penstock.streams(spark).active:
+        query.stop(0.1)
+    SessionProbe(spark).wait_as_before(before)

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from session_probe import SessionProbe, wait_until
+from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
+from penstock.bench.workers import worker_pids
 from penstock.shuffle.errors import PlanError, SettingError, SlotsError
 
 pytestmark = pytest.mark.spark
@@ -33,11 +33,7 @@ WAIT = 60.0
 @pytest.fixture(autouse=True)
 def ended(spark: Any) -> Iterator[None]:
     """No query outlives its test, and slots come back."""
-    before = SessionProbe(spark).holdings()
-    yield
-    for query in penstock.streams(spark).active:
-        query.stop(0.1)
-    SessionProbe(spark).wait_as_before(before)
+    yield from queries_ended(spark)
 
 
 def numbers(spark: Any, rows: int, rate: int) -> Any:
@@ -58,24 +54,6 @@ def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
     table = pq.read_table(folder / "output")
     distinct = len(pc.unique(table["value"]))
     return rows - distinct, table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()
-
-
-def workers() -> list[int]:
-    """The Python processes that run tasks of this session."""
-    processes = psutil.Process().children(recursive=True)
-    found = [p for p in processes if _is_of_daemon(p)]
-    return sorted(p.pid for p in found if _is_of_daemon(p.parent()))
-
-
-def _is_of_daemon(process: Any) -> bool:
-    return any(module in " ".join(_command(process)) for module in ("pyspark.daemon", "penstock.daemon"))
-
-
-def _command(process: Any) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except (psutil.Error, AttributeError):
-        return []
 
 
 def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +108,7 @@ def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     """SIGKILL of the tasks of a running query: it goes on from its last checkpoint, with no row lost or doubled."""
     query = started(numbers(spark, 12_000, 2_000), tmp_path)
     wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
-    for worker in workers():  # some of them may be idle
+    for worker in worker_pids():  # some of them may be idle
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
     assert query.awaitTermination(WAIT) is True

@@ -6,20 +6,18 @@ The same shapes as in `tests/stream/test_query_shapes.py`, for `make torture`: a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from session_probe import SessionProbe, wait_until
+from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
+from penstock.torture.harm import kill_a_worker
 from query_shapes import QueryShape, rows_given
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
@@ -35,11 +33,7 @@ WAIT = 120.0
 @pytest.fixture(autouse=True)
 def ended(spark: Any) -> Iterator[None]:
     """No query outlives its test, and slots come back."""
-    before = SessionProbe(spark).holdings()
-    yield
-    for query in penstock.streams(spark).active:
-        query.stop(0.1)
-    SessionProbe(spark).wait_as_before(before)
+    yield from queries_ended(spark)
 
 
 def started(spark: Any, shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> StreamingQuery:
@@ -52,20 +46,6 @@ def started(spark: Any, shape: QueryShape, folder: Path, rows: int | None, chanc
         options |= {"unaligned": True, "alignedCheckpointTimeout": f"{round(shape.timeout * 1000)}ms"}
     query: StreamingQuery = stream.writeStream.format("parquet").options(**options).start(str(folder / "output"))
     return query
-
-
-def workers() -> list[int]:
-    """The Python processes that run tasks of this session."""
-    children = psutil.Process().children(recursive=True)
-    daemons = {p.pid for p in children if any(name in _command(p) for name in ("pyspark.daemon", "penstock.daemon"))}
-    return sorted(p.pid for p in children if p.pid in daemons and p.ppid() in daemons)
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -84,8 +64,6 @@ def test_each_row_once_in_a_query_of_any_shape(spark: Any, tmp_path: Path, seed:
     for _ in range(chance.randint(1, 2)):
         if query.awaitTermination(chance.uniform(0.2, 2.0)):
             break
-        if found := workers():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(chance.choice(found), signal.SIGKILL)
+        kill_a_worker(chance)
     assert query.awaitTermination(WAIT) is True
     assert shape.faults(tmp_path / "output", rows) == [], shape

@@ -38,8 +38,7 @@ def readParquet(
     """
     session_argument(spark, "readParquet")
     if isinstance(filter, str) or is_spark_column(filter):
-        kept = readParquet(spark, path, numPartitions=numPartitions).filter(filter)
-        return kept if columns is None else kept.select(*columns)
+        return _kept(readParquet(spark, path, numPartitions=numPartitions), filter, columns)
     source = parquet_source(path, columns, filter, PartitionTyping.of(spark))
     return _files(spark, source, "readParquet", numPartitions)
 
@@ -59,8 +58,7 @@ def readDelta(
     """
     session_argument(spark, "readDelta")
     if isinstance(filter, str) or is_spark_column(filter):
-        kept = readDelta(spark, path, version=version, numPartitions=numPartitions).filter(filter)
-        return kept if columns is None else kept.select(*columns)
+        return _kept(readDelta(spark, path, version=version, numPartitions=numPartitions), filter, columns)
     return _files(spark, delta_source(path, version, columns, filter), "readDelta", numPartitions)
 
 
@@ -80,9 +78,14 @@ def readIceberg(
     """
     session_argument(spark, "readIceberg")
     if isinstance(filter, str) or is_spark_column(filter):
-        kept = readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions).filter(filter)
-        return kept if columns is None else kept.select(*columns)
+        return _kept(readIceberg(spark, table, snapshot=snapshot, numPartitions=numPartitions), filter, columns)
     return _files(spark, iceberg_source(table, snapshot, columns, filter), "readIceberg", numPartitions)
+
+
+def _kept(rows: Stream, condition: Any, columns: Sequence[str] | None) -> Stream:
+    """The rows for which a SQL string or a Column holds, and of these the columns; the condition may use others."""
+    kept = rows.filter(condition)
+    return kept if columns is None else kept.select(*columns)
 
 
 def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | None) -> Stream:

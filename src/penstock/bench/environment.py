@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -25,20 +26,25 @@ def environment_pids(application: str) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that these have."""
-    parents = {}
+def parents() -> dict[int, int]:
+    """The parent of each process of this host."""
+    found = {}
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
             try:
                 stat = (folder / "stat").read_text()
             except OSError:
                 continue
-            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+            found[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def descendants(pid: int, above: Mapping[int, int]) -> set[int]:
+    """The processes that a process has started, and those that these have; `above` is what `parents` gave."""
     found = {pid}
-    while fresh := {child for child, parent in parents.items() if parent in found} - found:
+    while fresh := {child for child, parent in above.items() if parent in found} - found:
         found |= fresh
-    return sorted(found - {pid})
+    return found - {pid}
 
 
 def private_bytes(pid: int) -> int:

@@ -27,8 +27,7 @@ _OWN = 4
 
 def readme_table(written: str, outcomes: Sequence[Outcome], machine: dict[str, Any]) -> str:
     """The five rows of the README, those that were measured anew and those that are written there."""
-    rows = {line[2:].partition(" | ")[0]: line for line in written.splitlines() if line.startswith("| ")}
-    rows |= {outcome.row.label: _row(outcome, len(HEADINGS)) for outcome in outcomes}
+    rows = _rows(written) | {outcome.row.label: _row(outcome, len(HEADINGS)) for outcome in outcomes}
     chosen = [rows[row.label] for row in IN_README if row.label in rows]
     return "\n".join([*_head(HEADINGS), *chosen, "", machine_line(machine)])
 
@@ -76,9 +75,12 @@ def write_pages(readme: Path, page: Path, outcomes: Sequence[Outcome], machine: 
 
 def _keeps_some(text: str, outcomes: Sequence[Outcome]) -> bool:
     """Whether there is a row that was not measured now."""
-    measured = {outcome.row.label for outcome in outcomes} | {HEADINGS[0]}
-    rows = [line[2:].partition(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
-    return any(row not in measured for row in rows)
+    return not _rows(text).keys() <= {outcome.row.label for outcome in outcomes} | {HEADINGS[0]}
+
+
+def _rows(text: str) -> dict[str, str]:
+    """The lines of tables by their labels."""
+    return {line[2:].partition(" | ")[0]: line for line in text.splitlines() if line.startswith("| ")}
 
 
 def _table(outcomes: Sequence[Outcome]) -> list[str]:

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
-from penstock.bench.environment import descendants
 from penstock.bench.measure import WrongAnswerError
+from penstock.bench.workers import worker_pids
 
 CLUSTER = {
     "spark.master": "local-cluster[2,3,1024]",
@@ -46,7 +46,7 @@ def recovery_seconds(spark: Any) -> float:
         try:
             until(query, lambda: query.lastProgress is not None and query.lastProgress["batchId"] >= _CHECKPOINTS)
             killed = time.time()
-            os.kill(a_worker(), signal.SIGKILL)
+            os.kill(worker_pids()[0], signal.SIGKILL)
             until(query, lambda: _flows_again(query))
         finally:
             query.stop()
@@ -71,20 +71,7 @@ def _flows_again(query: StreamingQuery) -> bool:
     return last is not None and last["restarts"] > 0 and last["stages"][1]["running"] > 0 and last["numInputRows"] > 0
 
 
-def a_worker() -> int:
-    """A process that runs one of this session's tasks."""
-    daemons = [pid for pid in descendants(os.getpid()) if "daemon" in _command(pid)]
-    return min(pid for parent in daemons for pid in descendants(parent))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def until(query: StreamingQuery, holds: Callable[[], bool], seconds: float = _WAIT_SECONDS) -> None:
+def until(query: StreamingQuery, holds: Callable[[], object], seconds: float = _WAIT_SECONDS) -> None:
     """Wait for it; raises WrongAnswerError where the query ends or takes too long."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.environment import own_bytes
+from penstock.bench.environment import descendants, own_bytes, parents
 
 _PROC = Path("/proc")
 _LOOK_SECONDS = 0.02
@@ -66,27 +66,18 @@ class WorkerWatch:
 
 
 def worker_pids() -> list[int]:
-    """The Python workers under this process."""
-    parents: dict[int, int] = {}
-    daemons: set[int] = set()
-    for folder in _PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (folder / "cmdline").read_bytes()
-                if b"pyspark.daemon" in command or b"penstock.daemon" in command:
-                    daemons.add(int(folder.name))
-            except OSError:
-                continue
-    return [pid for pid in daemons if parents[pid] in daemons and _is_under(pid, os.getpid(), parents)]
+    """The Python workers under this process, without the daemons that fork them; in order."""
+    above = parents()
+    forked = {pid for pid in descendants(os.getpid(), above) if _is_of_daemon(pid)}
+    return sorted(pid for pid in forked if above[pid] in forked)
 
 
-def _is_under(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
-        if parents[pid] == ancestor:
-            return True
-        pid = parents[pid]
-    return False
+def _is_of_daemon(pid: int) -> bool:
+    try:
+        command = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"pyspark.daemon" in command or b"penstock.daemon" in command
 
 
 def _open_files(pid: int) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import environment_pids
+from penstock.bench.workers import worker_pids
 from penstock.link.rendezvous import base_folder
 
 _GRACE_SECONDS = 15.0
@@ -69,13 +70,6 @@ def ancestor(pid: int, name: str) -> int:
     return 0
 
 
-def worker_pids() -> list[int]:
-    """The Python workers below this process's JVM, without the daemons that fork them."""
-    parents = _parents()
-    workers = {pid for pid in _descendants(os.getpid(), parents) if b"pyspark.worker" in _command(pid)}
-    return sorted(pid for pid in workers if parents[pid] in workers)
-
-
 def kill_a_worker(chance: random.Random) -> int:
     """Kill a Python worker, whichever chance picks; 1, or 0 where there is none."""
     pids = worker_pids()
@@ -114,28 +108,3 @@ def _left(application: str) -> list[str]:
     left += [f"worker process {pid}" for pid in worker_pids()]
     base = base_folder()
     return left + [f"folder {path}" for path in (base.iterdir() if base.exists() else ())]
-
-
-def _parents() -> dict[int, int]:
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def _descendants(pid: int, parents: dict[int, int]) -> set[int]:
-    found: set[int] = set()
-    new = {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

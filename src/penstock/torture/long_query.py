@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.environment import own_bytes
-from penstock.torture.harm import kill_a_worker, worker_pids
+from penstock.bench.workers import worker_pids
+from penstock.torture.harm import kill_a_worker
 from penstock.torture.session_figures import Figures, describe, growth, look
 
 MASTER = "local[6,1000]"
