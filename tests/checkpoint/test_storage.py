@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
+import xxhash
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
-from penstock.checkpoint.metadata import CheckpointMetadata, decode, encode
+from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import METADATA, CheckpointStorage, PartStorage
 
@@ -120,13 +124,60 @@ def test_a_damaged_chunk_is_found_when_it_is_read(location: str) -> None:
     metadata = _taken(storage, 1)
     part = Path(location, metadata.parts["count.0"].path)
     data = bytearray(part.read_bytes())
-    data[metadata.parts["count.0"].chunk("group-1").offset] ^= 4
+    data[metadata.parts["count.0"].pieces("group-1")[0].offset] ^= 4
     part.write_bytes(data)
     with pytest.raises(CorruptCheckpointError, match=r"count\.0: chunk group-1"):
         dict(storage.read(metadata.parts["count.0"]))
     part.unlink()
     with pytest.raises(CorruptCheckpointError, match="is missing"):
         dict(storage.read(metadata.parts["count.0"]))
+
+
+def _refers(storage: CheckpointStorage, number: int, to: PartHandle) -> PartHandle:
+    """A checkpoint of one task, committed: a chunk of its own between two of another part."""
+    own = storage.write(storage.stamp(number), "slow.0", [("rows", b"own")])
+    theirs = [replace(each, name="rows", file=to.path) for each in to.chunks]
+    part = replace(own, chunks=(theirs[0], *own.chunks, theirs[2]))
+    storage.commit(CheckpointMetadata(number, 0.0, {"slow.0": part}))
+    return part
+
+
+def test_a_chunk_may_lie_in_another_file_and_in_pieces(location: str) -> None:
+    """Chunks of one name come in their order, wherever they are; a file that others refer to may grow."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    other = _taken(storage, 1).parts["count.1"]
+    part = _refers(storage, 2, other)
+    assert [data for _, data in storage.read(part, ["rows"])] == [b"1/1/0" * 50, b"own", b"1/1/2" * 50]
+    assert part.referred == {other.path: other.size}
+    assert storage.newest().metadata == CheckpointMetadata(2, 0.0, {"slow.0": part})
+    with Path(location, other.path).open("ab") as file:
+        file.write(b"more")
+    assert [str(each.stamp) for each in storage.newest(9).kept] == [str(storage.stamp(2))]
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "flipped"])
+def test_damage_of_a_file_that_is_referred_to_is_named(location: str, harm: str) -> None:
+    """The checkpoint that refers to it can't be restored from, and the one before it is taken."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    other = _taken(storage, 1).parts["count.1"]
+    _taken(storage, 2)
+    part = _refers(storage, 3, other)
+    path = Path(location, other.path)
+    match harm:
+        case "missing":
+            path.unlink()
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-1])
+        case "flipped":
+            path.write_bytes(b"?" + path.read_bytes()[1:])
+    found = CheckpointStorage(location).claim()
+    assert found.stamp == Stamp(2, 1)
+    (unusable,) = found.unusable
+    assert (unusable.stamp, str(path) in unusable.cause) == (Stamp(3, 1), True)
+    with pytest.raises(CorruptCheckpointError, match=str(path)):
+        list(storage.read(part))
 
 
 def test_an_owner_that_was_replaced_may_not_commit(location: str) -> None:
@@ -210,3 +261,14 @@ def test_metadata_of_another_version_is_refused() -> None:
     data[8] = 9
     with pytest.raises(CorruptCheckpointError, match="format version 9"):
         decode(bytes(data), "somewhere")
+
+
+def test_metadata_of_the_version_before_is_read() -> None:
+    """Its chunks name no file: they are their part's own."""
+    part = PartHandle("chk-1/count.0", 9, (Chunk("rows", 0, 9, 7),))
+    data = encode(CheckpointMetadata(1, 0.0, {"count.0": part}))
+    body = msgpack.unpackb(data[28:])
+    body["parts"]["count.0"][2] = [chunk[:4] for chunk in body["parts"]["count.0"][2]]
+    old = msgpack.packb(body)
+    written = struct.pack("<8sIQQ", data[:8], 2, len(old), xxhash.xxh3_64_intdigest(old)) + old
+    assert decode(written, "somewhere") == decode(data, "somewhere") == CheckpointMetadata(1, 0.0, {"count.0": part})

@@ -19,36 +19,56 @@ import xxhash
 from penstock.checkpoint.errors import CorruptCheckpointError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 2
-_READ: Final = (1, 2)
-"""Version 1 has no figures."""
+VERSION: Final = 3
+_READ: Final = (1, 2, 3)
+"""Version 1 has no figures, and in 1 and 2 all chunks lie in their part's own file."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A named run of bytes of a part file, with its own checksum (xxh3, 64 bits)."""
+    """A named run of bytes of a file, with its own checksum (xxh3, 64 bits).
+
+    `file` is that file's path below the location where it is not the part's own; it may be of another checkpoint.
+    """
 
     name: str
     offset: int
     length: int
     checksum: int
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartHandle:
-    """Where one task's snapshot lies: a file below the location, and its chunks."""
+    """Where one task's snapshot lies: a file below the location, of `size` bytes, and its chunks.
+
+    Several chunks of one name are the pieces of one content, in order, as rows in flight may have.
+    """
 
     path: str
     size: int
     chunks: tuple[Chunk, ...]
 
-    def chunk(self, name: str) -> Chunk:
-        """The chunk with this name; raises KeyError."""
+    def pieces(self, name: str) -> tuple[Chunk, ...]:
+        """The chunks with this name; raises KeyError where there is none."""
+        found = tuple(chunk for chunk in self.chunks if chunk.name == name)
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def file_of(self, chunk: Chunk) -> str:
+        """The path of the file that holds a chunk, below the location."""
+        return chunk.file or self.path
+
+    @property
+    def referred(self) -> Mapping[str, int]:
+        """The files beside its own that it needs, by path: the bytes that each has at least."""
+        found: dict[str, int] = {}
         for chunk in self.chunks:
-            if chunk.name == name:
-                return chunk
-        raise KeyError(name)
+            if chunk.file and chunk.file != self.path:
+                found[chunk.file] = max(found.get(chunk.file, 0), chunk.offset + chunk.length)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +145,7 @@ def unpack_part(data: bytes) -> PartHandle:
 
 
 def _part_to_wire(part: PartHandle) -> tuple[object, ...]:
-    return (part.path, part.size, [(c.name, c.offset, c.length, c.checksum) for c in part.chunks])
+    return (part.path, part.size, [(c.name, c.offset, c.length, c.checksum, c.file) for c in part.chunks])
 
 
 def _part_from_wire(wire: Any) -> PartHandle:

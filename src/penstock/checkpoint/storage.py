@@ -14,6 +14,7 @@ All calls block on the file system: they belong on a thread of their own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,23 +102,28 @@ class PartStorage:
 
         A part whose checkpoint has gone with it says nothing of the checkpoint: the location is away, an OSError.
         """
-        wanted = part.chunks if names is None else tuple(part.chunk(name) for name in names)
-        try:
-            with self._fs.open_input_file(f"{self._root}/{part.path}") as file:
-                for chunk in wanted:
-                    file.seek(chunk.offset)
-                    data = file.read(chunk.length)
-                    if len(data) != chunk.length or xxhash.xxh3_64_intdigest(data) != chunk.checksum:
-                        raise CorruptCheckpointError(
-                            f"{self.location}/{part.path}: chunk {chunk.name} ({chunk.length} bytes at"
-                            f" {chunk.offset}) is damaged"
-                        )
-                    yield chunk.name, data
-        except FileNotFoundError as error:
-            metadata = f"{self._root}/{part.path.partition('/')[0]}/{METADATA}"
-            if self._fs.get_file_info(metadata).type == fs.FileType.NotFound:
-                raise
-            raise CorruptCheckpointError(f"{self.location}/{part.path} is missing") from error
+        wanted = part.chunks if names is None else [chunk for name in names for chunk in part.pieces(name)]
+        for path, chunks in itertools.groupby(wanted, part.file_of):
+            try:
+                yield from self._read(path, chunks)
+            except FileNotFoundError as error:
+                metadata = f"{self._root}/{part.path.partition('/')[0]}/{METADATA}"
+                if self._fs.get_file_info(metadata).type == fs.FileType.NotFound:
+                    raise
+                raise CorruptCheckpointError(f"{self.location}/{path} is missing") from error
+
+    def _read(self, path: str, chunks: Iterable[Chunk]) -> Iterator[tuple[str, bytes]]:
+        """These chunks of one file."""
+        with self._fs.open_input_file(f"{self._root}/{path}") as file:
+            for chunk in chunks:
+                file.seek(chunk.offset)
+                data = file.read(chunk.length)
+                if len(data) != chunk.length or xxhash.xxh3_64_intdigest(data) != chunk.checksum:
+                    raise CorruptCheckpointError(
+                        f"{self.location}/{path}: chunk {chunk.name} ({chunk.length} bytes at {chunk.offset}) is"
+                        " damaged"
+                    )
+                yield chunk.name, data
 
 
 class CheckpointStorage(PartStorage):
@@ -231,12 +237,20 @@ class CheckpointStorage(PartStorage):
         path = f"{stamp}/{METADATA}"
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
             metadata = decode(stream.read(), f"{self.location}/{path}")
-        sizes = self._fs.get_file_info([f"{self._root}/{part.path}" for part in metadata.parts.values()])
-        for part, info in zip(metadata.parts.values(), sizes, strict=True):
-            if info.type != fs.FileType.File or info.size != part.size:
-                there = "is missing" if info.type == fs.FileType.NotFound else f"has {info.size} bytes"
-                raise CorruptCheckpointError(f"{self.location}/{part.path} {there}: {part.size} were written")
+        self._look_at_files(metadata)
         return metadata
+
+    def _look_at_files(self, metadata: CheckpointMetadata) -> None:
+        """Raise CorruptCheckpointError where a file that it needs is away, or not as long as it was."""
+        own = {part.path: part.size for part in metadata.parts.values()}
+        needed = {path: size for part in metadata.parts.values() for path, size in part.referred.items()} | own
+        found = self._fs.get_file_info([f"{self._root}/{path}" for path in needed])
+        for (path, size), info in zip(needed.items(), found, strict=True):
+            if info.type != fs.FileType.File:
+                raise CorruptCheckpointError(f"{self.location}/{path} is missing: {size} bytes were written")
+            # What others refer to may have grown since.
+            if info.size < size or (path in own and info.size != size):
+                raise CorruptCheckpointError(f"{self.location}/{path} has {info.size} bytes: {size} were written")
 
     def _stamps(self) -> list[Stamp]:
         found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))

@@ -60,8 +60,9 @@ class _Saved:
     def batches(self, key: ChannelKey, schema: pa.Schema) -> list[pa.RecordBatch]:
         """The rows of a channel; raises CorruptCheckpointError."""
         part = self._parts[key]
-        ((_, data),) = self._storage.read(part, [key.chunk])
-        return batches_of(unpack(key, data, f"{self._storage.location}/{part.path}"), schema)
+        where = f"{self._storage.location}/{part.path}"
+        pieces = self._storage.read(part, [key.chunk])
+        return [batch for _, data in pieces for batch in batches_of(unpack(key, data, where), schema)]
 
 
 @dataclass(frozen=True, slots=True)
