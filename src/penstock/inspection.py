@@ -59,11 +59,18 @@ def _task(metadata: CheckpointMetadata, name: str, part: PartHandle) -> dict[str
     seconds = {
         f"{title.replace(' ', '_')}_seconds": round(figures.get(key, 0.0), 6) for title, key in _SECONDS.items()
     }
-    return {"bytes": part.size, "in_flight_bytes": _in_flight(part), **seconds}
+    return {"bytes": part.size, "in_flight_bytes": _in_flight(part), "referred_bytes": _referred(part), **seconds}
 
 
 def _in_flight(part: PartHandle) -> int:
     return sum(chunk.length for chunk in part.chunks if ChannelKey.of(chunk.name) is not None)
+
+
+def _referred(part: PartHandle) -> int:
+    """Of the bytes in flight those that lie in files of other checkpoints."""
+    folder = part.path.partition("/")[0]
+    elsewhere = (chunk for chunk in part.chunks if part.file_of(chunk).partition("/")[0] != folder)
+    return sum(chunk.length for chunk in elsewhere)
 
 
 def _print(history: list[Kept | Unusable]) -> None:

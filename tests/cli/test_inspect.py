@@ -53,6 +53,7 @@ def test_json_has_every_figure(location: Path, capsys: pytest.CaptureFixture[str
     assert newest["tasks"]["b.1"] == {
         "bytes": len(pack(CHANNEL)),
         "in_flight_bytes": len(pack(CHANNEL)),
+        "referred_bytes": 0,
         "start_delay_seconds": 0.25,
         "alignment_seconds": 1.5,
         "sync_seconds": 0.001,

@@ -12,6 +12,7 @@ import itertools
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -239,7 +240,10 @@ class LocalQuery:
         """The chunks of the newest complete checkpoint, all tasks' together, and their bytes."""
         metadata = None if self._storage is None else self._storage.newest().metadata
         parts = [] if metadata is None else metadata.parts.values()
-        return {chunk.name: chunk.length for part in parts for chunk in part.chunks}
+        found: Counter[str] = Counter()
+        for chunk in itertools.chain.from_iterable(part.chunks for part in parts):
+            found[chunk.name] += chunk.length
+        return found
 
     def stop(self) -> None:
         """Tell all sources to stop."""

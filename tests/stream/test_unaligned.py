@@ -21,10 +21,16 @@ import pytest
 from keyed_rows import BY_KEY, KEYED, keyed
 from local_query import JOIN_SECONDS, LocalQuery, linear_graph, location
 
+from penstock.checkpoint.channel_state import ChannelKey, unpack
+from penstock.checkpoint.coordinator import CheckpointOptions
+from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, decode
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import JobGraph, Operator
 from penstock.record import PartitionerSpec
+from penstock.stream import in_flight as in_flight_of_tasks
+from penstock.stream import pace
 from penstock.stream.folder_sink import FolderSink
-from penstock.stream.in_flight import SavedChannel
+from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.rate import RateSource
@@ -156,6 +162,81 @@ def test_a_query_that_fails_in_every_recovery_gets_on(tmp_path: Path) -> None:
     assert any(found), "no checkpoint of a recovery held rows in flight"
     assert Counter(values_in(tmp_path)) == Counter(range(ROWS))
     assert query.completed == sorted(set(query.completed))
+
+
+class Begun(LocalQuery):
+    """A query that keeps all checkpoints, and says how many were complete when each attempt began."""
+
+    def start(self) -> None:
+        """Start the next attempt."""
+        self.begun = [*getattr(self, "begun", []), len(self.completed)]
+        super().start()
+
+
+def completed(folder: Path, number: int) -> CheckpointMetadata:
+    """The checkpoint of this number."""
+    (file,) = Path(location(folder)).glob(f"chk-{number:012d}-*/_metadata")
+    return decode(file.read_bytes(), str(file))
+
+
+Place = tuple[str, int]
+"""Of a piece: its file and offset."""
+
+
+def waiting_in(
+    metadata: CheckpointMetadata, storage: CheckpointStorage
+) -> dict[tuple[str, str], dict[Place, set[int]]]:
+    """The numbers that wait in the inputs of each task, by task and exchange, and by piece."""
+    found: dict[tuple[str, str], dict[Place, set[int]]] = {}
+    for task, part in metadata.parts.items():
+        for chunk in part.chunks:
+            key = ChannelKey.of(chunk.name)
+            if key is None or key.side == "out":
+                continue
+            only = PartHandle(part.path, part.size, (chunk,))
+            ((_, data),) = storage.read(only)
+            rows = [rows_of(each) for each in restored(chunk, unpack(key, data), KEYED)]
+            place = (part.file_of(chunk), chunk.offset)
+            numbers = {value for batch in rows for value in batch.column("value").to_pylist()}
+            found.setdefault((task, key.edge), {})[place] = numbers
+    return found
+
+
+def test_a_recovery_refers_to_the_rows_that_it_has_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first checkpoint of a recovery writes none of the restored rows again, but for a piece read in part.
+
+    A task reads its pieces in order, so there is one of these in each task at most.
+    """
+    monkeypatch.setattr(in_flight_of_tasks, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(pace, "LEAST_ROWS", 20)
+    graph = chain(tmp_path, [BY_KEY, BY_KEY], 500e-6, None)
+    options = CheckpointOptions(interval=0.02, tolerable_failures=99, retained=10_000)
+    storage = CheckpointStorage(location(tmp_path))
+    referred: list[int] = []
+    with Begun(graph, location(tmp_path), unaligned=True, options=options) as query:
+        query.start()
+        wait_for_rows_in_flight(query, "in")
+        deadline = time.monotonic() + JOIN_SECONDS
+        while sum(map(bool, referred)) < 3:
+            assert time.monotonic() < deadline, f"pieces that recoveries referred to: {referred}"
+            query.kill((2, len(query.begun) % 2))
+            attempt = query.attempt
+            while (
+                query.attempt == attempt or len(query.completed) == query.begun[-1]
+            ) and time.monotonic() < deadline:
+                query.run(time.monotonic() + 0.01)
+            then, now = (
+                waiting_in(completed(tmp_path, query.completed[at]), storage)
+                for at in (query.begun[-1] - 1, query.begun[-1])
+            )
+            pieces = 0
+            for task, places in then.items():
+                still = now.get(task, {})
+                written = set().union(*(numbers for place, numbers in still.items() if place not in places))
+                twice = [place for place, numbers in places.items() if numbers & written]
+                assert len(twice) <= 1, f"{task} wrote {len(twice)} of {len(places)} pieces again"
+                pieces += len(places.keys() & still.keys())
+            referred.append(pieces)
 
 
 def test_a_checkpoint_does_not_wait_for_rows_that_a_slow_operator_holds_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgpack
@@ -60,6 +60,10 @@ class PartHandle:
     def file_of(self, chunk: Chunk) -> str:
         """The path of the file that holds a chunk, below the location."""
         return chunk.file or self.path
+
+    def with_file(self, chunk: Chunk) -> Chunk:
+        """A chunk of this part as other parts refer to it."""
+        return replace(chunk, file=self.file_of(chunk))
 
     @property
     def referred(self) -> Mapping[str, int]:

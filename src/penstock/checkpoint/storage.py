@@ -16,12 +16,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 from pyarrow import fs
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.ownership import Ownership, Stamp
 
@@ -80,14 +81,20 @@ class PartStorage:
                 raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
             self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
 
-    def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content]]) -> PartHandle:
-        """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts."""
+    def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content | Chunk]]) -> PartHandle:
+        """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts.
+
+        A content that is a chunk, with its file, is not written: it is referred to.
+        """
         path = f"{stamp}/{task}"
         written: list[Chunk] = []
         offset = 0
         self._fs.create_dir(f"{self._root}/{stamp}")
         with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
             for name, content in chunks:
+                if isinstance(content, Chunk):
+                    written.append(replace(content, name=name))
+                    continue
                 length, checksum = 0, xxhash.xxh3_64()
                 for data in [content] if isinstance(content, Buffer) else content:
                     stream.write(data)
@@ -132,6 +139,7 @@ class CheckpointStorage(PartStorage):
     def __init__(self, location: str) -> None:
         super().__init__(location)
         self._ownership = Ownership(self._fs, self._root)
+        self._files = KeptFiles()
 
     def claim(self, keep: int = 1) -> Found:
         """Take the location over, and find the checkpoint to go on from, and up to `keep` in all.
@@ -149,6 +157,8 @@ class CheckpointStorage(PartStorage):
                 " begin anew with another checkpointLocation"
             )
         self._ownership.go_on_from(found.stamp)
+        for each in found.kept:
+            self._files.keep(each.stamp, each.metadata)
         return found
 
     def stamp(self, number: int) -> Stamp:
@@ -169,6 +179,7 @@ class CheckpointStorage(PartStorage):
         self._ownership.check()
         self._fs.move(temporary, f"{folder}/{METADATA}")
         self._ownership.check()
+        self._files.keep(stamp, metadata)
         return stamp
 
     def newest(self, keep: int = 1) -> Found:
@@ -212,20 +223,41 @@ class CheckpointStorage(PartStorage):
         return entries
 
     def discard(self, stamp: Stamp) -> None:
-        """Remove a checkpoint, its metadata first, so that what is left of it never looks like one."""
-        folder = f"{self._root}/{stamp}"
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(f"{folder}/{METADATA}")
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_dir(folder)
+        """Remove a checkpoint, its metadata first, so that what is left of it never looks like one.
+
+        Files that kept checkpoints refer to stay, and go with the last of these.
+        """
+        for folder in self._files.drop(stamp):
+            if folder == stamp or not self._is_file(f"{folder}/{METADATA}"):
+                self._clear(folder)
 
     def sweep(self, keep: Iterable[Stamp]) -> list[Stamp]:
-        """Remove all checkpoints of this and earlier owners but these; returns what was removed."""
+        """Remove all checkpoints of this and earlier owners but these, which this owner found or committed.
+
+        Returns what was removed, also where files of it stay because one of these refers to them.
+        """
         kept = set(keep)
         removed = [stamp for stamp in self._stamps() if stamp not in kept and stamp.epoch <= self._ownership.epoch]
+        self._files.drop_all_but(kept)
         for stamp in removed:
-            self.discard(stamp)
+            self._clear(stamp)
         return removed
+
+    def _clear(self, folder: Stamp) -> None:
+        """Remove what nobody needs of a folder."""
+        path, needed = f"{self._root}/{folder}", self._files.needed(folder)
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{path}/{METADATA}")
+        with contextlib.suppress(FileNotFoundError):
+            if not needed:
+                self._fs.delete_dir(path)
+                return
+            for info in self._fs.get_file_info(fs.FileSelector(path)):
+                if info.base_name not in needed:
+                    self._fs.delete_file(info.path)
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
 
     def _read_through(self, metadata: CheckpointMetadata) -> None:
         """Raise CorruptCheckpointError where a chunk is not as it was written."""

@@ -11,6 +11,7 @@ import logging
 import time
 import warnings
 
+from penstock.checkpoint.kept_files import folder_of
 from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
 from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
@@ -75,7 +76,7 @@ class QueryStorage:
 
     def discard_part(self, handle: bytes) -> None:
         """Remove what came too late for its checkpoint, and with it what is left of that."""
-        stamp = Stamp.of(unpack_part(handle).path.partition("/")[0])
+        stamp = folder_of(unpack_part(handle).path)
         if stamp is not None and stamp not in self._stamps.values():
             self._storage.discard(stamp)
 

@@ -23,7 +23,7 @@ from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
 from penstock.shuffle import Received
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event
 from penstock.shuffle.streaming import StreamInputGate
-from penstock.stream.in_flight import SavedChannel
+from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 
 
 class StreamInputs:
@@ -46,7 +46,7 @@ class StreamInputs:
             self._keys.append(replace(self._keys[first], producer=FORMER))
             self._schemas.append(gate.descriptor.schema)
         self._turn = 0
-        self._in_flight: RowsInFlight[pa.RecordBatch, Event] = RowsInFlight(self._channels, former=len(self._gates))
+        self._in_flight: RowsInFlight[InFlight, Event] = RowsInFlight(self._channels, former=len(self._gates))
         self._ahead: deque[tuple[int, Event]] = deque()
 
     @property
@@ -54,7 +54,7 @@ class StreamInputs:
         """The number of channels of all gates."""
         return self._channels
 
-    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+    def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these, those of former producers first; returns the channels that are here."""
         found = set()
         for channel in (*range(self._channels, len(self._keys)), *range(self._channels)):
@@ -75,9 +75,9 @@ class StreamInputs:
                 if not self._poll():
                     break
                 continue
-            batch = waiting.rows
-            if batch is None:
+            if waiting.rows is None:
                 break
+            batch = rows_of(waiting.rows)
             if batch.num_rows > left:
                 self._in_flight.keep(batch.slice(left))
                 batch = batch.slice(0, left)
@@ -130,7 +130,7 @@ class StreamInputs:
         saved = self._in_flight.saved()
         if saved is None:
             return None
-        of_channel: dict[int, list[bytes | pa.RecordBatch]] = {}
+        of_channel: dict[int, list[InFlight]] = {}
         for channel, batch in saved:
             of_channel.setdefault(channel, []).append(batch)
         return [

@@ -20,7 +20,7 @@ from penstock.checkpoint.channel_state import ChannelKey
 from penstock.record import Partitioner
 from penstock.shuffle.events import Event
 from penstock.shuffle.streaming import EventKind, Overtaken, StreamPartitionWriter
-from penstock.stream.in_flight import SavedChannel
+from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class StreamOutput:
         self.writer = writer
         self.channels = channels
         self._partitioner = partitioner
-        self._pending: deque[tuple[int, pa.RecordBatch]] = deque()
-        self._saved: list[tuple[int, pa.RecordBatch]] = []
+        self._pending: deque[tuple[int, InFlight]] = deque()
+        self._saved: list[tuple[int, InFlight]] = []
         self._overtaken: Sequence[Overtaken] | None = None
 
     @property
@@ -63,7 +63,7 @@ class StreamOutput:
         """Take a batch's rows for their subpartitions."""
         self._pending.extend(self._partitioner.split(batch))
 
-    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+    def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these; returns the channels that are here."""
         if self.channels is None:
             return set()
@@ -85,9 +85,11 @@ class StreamOutput:
             self._overtaken = self.writer.overtaken()
         if self._overtaken is None:
             return None
-        of_consumer = {number: list(rows) for number, rows in enumerate(self._overtaken) if rows}
-        for number, batch in self._saved:
-            of_consumer.setdefault(number, []).append(batch)
+        of_consumer: dict[int, list[bytes | InFlight]] = {
+            number: list(rows) for number, rows in enumerate(self._overtaken) if rows
+        }
+        for number, waiting in self._saved:
+            of_consumer.setdefault(number, []).append(waiting)
         return [SavedChannel(self.channels.key(number), schema, rows) for number, rows in of_consumer.items()]
 
     def forget(self) -> None:
@@ -103,12 +105,13 @@ class StreamOutput:
             self._pending.extend((number, empty) for number in range(self._width))
         full: set[int] = set()
         for _ in range(len(self._pending)):
-            number, batch = self._pending.popleft()
+            number, waiting = self._pending.popleft()
+            batch = rows_of(waiting)
             taken = 0 if number in full else self._offer(batch, number)
             moved |= taken > 0
             if taken < batch.num_rows:
                 full.add(number)
-                self._pending.append((number, batch.slice(taken) if taken else batch))
+                self._pending.append((number, batch.slice(taken) if taken else waiting))
         return moved
 
     @property
@@ -179,7 +182,7 @@ class StreamOutputs:
         """Whether barriers may overtake rows on every output."""
         return all(output.allows_overtaking for output in self._outputs)
 
-    def restore(self, rows: Mapping[ChannelKey, Sequence[pa.RecordBatch]]) -> set[ChannelKey]:
+    def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these; returns the channels that are here."""
         return {key for output in self._outputs for key in output.restore(rows)}
 

@@ -19,10 +19,10 @@ from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.record import PartitionerSpec
-from penstock.stream.in_flight import batches_of, edge_uids, uid_of
+from penstock.stream.in_flight import InFlight, edge_uids, restored, rows_of, uid_of
 from penstock.stream.rescaling import EdgeChange, own_rows, partitioner_of, taken_by
 
-Rows = dict[ChannelKey, list[pa.RecordBatch]]
+Rows = dict[ChannelKey, list[InFlight]]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class RestoredRows:
     def count(self) -> int:
         """How many rows."""
         found = (*self.incoming.values(), *self.outgoing.values())
-        return sum(batch.num_rows for batches in found for batch in batches)
+        return sum(rows_of(each).num_rows for rows in found for each in rows)
 
 
 class _Saved:
@@ -57,12 +57,15 @@ class _Saved:
         """All exchanges."""
         return sorted({key.edge for key in self._parts})
 
-    def batches(self, key: ChannelKey, schema: pa.Schema) -> list[pa.RecordBatch]:
+    def rows(self, key: ChannelKey, schema: pa.Schema) -> list[InFlight]:
         """The rows of a channel; raises CorruptCheckpointError."""
         part = self._parts[key]
-        where = f"{self._storage.location}/{part.path}"
-        pieces = self._storage.read(part, [key.chunk])
-        return [batch for _, data in pieces for batch in batches_of(unpack(key, data, where), schema)]
+        found: list[InFlight] = []
+        pieces = part.pieces(key.chunk)
+        for chunk, (_, data) in zip(pieces, self._storage.read(part, [key.chunk]), strict=True):
+            content = unpack(key, data, f"{self._storage.location}/{part.file_of(chunk)}")
+            found += restored(part.with_file(chunk), content, schema)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class RowsReader:
     def _own(self, uid: str, side: Side, saved: _Saved) -> Rows:
         """Of an exchange as it was: the channels of one side."""
         schema = self._edges[uid].schema
-        return {key: saved.batches(key, schema) for key in saved.of(uid) if key.side == side}
+        return {key: saved.rows(key, schema) for key in saved.of(uid) if key.side == side}
 
     def _taken(self, uid: str, saved: _Saved) -> Rows:
         """Of an exchange that has changed: what falls to this consumer."""
@@ -124,10 +127,11 @@ class RowsReader:
         if not taken:
             return {}
         partitioner = partitioner_of(change)
-        rows: list[pa.RecordBatch] = []
+        rows: list[InFlight] = []
         for each in taken:
-            batches = saved.batches(each.key, schema)
-            rows += own_rows(self._subtask, partitioner, batches) if each.is_filtered else batches
+            found = saved.rows(each.key, schema)
+            # What is filtered is another piece than the one that lies there.
+            rows += own_rows(self._subtask, partitioner, map(rows_of, found)) if each.is_filtered else found
         return {ChannelKey("in", uid, FORMER, self._subtask): rows}
 
     def _change(self, uid: str) -> EdgeChange:

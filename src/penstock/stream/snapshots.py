@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
 from penstock.shuffle.streaming import TaskLine
-from penstock.stream.in_flight import SavedChannel, chunk_of
+from penstock.stream.in_flight import SavedChannel
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
@@ -77,4 +77,5 @@ class Snapshots:
             return
         if channels:
             held.figures["in_flight_bytes"] = float(sum(channel.size for channel in channels))
-        self._store.store(replace(held, chunks=[*held.chunks, *map(chunk_of, channels)]))
+            held.figures["referred_bytes"] = float(sum(channel.referred for channel in channels))
+        self._store.store(replace(held, channels=channels))

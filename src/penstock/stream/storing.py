@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread of a stream task that stores its snapshots while the task goes on.
 
-A snapshot consists of immutable values; here they become bytes, are written, and are acknowledged. A snapshot that
-can't be stored is declined with the reason, and the task goes on: whether the query may is the coordinator's matter.
+A snapshot consists of immutable values; here they become bytes, are written, and are acknowledged. Rows in flight
+that the restored checkpoint holds are referred to. A snapshot that can't be stored is declined with the reason, and
+the task goes on: whether the query may is the coordinator's matter.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -18,6 +20,7 @@ from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import PartStorage
 from penstock.shuffle.streaming import TaskLine
 from penstock.stream.chain import Chunk
+from penstock.stream.in_flight import SavedChannel, pieces_of
 
 _JOIN_SECONDS = 1.0
 _REMEMBERED = 64
@@ -25,11 +28,12 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class TakenSnapshot:
-    """One snapshot to be stored: its checkpoint, its chunks, and what taking it took."""
+    """One snapshot to be stored: its checkpoint, its chunks, what taking it took, and rows in flight."""
 
     checkpoint: int
     chunks: Sequence[Chunk]
     figures: dict[str, float] = field(default_factory=dict)
+    channels: Sequence[SavedChannel] = ()
 
 
 class SnapshotStore:
@@ -75,7 +79,9 @@ class SnapshotStore:
         try:
             if self._storage is None:
                 self._storage = PartStorage(self._location)
-            handle = self._storage.write(stamp, self._part, ((name, make()) for name, make in snapshot.chunks))
+            state = ((name, make()) for name, make in snapshot.chunks)
+            rows = (piece for channel in snapshot.channels for piece in pieces_of(channel))
+            handle = self._storage.write(stamp, self._part, itertools.chain(state, rows))
         except Exception as error:  # noqa: BLE001 - a checkpoint is declined, the task goes on
             self._line.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
             return

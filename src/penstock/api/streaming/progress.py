@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.graph import JobGraph
-from penstock.job.core.result import CheckpointCounts, JobProgress, VertexProgress
+from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
 
 _TASK_FIGURES = {
     "startDelaySeconds": "start_seconds",
@@ -18,6 +18,7 @@ _TASK_FIGURES = {
     "asyncSeconds": "store_seconds",
     "bytes": "bytes",
     "inFlightBytes": "in_flight_bytes",
+    "referredBytes": "referred_bytes",
 }
 _WAITING_SHARE = 0.05
 """A stage that others wait for is not itself back-pressured beyond this share of its time."""
@@ -110,8 +111,9 @@ def checkpoint_reports(counts: CheckpointCounts) -> list[dict[str, Any]]:
             "id": report.number,
             "seconds": round(report.seconds, 4),
             "failure": report.cause or None,
-            "bytes": round(sum(figures.get("bytes", 0.0) for figures in report.tasks.values())),
-            "inFlightBytes": round(sum(figures.get("in_flight_bytes", 0.0) for figures in report.tasks.values())),
+            "bytes": _sum_of(report, "bytes"),
+            "inFlightBytes": _sum_of(report, "in_flight_bytes"),
+            "referredBytes": _sum_of(report, "referred_bytes"),
             "tasks": [
                 {"task": name, **{title: round(figures.get(key, 0.0), 4) for title, key in _TASK_FIGURES.items()}}
                 for name, figures in sorted(report.tasks.items())
@@ -119,6 +121,11 @@ def checkpoint_reports(counts: CheckpointCounts) -> list[dict[str, Any]]:
         }
         for report in counts.reports
     ]
+
+
+def _sum_of(report: CheckpointReport, figure: str) -> int:
+    """A figure of all tasks together."""
+    return round(sum(figures.get(figure, 0.0) for figures in report.tasks.values()))
 
 
 def _held_back_by(stages: list[dict[str, Any]]) -> str | None:
