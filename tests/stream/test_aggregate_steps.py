@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.storage import pieces_of
 from penstock.record import spark_partition_ids
 from penstock.shuffle.errors import ArithmeticOverflowError
 from penstock.stream.aggregate import KeyedAggregate
@@ -56,7 +57,7 @@ def context(subtask: int = 0, parallelism: int = 1, groups: int = GROUPS) -> Ste
 
 def stored(chunks: list[Chunk]) -> dict[str, bytes]:
     """The chunks as a checkpoint gives them back."""
-    return {name: bytes(make()) for name, make in chunks}
+    return {name: b"".join(pieces_of(make())) for name, make in chunks}
 
 
 def newest(results: list[pa.RecordBatch], keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:

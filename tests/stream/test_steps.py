@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.storage import pieces_of
 from penstock.graph import JobVertex, Operator
 from penstock.shuffle.errors import PlanError
 from penstock.stream import check, iterators
@@ -212,7 +213,7 @@ def test_state_is_found_where_other_operators_have_come_in_front() -> None:
     counting = KeyedAggregate(SCHEMA, ("n",), (Aggregation("count", "*", "count"),))
     before = chain(counting)
     before.push(batch(7))
-    state = {name: bytes(make()) for name, make in before.snapshot(1)}
+    state = {name: b"".join(pieces_of(make())) for name, make in before.snapshot(1)}
     after = chain_of(JobVertex(1, "stage", 1, SCHEMA, operators=(MapInArrow(twice, SCHEMA), counting)))
     after.open(CONTEXT, [state])
     assert after.push(batch(7))[-1].to_pylist() == [{"n": 7, "count": 3}]

@@ -32,6 +32,11 @@ Content = Buffer | Sequence[Buffer]
 """The bytes of a chunk, or parts of them, in order."""
 
 
+def pieces_of(content: Content) -> Sequence[Buffer]:
+    """The parts of a chunk's bytes, in order."""
+    return [content] if isinstance(content, Buffer) else content
+
+
 @dataclass(frozen=True, slots=True)
 class Unusable:
     """A checkpoint that is there and can't be restored from, and why."""
@@ -96,7 +101,7 @@ class PartStorage:
                     written.append(replace(content, name=name))
                     continue
                 length, checksum = 0, xxhash.xxh3_64()
-                for data in [content] if isinstance(content, Buffer) else content:
+                for data in pieces_of(content):
                     stream.write(data)
                     checksum.update(data)
                     length += memoryview(data).nbytes

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.record.key_groups import HASH, GroupOwners
+from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.key_index import KeyIndex
 from penstock.task.group_merges import boolean_array
@@ -66,14 +67,10 @@ class _Rows:
         self._states = states
         self._range = (start, end)
 
-    def __call__(self) -> Buffer:
+    def __call__(self) -> list[Buffer]:
         states = self._states.columns(*self._range)
         names = [f"key.{number}" for number in range(len(self._keys))] + [f"#{n}" for n in range(len(states))]
-        table = pa.Table.from_arrays([*self._keys, *states], names=names)
-        target = pa.BufferOutputStream()
-        with pa.ipc.new_stream(target, table.schema) as stream:
-            stream.write_table(table)
-        return memoryview(target.getvalue())
+        return stream_pieces(pa.Table.from_arrays([*self._keys, *states], names=names))
 
 
 def restored_rows(what: str, restored: Sequence[State], context: StepContext) -> Iterator[pa.RecordBatch]:
