@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -45,7 +46,10 @@ _Due = Decision | CheckpointBarrier | EndOfData
 
 @dataclass(frozen=True, slots=True)
 class TaskParts:
-    """What a task consists of; `source` is None where it has gates, `store` where there are no checkpoints."""
+    """What a task consists of; `source` is None where it has gates, `store` where there are no checkpoints.
+
+    `step_clock` counts what steps take of their thread's time; None: all time.
+    """
 
     line: TaskLine
     inputs: StreamInputs
@@ -54,6 +58,14 @@ class TaskParts:
     source: SourceReader | None = None
     store: SnapshotStore | None = None
     pace: Pace = field(default_factory=Pace)
+    step_clock: Callable[[], float] | None = None
+
+
+class _Moment(NamedTuple):
+    """When a step began, by the task's clock and by the one of steps."""
+
+    clock: float
+    worked: float
 
 
 @dataclass(slots=True)
@@ -91,6 +103,7 @@ class StreamLoop:
         """Without checkpoints sinks publish what they have, once a second and at the end."""
         self._conversation = conversation
         self._clock = clock
+        self._step_clock = parts.step_clock or clock
         self._times = Times(clock)
         self._pace = parts.pace
         self._pending: tuple[int, float] | None = None
@@ -189,7 +202,7 @@ class StreamLoop:
 
     def _take(self) -> bool:
         """One step of input, and the events behind it; whether there was any."""
-        began = self._clock()
+        began = _Moment(self._clock(), self._step_clock())
         if self._source is not None:
             return self._read(self._source, began)
         batches = self._inputs.take(self._pace.rows)
@@ -201,7 +214,7 @@ class StreamLoop:
             return True
         return bool(batches)
 
-    def _read(self, source: SourceReader, began: float) -> bool:
+    def _read(self, source: SourceReader, began: _Moment) -> bool:
         if not self._conversation.has_data:
             return False
         batch = source.poll(self._pace.rows)
@@ -213,7 +226,7 @@ class StreamLoop:
         self._decided(self._conversation.source_ended())
         return True
 
-    def _step(self, batches: list[pa.RecordBatch], began: float) -> None:
+    def _step(self, batches: list[pa.RecordBatch], began: _Moment) -> None:
         """Push these through the chain into the outputs."""
         rows = size = 0
         given = self._counts["bytes_out"]
@@ -224,8 +237,9 @@ class StreamLoop:
             self._counts["batches_in"] += 1
             self._put(self._chain.push(batch))
         self._counts["bytes_in"] += size
-        self._pace.took(rows, self._clock() - began, max(size, int(self._counts["bytes_out"] - given)))
-        self._pending = rows, began
+        seconds = self._step_clock() - began.worked
+        self._pace.took(rows, seconds, max(size, int(self._counts["bytes_out"] - given)))
+        self._pending = rows, began.clock
         self._look_at_room()
 
     def _put(self, batches: list[pa.RecordBatch], *, waits: bool = False) -> None:

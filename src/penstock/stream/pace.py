@@ -2,7 +2,8 @@
 """How many rows a step takes: it takes no longer than a few milliseconds, and what it gives is not much in flight.
 
 A control action waits for a step at most, so steps are bounded in time; they are as large as that allows, because
-everything costs per batch. The size follows the time that the last steps took for a row.
+everything costs per batch. The size follows the time that the last steps took for a row, without the time in which
+others had the cores (`step_clock`).
 
 What a step gave waits in the task where readers are slow, and is in flight as all else is. So a step also takes no
 more rows than the readers take in a part of the time that rows are to be in flight, and no more bytes than a few

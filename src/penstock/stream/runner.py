@@ -34,6 +34,7 @@ from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.pace import Pace
 from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.sources import SourceReader, StreamSource
+from penstock.stream.step_clock import StepClock
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
@@ -110,6 +111,7 @@ class _StreamTask:
         self._source: SourceReader | None = None
         self._store: SnapshotStore | None = None
         self._outputs: StreamOutputs | None = None
+        self._step_clock: StepClock | None = None
         self._loop: StreamLoop | None = None
         self._failed = False
         self._edges = edge_uids(plan.graph)
@@ -134,7 +136,17 @@ class _StreamTask:
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
         )
-        parts = TaskParts(self._line, inputs, self._outputs, self._chain, self._source, self._store, self._pace)
+        self._step_clock = StepClock()
+        parts = TaskParts(
+            self._line,
+            inputs,
+            self._outputs,
+            self._chain,
+            self._source,
+            self._store,
+            self._pace,
+            self._step_clock,
+        )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
     def run(self) -> None:
@@ -153,7 +165,7 @@ class _StreamTask:
         """Close all, each in any case; an error here counts only where there was none before."""
         first: Exception | None = None
         closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
-        closing += [part.close for part in (self._source, self._store) if part is not None]
+        closing += [part.close for part in (self._source, self._store, self._step_clock) if part is not None]
         closing += [self._chain.close, *(writer.close for writer in self._writers)]
         for close in closing:
             try:
