@@ -66,21 +66,23 @@ def kill_environment(spark: Any) -> None:
     os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
 
 
-def test_a_count_whose_result_is_lost_before_it_is_read(
-    spark: Any, numbers: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("reader", "action"), [("rows", "count"), ("collected", "collect")])
+def test_an_action_whose_result_is_lost_before_it_is_read(
+    spark: Any, numbers: str, monkeypatch: pytest.MonkeyPatch, reader: str, action: str
 ) -> None:
     """The environment dies when the job has ended: nothing was given out, so the stream runs again."""
     from penstock.spark.runtime import SparkRuntime
 
-    read, kills = SparkRuntime.rows, [kill_environment]
+    read, kills = getattr(SparkRuntime, reader), [kill_environment]
 
     def killed_first(runtime: SparkRuntime, *given: Any) -> Any:
         if kills:
             kills.pop()(spark)
         return read(runtime, *given)
 
-    monkeypatch.setattr(SparkRuntime, "rows", killed_first)
-    assert penstock.readParquet(spark, numbers).rebalance(2, mode="hybrid").count() == FILES * ROWS
+    monkeypatch.setattr(SparkRuntime, reader, killed_first)
+    found = getattr(penstock.readParquet(spark, numbers).rebalance(2, mode="hybrid"), action)()
+    assert (found if action == "count" else len(found)) == FILES * ROWS
     assert not kills
 
 

@@ -192,6 +192,36 @@ def test_fitting_batch_is_not_touched() -> None:
     assert conform_batch(batch, batch.schema) is batch
 
 
+def test_null_structs_of_fields_that_are_not_null_fit() -> None:
+    """Nested types in which only a time zone differs, slices of arrays with nulls at every level: the same values."""
+
+    def kinds(zone: str) -> list[pa.DataType]:
+        deep = pa.struct([pa.field("n", pa.int32(), False)])
+        inner = pa.struct([pa.field("at", pa.timestamp("us", zone), False), pa.field("deep", deep, False)])
+        return [
+            inner,
+            pa.list_(inner),
+            pa.map_(pa.string(), inner),
+            pa.list_(pa.map_(pa.timestamp("us", zone), inner)),
+        ]
+
+    value = {"at": 1, "deep": {"n": 3}}
+    columns = [
+        [value, None, value],
+        [[value, None], None, [], [value]],
+        [[("a", value), ("b", None)], None, [], [("c", value)]],
+        [[[(1, value)], None], None, [], [[(2, None)]]],
+    ]
+    for source, target, values in zip(kinds("Europe/Berlin"), kinds("UTC"), columns, strict=True):
+        whole = pa.array(values * 2, source)
+        wanted = pa.array(values * 2, target)
+        for start, length in [(0, 6), (1, 4), (2, 1), (3, 0)]:
+            batch = pa.RecordBatch.from_arrays([whole.slice(start, length)], ["c"])
+            (fitted,) = conform_batch(batch, pa.schema([pa.field("c", target)])).columns
+            fitted.validate(full=True)
+            assert fitted.equals(wanted.slice(start, length))
+
+
 def test_type_that_spark_lacks_is_refused_by_column() -> None:
     """A decimal of more than 38 digits."""
     with pytest.raises(SchemaError, match="'money'"):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs a stream: a lazy DataFrame, a run without output, and the actions that give rows to the driver.
 
-`count` sends one number; the others read the DataFrame that `toDF` gives, in the order of its partitions, so that
-the first rows of a sorted stream are the first. `take` and `show` end each task once it has enough rows.
+They read the result in the order of its partitions, so that the first rows of a sorted stream are the first: the
+driver itself where the result is on its host, else through the DataFrame that `toDF` gives. `take` and `show` end
+each task once it has enough rows.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.lineage import OperatorStep, Step
 from penstock.api.persisted import PersistedReading
@@ -21,6 +21,10 @@ from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 from penstock.task.verbs import Limit
 
+if TYPE_CHECKING:
+    from penstock.job.core.result import FinishedJob
+
+_T = TypeVar("_T")
 _RUNS = 3
 _TOLD_SECONDS = 2.0
 
@@ -79,27 +83,58 @@ def explained(branches: tuple[Step, ...], session: Any) -> str:
 
 
 def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[Any, ...]]:
-    """Run now, and all rows of the result: for results of a few rows.
-
-    Should they be lost before they are read, with the environment that holds them, the stream runs again.
-    """
+    """Run now, and all rows of the result: for results of a few rows."""
     refuse_stream(branches, verb)
     require_session(session, verb)
-    from penstock.spark.checks import refuse_what_cannot_travel
     from penstock.spark.runtime import SparkRuntime
 
     runtime = SparkRuntime.of(session)
     reading = PersistedReading(runtime, runtime.settings())
-    refuse_what_cannot_travel(plan_job(reading.outline(branches), reading.settings, PLANNING_SLOTS).graph)
+    schema = branches[0].schema
+    return _read_now(branches, reading, lambda finished: runtime.rows(finished, schema, reading.settings))
+
+
+def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | None = None) -> Any:
+    """What an action gives to the driver: a DataFrame, or what has its `collect`, `take`, `toArrow` and `toPandas`.
+
+    It is no DataFrame where the driver reads the rows itself (`spark/collected`); then the stream has run. Told how
+    many rows are `enough`, it may have read no more.
+    """
+    refuse_stream(branches, verb)
+    require_session(session, verb)
+    from penstock.spark.collected import is_plain
+    from penstock.spark.result_scan import raise_as_pyspark
+    from penstock.spark.runtime import SparkRuntime
+    from penstock.spark.types import struct_type
+
+    runtime = SparkRuntime.of(session)
+    reading = PersistedReading(runtime, runtime.settings())
+    schema = branches[0].schema
+    is_made = all(runtime.persisted.find(step) for step in branches)
+    if is_made or not runtime.reads_results(reading.settings) or not is_plain(struct_type(schema)):
+        return dataframe_of(branches, session, verb)
+    with raise_as_pyspark():
+        return _read_now(branches, reading, lambda done: runtime.collected(done, schema, reading.settings, enough))
+
+
+def _read_now(branches: tuple[Step, ...], reading: PersistedReading, read: Callable[[FinishedJob], _T]) -> _T:
+    """Run the stream and read what it left, which goes then.
+
+    Should it be lost before it is read, with the environment that holds it, the stream runs again.
+    """
+    from penstock.spark.checks import refuse_what_cannot_travel
+
+    runtime, settings = reading.runtime, reading.settings
+    refuse_what_cannot_travel(plan_job(reading.outline(branches), settings, PLANNING_SLOTS).graph)
     runs_left = _RUNS
     while True:
         runs_left -= 1
         gone = threading.Event()
-        finished = runtime.finished(lambda: reading.plan(branches).parts, reading.settings, lost=gone.set)
+        finished = runtime.finished(lambda: reading.plan(branches).parts, settings, lost=gone.set)
         try:
-            return runtime.rows(finished, branches[0].schema, reading.settings)
+            return read(finished)
         except Exception:
-            # Spark says that its task failed; the JobMaster, maybe a little later, whether our result is gone.
+            # Whoever read says that it failed; the JobMaster, maybe a little later, whether our result is gone.
             if not runs_left or not gone.wait(_TOLD_SECONDS):
                 raise
         finally:
@@ -109,8 +144,3 @@ def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[
 def first_rows(branches: tuple[Step, ...], rows: int) -> tuple[Step, ...]:
     """The branches, each task ending once it has given so many rows."""
     return tuple(OperatorStep(branch, Limit(rows), branch.schema) for branch in branches)
-
-
-def arrow_table(branches: tuple[Step, ...], session: Any) -> pa.Table:
-    """All rows, in Spark's Arrow types."""
-    return dataframe_of(branches, session, "toArrow").toArrow()

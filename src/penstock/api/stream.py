@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from penstock.api.actions import arrow_table, dataframe_of, explained, few_rows, first_rows, require_session, run_now
+from penstock.api.actions import all_rows, dataframe_of, explained, few_rows, first_rows, require_session, run_now
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
@@ -300,12 +300,12 @@ class Stream:
 
     def collect(self) -> list[Any]:
         """Run now: all rows, as `pyspark.sql.Row`."""
-        return list(dataframe_of(self.branches, self.session, "collect").collect())
+        return list(all_rows(self.branches, self.session, "collect").collect())
 
     def take(self, num: int) -> list[Any]:
         """Run now: so many rows, the first ones of a stream that is sorted."""
         num = rows_argument(num, "take")
-        return list(dataframe_of(first_rows(self.branches, num), self.session, "take").take(num))
+        return list(all_rows(first_rows(self.branches, num), self.session, "take", num).take(num))
 
     def first(self) -> Any:
         """Run now: the first row, or None."""
@@ -328,11 +328,11 @@ class Stream:
     def toPandas(self) -> Any:
         """Run now: all rows as a `pandas.DataFrame`."""
         require_pandas()
-        return dataframe_of(self.branches, self.session, "toPandas").toPandas()
+        return all_rows(self.branches, self.session, "toPandas").toPandas()
 
     def toArrow(self) -> pa.Table:
         """Run now: all rows as a `pyarrow.Table`."""
-        return arrow_table(self.branches, self.session)
+        return all_rows(self.branches, self.session, "toArrow").toArrow()
 
     def persist(self) -> Self:
         """Keep the rows once an action has made them, for all later ones until `unpersist`; gives this stream.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions of results in a Spark task, through the environment process of its host.
+"""Reads partitions of results in a Spark task, or in the driver, through the environment process of its host.
 
 Several partitions are read one after the other, in the order they are given in. Those that lie on this host are
 opened at once: a release that comes while the first is read then leaves the others readable too. One on another
@@ -8,6 +8,7 @@ host is asked for when its turn comes. Limit: so many files at a time are held o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _READER_VERTEX = -2
 """A reader is no vertex of the job: its attempts are of this one."""
 _OPEN_FILES = 128
+_NUMBERS = itertools.count()
+"""Of what reads outside a task: a driver's actions, on any thread."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -68,7 +71,7 @@ class PersistedSource:
 
 def read_partitions(
     descriptors: Sequence[ShuffleDescriptor], schema: pa.Schema, launch: EnvironmentLaunch
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The batches of these partitions; raises the PartitionError of the first that can't be read."""
     wanted = [descriptor for descriptor in descriptors if not descriptor.empty]
     if not wanted:
@@ -147,7 +150,7 @@ def _gate(environment: ShuffleEnvironment, descriptor: ShuffleDescriptor, schema
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    number = context.taskAttemptId() if context is not None else 0
+    number = context.taskAttemptId() if context is not None else next(_NUMBERS)
     attempt = AttemptId(descriptor.partition.dataset, _READER_VERTEX, descriptor.partition.index, number)
     owner = OwnerContext(attempt, f"reader of {descriptor.partition}", MetricGroup("reader"))
     channels = (ChannelDescriptor(descriptor, 0),)

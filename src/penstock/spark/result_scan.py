@@ -15,11 +15,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
@@ -226,3 +228,14 @@ def failure_text(error: BaseException) -> str:
     if not header:
         return f"{type(error).__name__}: {text}"
     return f"{lead if isinstance(error, PartitionError) else ''}{header}{trace}".strip()
+
+
+@contextmanager
+def raise_as_pyspark() -> Iterator[None]:
+    """In here what a function of the user's raised comes out as PySpark's `PythonException`, as of a DataFrame."""
+    try:
+        yield
+    except PenstockError as error:
+        if TRACEBACK not in str(error):
+            raise
+        raise PythonException(f"An exception was thrown from the Python worker:\n{failure_text(error)}") from None

@@ -41,6 +41,7 @@ from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
+from penstock.spark.collected import CollectedRows
 from penstock.spark.datasets import Held, PersistedResults
 from penstock.spark.hints import hint_parquet
 from penstock.spark.job_watch import is_wanted
@@ -49,7 +50,7 @@ from penstock.spark.names import place_names
 from penstock.spark.planning import plan_scans
 from penstock.spark.profiles import profile_of, with_slots
 from penstock.spark.result_access import pack_plan
-from penstock.spark.result_reader import PersistedSource, reading
+from penstock.spark.result_reader import PersistedSource, read_partitions, reading
 from penstock.spark.result_scan import LazyResult, result_frame
 from penstock.spark.results_in_use import ResultsInUse
 from penstock.spark.shared_workers import in_shared_workers
@@ -225,9 +226,39 @@ class SparkRuntime:
             raise
 
     def rows(self, finished: FinishedJob, schema: pa.Schema, settings: Settings) -> list[tuple[Any, ...]]:
-        """The rows of a job's result, in order; for small ones, because one Spark task reads them all."""
-        read = reading(finished.partitions, schema, self._application.launch(settings))
-        return [tuple(row) for row in self._spark.range(0, 1, 1, 1).mapInArrow(read, struct_type(schema)).collect()]
+        """The rows of a job's result, in order; for small ones, because one process reads them all."""
+        if not self.reads_results(settings):
+            read = reading(finished.partitions, schema, self._application.launch(settings))
+            return [
+                tuple(row) for row in self._spark.range(0, 1, 1, 1).mapInArrow(read, struct_type(schema)).collect()
+            ]
+        batches = self._read(finished, schema, settings, None)
+        return [row for batch in batches for row in zip(*(each.to_pylist() for each in batch.columns), strict=True)]
+
+    def reads_results(self, settings: Settings) -> bool:
+        """Whether this process can read results itself, because the environment that has them is on its host."""
+        return self.is_local and settings.environment.scope == "host"
+
+    def collected(
+        self, finished: FinishedJob, schema: pa.Schema, settings: Settings, enough: int | None
+    ) -> CollectedRows:
+        """The rows of a job's result, or the first ones, at least `enough`.
+
+        Only where `reads_results`, and where the types are those that `spark/collected` takes.
+        """
+        return CollectedRows(self._spark, struct_type(schema), self._read(finished, schema, settings, enough))
+
+    def _read(
+        self, finished: FinishedJob, schema: pa.Schema, settings: Settings, enough: int | None
+    ) -> list[pa.RecordBatch]:
+        found: list[pa.RecordBatch] = []
+        read = read_partitions(finished.partitions, schema, self._application.launch(settings))
+        with contextlib.closing(read):
+            for batch in read:
+                found.append(batch)
+                if enough is not None and (enough := enough - batch.num_rows) <= 0:
+                    break
+        return found
 
     def release(self, job: str) -> None:
         """Release the result of a finished job; nothing once the application is closed."""

@@ -131,13 +131,28 @@ def _typed(kind: Any, field: pa.Field) -> Any:
 
 
 def _conform(column: pa.Array, target: pa.DataType) -> pa.Array:
-    if column.type.equals(target):
+    """The column with this type; nested ones part by part: Arrow's cast refuses null structs of non-null fields."""
+    own = column.type
+    if own.equals(target):
         return column
-    if pa.types.is_run_end_encoded(column.type):
+    if pa.types.is_run_end_encoded(own):
         import pyarrow.compute as pc
 
-        column = pc.run_end_decode(column)
+        return _conform(pc.run_end_decode(column), target)
+    if pa.types.is_struct(own) and pa.types.is_struct(target) and own.num_fields == target.num_fields > 0:
+        fields = list(target)
+        parts = [_conform(column.field(i), field.type) for i, field in enumerate(fields)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null() if column.null_count else None)
+    if any(same(own) and same(target) for same in (pa.types.is_list, pa.types.is_map)):
+        inner = target.value_field.type if pa.types.is_list(target) else _entries(target)
+        kept, values = column.buffers()[:2], _conform(column.values, inner)
+        return pa.Array.from_buffers(target, len(column), kept, column.null_count, column.offset, [values])
     return column.cast(target)
+
+
+def _entries(kind: pa.MapType) -> pa.StructType:
+    """The type of a map's entries."""
+    return pa.struct([kind.key_field, kind.item_field])
 
 
 def _spark_type(kind: pa.DataType, column: str) -> pa.DataType:
