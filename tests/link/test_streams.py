@@ -98,7 +98,8 @@ def task_of(attachment: Attachment) -> Task:
     """A task with this attachment."""
     owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
     line = AttachmentLine(attachment, owner.attempt)
-    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, Settings(), owned=False))
+    whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
+    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole, owned=False))
 
 
 @pytest.fixture
@@ -378,7 +379,7 @@ def test_segments_are_filled_for_a_target_time() -> None:
     """The limit follows the rate, within a least size and the segment; without a target segments are always whole."""
     clock = Clock()
     fill, whole = SegmentFill(0.5, 10, 1 << 20, clock), SegmentFill(0.0, 10, 1 << 20, clock)
-    assert fill.limit == 1 << 20
+    assert fill.limit < whole.limit == 1 << 20
     for rate, limit in ((1 << 20, (1 << 20) // 20), (1 << 30, 1 << 20), (1 << 10, LEAST_BYTES)):
         for _ in range(40):
             clock.now += 0.5
