@@ -59,7 +59,7 @@ def _task(metadata: CheckpointMetadata, name: str, part: PartHandle) -> dict[str
     seconds = {
         f"{title.replace(' ', '_')}_seconds": round(figures.get(key, 0.0), 6) for title, key in _SECONDS.items()
     }
-    return {"bytes": part.size, "in_flight_bytes": _in_flight(part), "referred_bytes": _referred(part), **seconds}
+    return {"bytes": part.bytes, "in_flight_bytes": _in_flight(part), "referred_bytes": _referred(part), **seconds}
 
 
 def _in_flight(part: PartHandle) -> int:
@@ -86,7 +86,7 @@ def _print(history: list[Kept | Unusable]) -> None:
         for name, part in sorted(newest.parts.items()):
             figures = newest.figures.get(name, {})
             milliseconds = [f"{figures[key] * 1000:,.1f}" if key in figures else "-" for key in _SECONDS.values()]
-            tasks.add_row(name, f"{part.size:,}", f"{_in_flight(part):,}", *milliseconds)
+            tasks.add_row(name, f"{part.bytes:,}", f"{_in_flight(part):,}", *milliseconds)
         console.print(tasks)
     for found in history:
         if isinstance(found, Unusable):
@@ -104,7 +104,7 @@ def _row(found: Kept | Unusable) -> list[str]:
         f"{metadata.seconds:.3f}",
         str(len(metadata.parts)),
         str(len(metadata.finished)),
-        f"{sum(part.size for part in parts):,}",
+        f"{sum(part.bytes for part in parts):,}",
         f"{sum(map(_in_flight, parts)):,}",
         "good",
     ]

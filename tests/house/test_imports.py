@@ -21,7 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "link": {"shuffle"},
     "network": {"buffer", "shuffle", "link"},
     "checkpoint": {"shuffle"},
-    "environment": {"partition", "network", "link", "buffer", "shuffle"},
+    "environment": {"checkpoint", "partition", "network", "link", "buffer", "shuffle"},
     "graph": {"shuffle"},
     "job": {"checkpoint", "graph", "link", "shuffle"},
     "task": {"record", "shuffle", "graph"},

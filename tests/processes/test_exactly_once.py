@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -78,9 +79,9 @@ def clusters(nursery: Nursery) -> Iterator[list[ProcessCluster]]:
             stack.callback(cluster.close)
 
 
-def pipeline(counters: int = 2) -> Stream:
+def pipeline(counters: int = 2, rows: int | None = ROWS) -> Stream:
     """Two sources, two counters or three, and the sink."""
-    source = RateSource(RATE, 2, ROWS)
+    source = RateSource(RATE, 2, rows)
     step = SourceStep(source.name, source.schema, source, partitions=2, streaming=True)  # type: ignore[arg-type]
     counted = Stream((step,)).keyBy("value", numPartitions=counters).agg(n=("value", "count"))
     return counted.rebalance(1)
@@ -292,6 +293,54 @@ def test_a_damaged_state_gives_way_to_the_one_before(
     assert committed(places)[0] == 0
     assert f"{newest.name}/{part.name}" in caplog.text
     assert "can't be restored from" in caplog.text
+
+
+def held(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that stands still while there is a file `hold` in the folder, and says who does."""
+
+    def standing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if (folder / "hold").exists():
+                (folder / "held").write_text(str(os.getpid()))
+                wait_until(lambda: not (folder / "hold").exists(), "the test goes on")
+            yield batch
+
+    return standing
+
+
+def files_of_checkpoints(places: Places) -> list[list[str]]:
+    """Of each checkpoint that is there the kinds of its files: `host`, `_metadata`, or a task's name."""
+    found = []
+    for folder in places.checkpoints.glob("chk-*"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(sorted(path.name.partition("-")[0] for path in folder.iterdir()))
+    return found
+
+
+def test_tasks_of_a_host_share_a_file_and_one_that_dies_spoils_no_checkpoint(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """A checkpoint of one host is one file and its metadata; a task is killed that has handed its part over."""
+    places = Places(tmp_path / "checkpoints", tmp_path / "output")
+    stream = pipeline(3, None)
+    with contextlib.closing(ProcessCluster(nursery, executors=1)) as cluster:
+        stream = stream.mapInArrow(held(tmp_path), stream.schema)
+        handle = submitted(cluster, stream, places, streaming(places, unaligned=True))
+        wait_until(lambda: ["_metadata", "host"] in files_of_checkpoints(places), "a checkpoint is one file")
+        (tmp_path / "hold").touch()
+        wait_until((tmp_path / "held").exists, "a task stands still")
+        wait_until(lambda: ["host"] in files_of_checkpoints(places), "the others have handed over")
+        before = max(places.checkpoints.glob("chk-*/_metadata"))
+        (executor,) = cluster.launcher.executors
+        kill(next(pid for pid in workers(executor) if str(pid) != (tmp_path / "held").read_text()))
+        (tmp_path / "hold").unlink()
+        wait_until(lambda: max(places.checkpoints.glob("chk-*/_metadata"), default=before) > before, "it goes on")
+        wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+        handle.cancel("that was all")
+        with pytest.raises(JobCancelledError):
+            handle.wait(30)
+    table = pq.read_table(places.output)
+    assert table.num_rows == len(pc.unique(table["value"])) == pc.sum(table["n"]).as_py()
 
 
 def test_at_least_once_loses_nothing(clusters: list[ProcessCluster], tmp_path: Path) -> None:

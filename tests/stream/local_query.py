@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from local_host import LocalHost, LocalHostStore
 
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, encode
@@ -100,6 +101,7 @@ class _Line:
         self.metrics: Mapping[str, float] = {}
         self.figures: dict[int, Mapping[str, float]] = {}
         """What each checkpoint took, by its number."""
+        self.host: LocalHostStore | None = None
 
     def act(self, action: Action) -> None:
         self._inner.act(action)
@@ -111,10 +113,17 @@ class _Line:
         return self._inner.take_actions()
 
     def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        if self.host is not None:
+            self.host.settled(checkpoint)
+        self.stored(checkpoint, handle, figures)
+
+    def stored(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
         self.figures[checkpoint] = dict(figures)
         self._said.put(Said(*self._who, "acknowledged", checkpoint, handle))
 
     def decline(self, checkpoint: int, cause: str) -> None:
+        if self.host is not None:
+            self.host.settled(checkpoint)
         self._said.put(Said(*self._who, "declined", checkpoint, cause))
 
     def data_ended(self) -> None:
@@ -159,6 +168,7 @@ class LocalQuery:
             self._job, "local", b"", "", self.settings, {"message_rows": self.message_rows}
         )
         self._environment = service.create_shuffle_environment(context)
+        self._host = LocalHost() if self.unaligned else None
         self._storage: CheckpointStorage | None = None
         self._epoch = 0
         if self.location:
@@ -278,6 +288,8 @@ class LocalQuery:
         self._end_attempt()
         self._environment.close()
         asyncio.run(self._master.close())
+        if self._host is not None:
+            self._host.close()
 
     def _hear(self, said: Said) -> None:
         now = time.monotonic()
@@ -314,6 +326,9 @@ class LocalQuery:
             elif isinstance(decision, do.Abandon):
                 self.abandoned.append(decision.cause)
                 self._act(CheckpointAborted(decision.checkpoint), self._tasks)
+                for line in self.lines.values():
+                    if line.host is not None:
+                        line.host.given_up(decision.checkpoint)
             elif isinstance(decision, do.Discard):
                 with suppress(OSError):
                     self._storage.discard(self._storage.stamp(decision.checkpoint))
@@ -377,6 +392,8 @@ class LocalQuery:
         plan = SubtaskPlan(self.graph, vertex, TaskDeployment(attempt, tuple(inputs), tuple(outputs)))
         task = (vertex.id, subtask)
         line = self.lines[task] = _Line(self._environment.create_task_line(attempt), self.said, self.attempt, task)
+        if self._host is not None:
+            line.host = self._host.store(attempt, line.stored)
         thread = threading.Thread(target=self._run_task, args=(plan, line, streaming), name=f"task-{task}")
         self._threads.append(thread)
         thread.start()
@@ -385,7 +402,7 @@ class LocalQuery:
         attempt = plan.deployment.attempt
         who = (attempt.attempt, (attempt.vertex, attempt.subtask))
         try:
-            run_stream_subtask(plan, lambda _: self._environment, line, self.settings, streaming)
+            run_stream_subtask(plan, lambda _: self._environment, line, self.settings, streaming, line.host)
         except BaseException as error:  # noqa: BLE001 - the driver starts the next attempt
             self.said.put(Said(*who, "failed", value=error))
         else:

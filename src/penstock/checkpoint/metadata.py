@@ -43,7 +43,8 @@ class Chunk:
 class PartHandle:
     """Where one task's snapshot lies: a file below the location, of `size` bytes, and its chunks.
 
-    Several chunks of one name are the pieces of one content, in order, as rows in flight may have.
+    The file may hold other tasks' snapshots too. Several chunks of one name are the pieces of one content, in order,
+    as rows in flight may have.
     """
 
     path: str
@@ -56,6 +57,11 @@ class PartHandle:
         if not found:
             raise KeyError(name)
         return found
+
+    @property
+    def bytes(self) -> int:
+        """What it has written itself."""
+        return sum(chunk.length for chunk in self.chunks if not chunk.file)
 
     def file_of(self, chunk: Chunk) -> str:
         """The path of the file that holds a chunk, below the location."""

@@ -3,6 +3,7 @@
 
     <location>/owners/...                     who may commit (see `ownership`)
     <location>/chk-<number>-<epoch>/<task>    one task's snapshot: chunks one after the other
+    <location>/chk-<number>-<epoch>/host-...  the snapshots of several tasks of a host, one after the other
     <location>/chk-<number>-<epoch>/_metadata what the checkpoint consists of; it exists when this file does
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
@@ -17,7 +18,9 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
@@ -35,6 +38,16 @@ Content = Buffer | Sequence[Buffer]
 def pieces_of(content: Content) -> Sequence[Buffer]:
     """The parts of a chunk's bytes, in order."""
     return [content] if isinstance(content, Buffer) else content
+
+
+class Sink(Protocol):
+    """What takes a part's bytes."""
+
+    size: int
+    """Those that it has."""
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,42 @@ class Found:
         return self.kept[0].metadata if self.kept else None
 
 
+class PartFile:
+    """A file of a checkpoint that is being written, for a `with` block. `path` is below the location."""
+
+    def __init__(self, path: str, stream: pa.NativeFile) -> None:
+        self.path = path
+        self.size = 0
+        """Bytes so far."""
+        self._stream = stream
+
+    def __enter__(self) -> PartFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes; raises OSError."""
+        self._stream.write(data)
+        self.size += memoryview(data).nbytes
+
+    def close(self) -> None:
+        """Put what is left into the storage; raises OSError. Idempotent."""
+        self._stream.close()
+
+
+def append(file: Sink, name: str, content: Content | Chunk) -> Chunk:
+    """Append a chunk to a file; of one that is referred to nothing is written."""
+    if isinstance(content, Chunk):
+        return replace(content, name=name)
+    offset, checksum = file.size, xxhash.xxh3_64()
+    for data in pieces_of(content):
+        file.write(data)
+        checksum.update(data)
+    return Chunk(name, offset, file.size - offset, checksum.intdigest())
+
+
 class PartStorage:
     """A task's side: writes and reads parts. `location` is a URI, or a path of this machine."""
 
@@ -91,23 +140,15 @@ class PartStorage:
 
         A content that is a chunk, with its file, is not written: it is referred to.
         """
-        path = f"{stamp}/{task}"
-        written: list[Chunk] = []
-        offset = 0
+        with self.open(stamp, task) as file:
+            written = tuple([append(file, name, content) for name, content in chunks])
+        return PartHandle(file.path, file.size, written)
+
+    def open(self, stamp: Stamp, name: str) -> PartFile:
+        """Begin a file of a checkpoint; raises OSError. It counts when it is closed."""
+        path = f"{stamp}/{name}"
         self._fs.create_dir(f"{self._root}/{stamp}")
-        with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
-            for name, content in chunks:
-                if isinstance(content, Chunk):
-                    written.append(replace(content, name=name))
-                    continue
-                length, checksum = 0, xxhash.xxh3_64()
-                for data in pieces_of(content):
-                    stream.write(data)
-                    checksum.update(data)
-                    length += memoryview(data).nbytes
-                written.append(Chunk(name, offset, length, checksum.intdigest()))
-                offset += length
-        return PartHandle(path, offset, tuple(written))
+        return PartFile(path, self._fs.open_output_stream(f"{self._root}/{path}"))
 
     def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
         """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file.

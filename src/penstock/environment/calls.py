@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.environment.attendance import Attendance
+from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.hybrid_port import HybridPort
@@ -23,14 +24,16 @@ from penstock.link.control import error_message
 from penstock.link.master import (
     RELAYED,
     UNANSWERED,
+    AcknowledgeCheckpoint,
     AwaitProducers,
+    DeclineCheckpoint,
     ReadResult,
     RegisterTask,
     TaskFinished,
     TaskLost,
 )
 from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
-from penstock.shuffle import PartitionId
+from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
 
 Answer = object | Awaitable[object]
@@ -69,6 +72,7 @@ class Services:
     results: ResultFiles
     reading: Reading
     attendance: Attendance
+    checkpoint_files: CheckpointFiles
     master: MasterLink | NoMaster
     office: Office
     supervisor: Supervisor
@@ -80,6 +84,8 @@ class TaskCalls:
     def __init__(self, task: AttachedTask, services: Services) -> None:
         self._task = task
         self._services = services
+        self._sharing: set[AttemptId] = set()
+        """Attempts that say of each checkpoint what becomes of their part."""
         self._answers: dict[type, Callable[[Any], Answer]] = {
             ask.OpenWriter: self._open_writer,
             ask.FinishWriter: self._finish_writer,
@@ -94,7 +100,12 @@ class TaskCalls:
             ask.GetStatistics: self._statistics,
             RegisterTask: self._register,
             TaskFinished: self._finished,
+            ask.ShareFiles: self._share_files,
+            ask.LeaveFiles: self._leave_files,
+            ask.HandOverPart: self._hand_over,
             **dict.fromkeys((AwaitProducers, ReadResult, *UNANSWERED), services.master.ask),
+            AcknowledgeCheckpoint: self._settled,
+            DeclineCheckpoint: self._settled,
         }
 
     def enter(self) -> None:
@@ -121,6 +132,8 @@ class TaskCalls:
         services = self._services
         services.attendance.tasks.discard(self._task)
         lost = self._task.end(cause)
+        for attempt in self._sharing:
+            services.checkpoint_files.left(attempt)
         for partition in list(self._task.results):
             services.results.fail(partition, cause)
         if lost is not None:
@@ -203,6 +216,24 @@ class TaskCalls:
 
     def _statistics(self, _: ask.GetStatistics) -> Answer:
         return ask.Statistics(self._services.office.statistics())
+
+    def _share_files(self, request: ask.ShareFiles) -> Answer:
+        self._sharing.add(request.attempt)
+        self._services.checkpoint_files.join(request)
+        return Done()
+
+    def _leave_files(self, request: ask.LeaveFiles) -> Answer:
+        self._sharing.discard(request.attempt)
+        self._services.checkpoint_files.left(request.attempt)
+        return Done()
+
+    def _hand_over(self, request: ask.HandOverPart) -> Answer:
+        return self._services.checkpoint_files.hand_over(request, self._task.pid)
+
+    def _settled(self, request: AcknowledgeCheckpoint | DeclineCheckpoint) -> Answer:
+        """A task speaks of its part by itself: no file of the host waits for it."""
+        self._services.checkpoint_files.settled(request.attempt, request.checkpoint)
+        return self._services.master.ask(request)
 
     def _register(self, request: RegisterTask) -> Answer:
         office = self._services.office

@@ -16,6 +16,7 @@ from penstock.buffer import SegmentMemory
 from penstock.environment.addresses import DataAddresses
 from penstock.environment.attendance import Attendance
 from penstock.environment.calls import Services, TaskCalls
+from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.config import HostConfig, Identity
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.folders import Folders
@@ -43,6 +44,7 @@ from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
+from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.machine import machine_memory
 
@@ -86,6 +88,7 @@ class Host:
             self.master = MasterLink(
                 config.master, self.identity, self, self.supervisor, settings.environment.lease_timeout
             )
+        self.checkpoint_files = CheckpointFiles(name, self.master.ask)
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
         self._services = Services(
             PipelinedPartitions(name, self.registry, self.memory, ahead, network, self.consumable),
@@ -93,6 +96,7 @@ class Host:
             ResultFiles(name, self.registry, buffers, folders, self.reads),
             Reading(name, self.partitions, self.turn, self.attendance.leave, self.remote.open),
             self.attendance,
+            self.checkpoint_files,
             self.master,
             self,
             self.supervisor,
@@ -127,7 +131,7 @@ class Host:
         handshake = Handshake(Role.SERVER, self.identity.secret, self.environment, f"unix socket, pid {pid}")
         welcome = Welcome(self.environment, self.address, segments.count, segments.segment_size)
         line = TaskLine(connection, self.turn)
-        task = AttachedTask(line, self.memory.references.attach(f"pid {pid} session {id(line):x}"))
+        task = AttachedTask(line, self.memory.references.attach(f"pid {pid} session {id(line):x}"), pid)
         calls = TaskCalls(task, self._services)
         door = Door(handshake, welcome, segments.fd, self._strangers)
         session = TaskSession(connection, pid, task, calls, door)
@@ -154,6 +158,8 @@ class Host:
             case commands.CancelTask():
                 self.attendance.cancel(command.attempt, command.cause)
             case commands.TaskAction():
+                if isinstance(command.action, CheckpointAborted):
+                    self.checkpoint_files.given_up(command.attempt, command.action.checkpoint)
                 self.attendance.act(command)
             case commands.UpdatePartitionInfo():
                 return commands.Updated(self.attendance.update(command.consumer, command.descriptor))
@@ -192,6 +198,7 @@ class Host:
         """End sessions, network and memory; idempotent."""
         for task in list(self.attendance.tasks):
             task.end_session("the environment process is shutting down")
+        self.checkpoint_files.close()
         await self.supervisor.close()
         await self.remote.close()
         await self.master.close()

@@ -21,8 +21,10 @@ log = logging.getLogger("penstock.environment")
 class AttachedTask:
     """A task of this host. A worker works on one attempt after the other; `identity` is its own name."""
 
-    def __init__(self, line: TaskLine, holdings: Holdings) -> None:
+    def __init__(self, line: TaskLine, holdings: Holdings, pid: int = 0) -> None:
         self.line = line
+        self.pid = pid
+        """Of its process; 0 where the system does not say."""
         self.holdings = holdings
         self.attempt: AttemptId | None = None
         self.metrics: dict[str, float] = {}

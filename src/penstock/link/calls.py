@@ -177,6 +177,58 @@ class GetStatistics(Request[Statistics]):
     ANSWER = Statistics
 
 
+@dataclass(frozen=True, slots=True)
+class ShareFiles(Request[Done]):
+    """From now on this attempt says of each checkpoint of the query what becomes of its part.
+
+    `location` is where the query's checkpoints lie, `epoch` that of its owner.
+    """
+
+    METHOD = "local.share_files"
+    ANSWER = Done
+
+    attempt: AttemptId
+    location: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveFiles(Request[Done]):
+    """The attempt takes part in no further checkpoint."""
+
+    METHOD = "local.leave_files"
+    ANSWER = Done
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The part is stored, and the JobMaster knows; or why it is not: `cause`."""
+
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverPart(Request[HandedOver]):
+    """Store a task's part of a checkpoint in a file with those of other tasks, and acknowledge it for the task.
+
+    Its bytes lie in a memory of the task (descriptor, device, inode), which stays open until the answer has come.
+    `handle` is that of a part of which nothing else is known yet: its size, and its chunks as they lie in the memory.
+    """
+
+    METHOD = "local.hand_over_part"
+    ANSWER = HandedOver
+
+    attempt: AttemptId
+    location: str
+    epoch: int
+    checkpoint: int
+    memory: tuple[int, int, int]
+    handle: bytes
+    figures: dict[str, float]
+
+
 CALLS: dict[str, type[Request[Any]]] = {
     kind.METHOD: kind
     for kind in (
@@ -191,6 +243,9 @@ CALLS: dict[str, type[Request[Any]]] = {
         ReportMissingFile,
         ListOccupying,
         GetStatistics,
+        ShareFiles,
+        LeaveFiles,
+        HandOverPart,
     )
 }
 """Every call, by its name on the wire."""

@@ -15,7 +15,8 @@ reader compares them, so a message that was lost or doubled is found by the next
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -157,6 +158,39 @@ class StreamEnvironment(Protocol):
 
     def create_task_line(self, attempt: AttemptId) -> TaskLine:
         """The line of the task that has this environment and works on this attempt; one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedPart:
+    """A task's part of a checkpoint that another process of its host is to store.
+
+    `location` is where the query's checkpoints lie, `epoch` that of its owner. The bytes are in memory that this
+    process has open (descriptor, device, inode); `handle` says which chunks they are.
+    """
+
+    location: str
+    epoch: int
+    checkpoint: int
+    memory: tuple[int, int, int]
+    handle: bytes
+    figures: Mapping[str, float]
+
+
+class HostStore(Protocol):
+    """Stores parts of checkpoints for the tasks of a host, several of them in one file. Any thread."""
+
+    def share_files(self, location: str, epoch: int) -> None:
+        """The task will say of each checkpoint of the query what becomes of its part: of all, until it leaves."""
+
+    def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:
+        """Have a part stored and acknowledged. `done` gets why that could not be, or nothing; then the memory may go.
+
+        It is called where the task waits. It is not called where the line is broken, and where the acknowledgement is
+        refused: that is raised as for `TaskLine.acknowledge`.
+        """
+
+    def leave_files(self) -> None:
+        """The task takes part in no further checkpoint."""
 
 
 class TaskLine(Protocol):

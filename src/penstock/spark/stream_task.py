@@ -22,7 +22,8 @@ def run_streaming(
 ) -> SubtaskReport:
     """Run it to its end; raises as `run_stream_subtask`."""
     task = task_plan(streaming, plan.deployment)
-    return run_stream_subtask(plan, of, AttachmentLine(attachment, plan.deployment.attempt), settings, task)
+    line = AttachmentLine(attachment, plan.deployment.attempt)
+    return run_stream_subtask(plan, of, line, settings, task, line if streaming.unaligned else None)
 
 
 def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:

@@ -24,7 +24,7 @@ from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError, StorageError
-from penstock.shuffle.streaming import StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
+from penstock.shuffle.streaming import HostStore, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
@@ -79,9 +79,13 @@ def run_stream_subtask(
     line: TaskLine,
     settings: Settings,
     streaming: StreamTaskPlan,
+    host: HostStore | None = None,
 ) -> SubtaskReport:
-    """Run it until its data has ended and its last checkpoint is complete, or raise what went wrong first."""
-    task = _StreamTask(plan, line, streaming, Pace(settings.streaming.in_flight_time))
+    """Run it until its data has ended and its last checkpoint is complete, or raise what went wrong first.
+
+    `host` stores small snapshots together with those of other tasks; without one each has a file.
+    """
+    task = _StreamTask(plan, line, streaming, Pace(settings.streaming.in_flight_time), host)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         with limited_memory(memory):
@@ -98,8 +102,11 @@ def run_stream_subtask(
 class _StreamTask:
     """One run."""
 
-    def __init__(self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan, pace: Pace) -> None:
+    def __init__(
+        self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan, pace: Pace, host: HostStore | None
+    ) -> None:
         self._plan = plan
+        self._host = host
         self._pace = pace
         self._line = line
         self._streaming = streaming
@@ -129,7 +136,9 @@ class _StreamTask:
             self._source = self._open_source([state[SOURCE_STATE] for state in states if SOURCE_STATE in state])
         if streaming.location:
             part = part_name(uid_of(plan.vertex), self._attempt.subtask)
-            self._store = SnapshotStore(streaming.location, streaming.epoch, part, self._line)
+            # One that had finished speaks of no checkpoint, so the host is not to wait for its word.
+            host = None if streaming.is_finished else self._host
+            self._store = SnapshotStore(streaming.location, streaming.epoch, part, self._line, host)
         conversation = Conversation(
             inputs.channels,
             exactly_once=streaming.consistency == EXACTLY_ONCE,

@@ -43,6 +43,7 @@ class Snapshots:
         if not barrier.overtakes_outputs:
             self._hand_over(taken, [])
             return
+        self._held = replace(taken, shares_file=True)
         if barrier.alignment is Alignment.UNALIGNED:
             self._inputs.capture(barrier.checkpoint)
         self.gather()

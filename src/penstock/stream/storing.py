@@ -4,24 +4,36 @@
 A snapshot consists of immutable values; here they become bytes, are written, and are acknowledged. Rows in flight
 that the restored checkpoint holds are referred to. A snapshot that can't be stored is declined with the reason, and
 the task goes on: whether the query may is the coordinator's matter.
+
+A snapshot whose barrier overtook rows, and that is not large, is handed over to the host's store, which puts it into
+one file with those of the host's other tasks. Where that could not store one, the task stores all further ones.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from penstock.checkpoint.metadata import pack_part
+from penstock.checkpoint.metadata import Chunk as Referred
+from penstock.checkpoint.metadata import PartHandle, pack_part
 from penstock.checkpoint.ownership import Stamp
-from penstock.checkpoint.storage import PartStorage
-from penstock.shuffle.streaming import TaskLine
+from penstock.checkpoint.part_memory import PartMemory
+from penstock.checkpoint.storage import Content, PartStorage, append
+from penstock.checkpoint.storage import pieces_of as parts_of
+from penstock.shuffle.streaming import HandedPart, HostStore, TaskLine
 from penstock.stream.chain import Chunk
 from penstock.stream.in_flight import SavedChannel, pieces_of
 
+SHARED_BYTES: Final = 16 << 20
+"""A larger snapshot has a file of its own: it costs little beside its bytes, and several are written at once."""
+_Made = tuple[str, Content | Referred]
+"""A chunk with its bytes, or where an earlier checkpoint holds them."""
 _JOIN_SECONDS = 1.0
 _REMEMBERED = 64
 
@@ -34,16 +46,26 @@ class TakenSnapshot:
     chunks: Sequence[Chunk]
     figures: dict[str, float] = field(default_factory=dict)
     channels: Sequence[SavedChannel] = ()
+    shares_file: bool = False
+    """Whether it may lie in one file with other tasks' snapshots."""
 
 
 class SnapshotStore:
-    """Stores one task's snapshots, one after the other; `part` is the task's name in checkpoints."""
+    """Stores one task's snapshots, one after the other; `part` is the task's name in checkpoints.
 
-    def __init__(self, location: str, epoch: int, part: str, line: TaskLine) -> None:
+    Without a `host` each snapshot has a file of its own.
+    """
+
+    def __init__(self, location: str, epoch: int, part: str, line: TaskLine, host: HostStore | None = None) -> None:
         self._location = location
         self._epoch = epoch
         self._part = part
         self._line = line
+        self._host = host
+        self._handed: dict[int, PartMemory] = {}
+        """What the host's store has not answered for, by checkpoint."""
+        if host is not None:
+            host.share_files(location, epoch)
         self._storage: PartStorage | None = None
         self._queue: queue.SimpleQueue[TakenSnapshot | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -67,6 +89,10 @@ class SnapshotStore:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(_JOIN_SECONDS)
+        if self._host is not None:
+            self._host.leave_files()
+        for checkpoint in list(self._handed):
+            self._handed.pop(checkpoint).close()
 
     def _run(self) -> None:
         while (snapshot := self._queue.get()) is not None:
@@ -77,13 +103,45 @@ class SnapshotStore:
         began = time.monotonic()
         stamp = Stamp(snapshot.checkpoint, self._epoch)
         try:
-            if self._storage is None:
-                self._storage = PartStorage(self._location)
             state = ((name, make()) for name, make in snapshot.chunks)
             rows = (piece for channel in snapshot.channels for piece in pieces_of(channel))
-            handle = self._storage.write(stamp, self._part, itertools.chain(state, rows))
+            chunks = self._hand_over(snapshot, itertools.chain(state, rows))
+            if chunks is None:
+                return
+            if self._storage is None:
+                self._storage = PartStorage(self._location)
+            handle = self._storage.write(stamp, self._part, chunks)
         except Exception as error:  # noqa: BLE001 - a checkpoint is declined, the task goes on
             self._line.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
             return
-        figures = {**snapshot.figures, "bytes": float(handle.size), "store_seconds": time.monotonic() - began}
+        figures = {**snapshot.figures, "bytes": float(handle.bytes), "store_seconds": time.monotonic() - began}
         self._line.acknowledge(snapshot.checkpoint, pack_part(handle), figures)
+
+    def _hand_over(self, snapshot: TakenSnapshot, chunks: Iterator[_Made]) -> Iterator[_Made] | None:
+        """Have the host's store write these chunks; they are given back where the task is to write them itself."""
+        host = self._host
+        if host is None or not snapshot.shares_file:
+            return chunks
+        made, size = [], 0
+        for name, content in chunks:
+            made.append((name, content))
+            if not isinstance(content, Referred):
+                size += sum(memoryview(each).nbytes for each in parts_of(content))
+            if size > SHARED_BYTES:
+                return itertools.chain(made, chunks)
+        memory = self._handed[snapshot.checkpoint] = PartMemory()
+        written = tuple([append(memory, name, content) for name, content in made])
+        handle = PartHandle("", memory.size, written)
+        part = HandedPart(
+            self._location, self._epoch, snapshot.checkpoint, memory.address, pack_part(handle), snapshot.figures
+        )
+        host.hand_over(part, functools.partial(self._answered, snapshot.checkpoint))
+        return None
+
+    def _answered(self, checkpoint: int, cause: str) -> None:
+        """The host's store has stored a snapshot, or says why it could not. The task's thread."""
+        if checkpoint in self._handed:
+            self._handed.pop(checkpoint).close()
+        if cause:
+            self._host = None
+            self._line.decline(checkpoint, f"{self._part}: {cause}")

@@ -7,20 +7,24 @@ What has come is counted as it is received, whoever receives it, so nothing that
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareFiles
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
-from penstock.link.wire import Done, Plain, Request
+from penstock.link.wire import Plain, Request, from_wire
 from penstock.services.local.attachment import Attachment
 from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
+from penstock.shuffle.streaming import HandedPart
 
 
 class AttachmentLine:
-    """A `TaskLine` of one attempt."""
+    """A `TaskLine` of one attempt, and its `HostStore`."""
 
     def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment
@@ -56,6 +60,21 @@ class AttachmentLine:
         """This task takes no part in a checkpoint. Any thread."""
         self._tell(DeclineCheckpoint(self._attempt, checkpoint, cause))
 
+    def share_files(self, location: str, epoch: int) -> None:
+        """The task will say of each checkpoint of the query what becomes of its part."""
+        self._tell(ShareFiles(self._attempt, location, epoch))
+
+    def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:
+        """Have the environment store a part with those of other tasks, and acknowledge it. Any thread."""
+        request = HandOverPart(
+            self._attempt, part.location, part.epoch, part.checkpoint, part.memory, part.handle, dict(part.figures)
+        )
+        self._tell(request, lambda answer: done(from_wire(HandedOver, answer).cause))
+
+    def leave_files(self) -> None:
+        """The task takes part in no further checkpoint."""
+        self._tell(LeaveFiles(self._attempt))
+
     def data_ended(self) -> None:
         """All of the task's data is processed."""
         self._tell(DataEnded(self._attempt))
@@ -67,12 +86,14 @@ class AttachmentLine:
     def _has_news(self) -> bool:
         return self._attachment.arrivals.count != self._seen or bool(self._refused)
 
-    def _tell(self, request: Request[Done]) -> None:
+    def _tell(self, request: Request[Any], done: Callable[[Plain], None] | None = None) -> None:
         with contextlib.suppress(EnvironmentLostError):  # raised where the task waits, not where a thread stores
-            self._attachment.tell(request, self._answered)
+            self._attachment.tell(request, functools.partial(self._answered, done))
 
-    def _answered(self, answer: Plain) -> None:
+    def _answered(self, done: Callable[[Plain], None] | None, answer: Plain) -> None:
         try:
             raise_for_error(answer)
+            if done is not None:
+                done(answer)
         except PenstockError as error:
             self._refused.append(error)
