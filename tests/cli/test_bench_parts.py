@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 import os
+import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +19,7 @@ from penstock.bench import catalogue, pages, rows
 from penstock.bench.cases import SmallAndAll
 from penstock.bench.environment import PeakMemory, environment_pids, private_bytes
 from penstock.bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
+from penstock.bench.noted_rows import NotedRows, NotingSink
 from penstock.shuffle.errors import SettingError
 
 MACHINE = {"cores": 2, "python": "3.11", "pyspark": "4.3", "pyarrow": "26"}
@@ -171,3 +175,27 @@ def test_memory_of_processes() -> None:
     with PeakMemory("no-such-application") as peak:
         pass
     assert peak.bytes == 0
+
+
+def test_the_sink_notes_its_rows(tmp_path: Path) -> None:
+    """Those of all tasks, between the moments at which they came."""
+    began = time.monotonic()
+    sink = NotingSink(str(tmp_path))
+    for subtask in range(2):
+        writer = sink.open(subtask, 2, [])
+        writer.write(pa.record_batch({"x": [1, 2, 3]}))
+        writer.close()
+    ended = time.monotonic() + 1e-6
+    noted = NotedRows(tmp_path)
+    assert noted.rate(began, ended) * (ended - began) == pytest.approx(6)
+    assert noted.rate(began - 5, began) == noted.rate(ended, ended + 5) == 0
+
+
+def test_a_checkpoint_has_a_worst_second(tmp_path: Path) -> None:
+    """Of ten rows a second one second has two: it counts from the trigger on, and where it is the last one begun."""
+    entries = [(second + 0.5, 2 if second == 4 else 10) for second in range(8)]
+    (tmp_path / "task.rows").write_bytes(b"".join(struct.pack("<dd", *entry) for entry in entries))
+    noted = NotedRows(tmp_path)
+    assert noted.usual_second(1, 4) == 10
+    assert noted.worst_second(2, 3.9) == 10
+    assert noted.worst_second(4, 4.1) == noted.worst_second(3, 4.1) == noted.worst_second(2.1, 6) == 2

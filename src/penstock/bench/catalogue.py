@@ -217,13 +217,26 @@ STREAM_BYTEWAX_TIMES = Row(
     "times Bytewax", "The first row's rate by Bytewax's, out of one run of this bench.", STREAMING
 )
 STREAM_STATE_SIZE = Row("state of 10,000,000 counts", "The files of one checkpoint.", STREAMING)
-STREAM_STATE_SECONDS = Row("state of 10,000,000 counts: checkpoint", "From its trigger to its metadata.", STREAMING)
+STREAM_STATE_SECONDS = Row(
+    "state of 10,000,000 counts: checkpoint",
+    "From its trigger to its metadata, the median of nine.",
+    STREAMING,
+)
 STREAM_STATE_DIP = Row(
-    "state of 10,000,000 counts: dip", "The share of the rate that the worst second of a checkpoint lacks.", STREAMING
+    "state of 10,000,000 counts: dip",
+    "The share of the rate that a checkpoint's worst second lacks, the median of nine checkpoints. Seconds are "
+    "counted from its trigger until it is complete; the rate is the median of the three seconds before it.",
+    STREAMING,
 )
 STREAM_STATE_RESTORED = Row(
     "state of 10,000,000 counts: restored",
     "From `start` at its location until rows flow.",
+    STREAMING,
+)
+STREAM_CHECKPOINT_COST = Row(
+    "two sources, two counters: what a checkpoint each second costs",
+    "The share of the rate that seconds with a checkpoint lack. One query has four seconds without and four with "
+    "them in turns; the median of six turns.",
     STREAMING,
 )
 STREAM_CHECKPOINT = Row("a checkpoint of 100,000 counts", "From its trigger to its metadata, the median.", STREAMING)

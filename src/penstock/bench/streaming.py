@@ -33,13 +33,16 @@ from penstock.bench.measure import (
 )
 from penstock.bench.recovery import recovery_seconds, until
 from penstock.bench.streaming_rivals import bytewax_rate, has_bytewax, structured_rate
-from penstock.bench.streaming_state import state_figures
+from penstock.bench.streaming_state import cost_of_checkpoints, state_figures
 
 SLOTS = 6
 _WARM_REPORTS = 4
 _REPORTS = 10
 _KEYS = 100_000
 _MANY_KEYS = 10_000_000
+_CHECKPOINTS = 9
+"""Of the large state."""
+_TURNS = 6
 _RATE = 10_000
 _BYTEWAX_ROWS = 1_000_000
 _SPARK_ROWS = 4_000_000
@@ -63,13 +66,14 @@ def streaming_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[
             outcomes.append(Outcome(catalogue.STREAM_CHECKPOINT, penstock=tuple(checkpoints)))
         else:
             outcomes += [outcome, *_beside_bytewax(outcome.penstock_median, round(_BYTEWAX_ROWS * scale), say)]
+    outcomes.append(_cost(spark, scale, say))
     milliseconds = _latencies(spark, reports)
     for share, row in ((50, catalogue.STREAM_LATENCY), (99, catalogue.STREAM_LATENCY_TAIL)):
         figure = float(np.percentile(milliseconds, share))
         say(f"{row.label}: {figure:.2f} ms")
         outcomes.append(Outcome(row, len(milliseconds), penstock=(figure,), unit=MILLISECONDS))
     outcomes.append(recovery_outcome(spark, catalogue.STREAM_RECOVERY, repeat, say))
-    return outcomes + _large_state(spark, say)
+    return [*outcomes, *_large_state(spark, scale, say)]
 
 
 def recovery_outcome(spark: Any, row: catalogue.Row, repeat: int, say: Say) -> Outcome:
@@ -79,18 +83,30 @@ def recovery_outcome(spark: Any, row: catalogue.Row, repeat: int, say: Say) -> O
     return Outcome(row, penstock=found, unit=SECONDS)
 
 
-def _large_state(spark: Any, say: Say) -> list[Outcome]:
-    figures = state_figures(lambda: _counters(spark, keys=_MANY_KEYS), _MANY_KEYS)
+def _large_state(spark: Any, scale: float, say: Say) -> list[Outcome]:
+    checkpoints = max(3, round(_CHECKPOINTS * scale))
+    figures = state_figures(lambda: _counters(spark, keys=_MANY_KEYS), _MANY_KEYS, checkpoints)
+    seconds, dips = figures.seconds, tuple(100 * dip for dip in figures.dips)
     say(
-        f"{_MANY_KEYS:,} keys: {figures.bytes / 1e6:.0f} MB in {figures.seconds:.2f} s, dip {figures.dip:.0%},"
+        f"{_MANY_KEYS:,} keys: {figures.bytes / 1e6:.0f} MB in {statistics.median(seconds):.2f} s,"
+        f" dip {statistics.median(dips):.0f} % ({min(dips):.0f} to {max(dips):.0f}),"
         f" a new run has rows after {figures.restored:.2f} s"
     )
     return [
         Outcome(catalogue.STREAM_STATE_SIZE, penstock=(figures.bytes / 1e6,), unit=MEGABYTES),
-        Outcome(catalogue.STREAM_STATE_SECONDS, penstock=(figures.seconds,)),
-        Outcome(catalogue.STREAM_STATE_DIP, penstock=(100 * figures.dip,), unit=SHARE),
+        Outcome(catalogue.STREAM_STATE_SECONDS, penstock=seconds),
+        Outcome(catalogue.STREAM_STATE_DIP, penstock=dips, unit=SHARE),
         Outcome(catalogue.STREAM_STATE_RESTORED, penstock=(figures.restored,)),
     ]
+
+
+def _cost(spark: Any, scale: float, say: Say) -> Outcome:
+    """What a checkpoint each second costs the rate."""
+    turns = max(3, round(_TURNS * scale))
+    shares = tuple(100 * share for share in cost_of_checkpoints(lambda: _counters(spark), turns))
+    outcome = Outcome(catalogue.STREAM_CHECKPOINT_COST, penstock=shares, unit=SHARE)
+    say(f"{outcome.row.label}: {outcome.penstock_median:.1f} % ({min(shares):.1f} to {max(shares):.1f})")
+    return outcome
 
 
 def _beside_spark(spark: Any, ours: Outcome, rows: int, say: Say) -> Outcome:

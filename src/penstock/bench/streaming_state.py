@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query with a large state: how long a checkpoint of it takes, what it holds up, and how soon a new run goes on."""
+"""What checkpoints do to a query's rate: those of a large state one by one, and one each second.
+
+The dip of a checkpoint is the share of the rate that its worst second lacks: seconds are counted from its trigger
+until it is complete, and the rate is the median of the seconds before it. Rows are counted behind the state.
+"""
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,81 +14,104 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.bench.noted_rows import NotedRows, NotingSink
 from penstock.bench.recovery import until
 
 _WAIT_SECONDS = 300.0
-_STEADY = 3
+_STEADY_SECONDS = 3.0
+_ROUND_SECONDS = 4.0
+_SETTLE_SECONDS = 1.0
+
+Counters = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StateFigures:
-    """`dip` is the share of the rate that a worst second lacks, `restored` seconds to first rows."""
+    """Of each checkpoint its seconds and its dip, a share; `restored`: seconds until a new run has rows."""
 
     bytes: int
-    seconds: float
-    dip: float
+    seconds: tuple[float, ...]
+    dips: tuple[float, ...]
     restored: float
 
 
-def state_figures(counters: Callable[[], Any], keys: int) -> StateFigures:
+def state_figures(counters: Counters, keys: int, checkpoints: int) -> StateFigures:
     """Of a query over so many keys whose rows name one key after the other; `counters` makes its stream."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        query = _started(counters(), folder)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as made:
+        folder, notes = _folders(made)
+        query = _started(counters(), folder, notes)
         try:
-            until(
-                query,
-                lambda: sum(report["stages"][1]["rowsIn"] for report in query.recentProgress) > keys,
-                _WAIT_SECONDS,
-            )
-            seconds, dip = _checkpoint(query)
-            newest = max(Path(folder).glob("chk-*"))
+            until(query, lambda: _rows(query) > keys, _WAIT_SECONDS)
+            spans = [_checkpoint(query) for _ in range(checkpoints)]
+            time.sleep(_SETTLE_SECONDS)
+            rows = NotedRows(notes)
+            dips = [max(0.0, 1.0 - rows.worst_second(*span) / rows.usual_second(*_before(span))) for span in spans]
+            newest = max(folder.glob("chk-*"), key=lambda path: path.stat().st_mtime)
             size = sum(path.stat().st_size for path in newest.iterdir())
         finally:
             query.stop(_WAIT_SECONDS)
         began = time.monotonic()
-        query = _started(counters(), folder)
+        query = _started(counters(), folder, notes)
         try:
-            until(query, lambda: _rate(query) > 0, _WAIT_SECONDS)
-            return StateFigures(size, seconds, dip, time.monotonic() - began)
+            until(query, lambda: _rows(query) > 0, _WAIT_SECONDS)
+            restored = time.monotonic() - began
         finally:
             query.stop(_WAIT_SECONDS)
+    return StateFigures(size, tuple(ended - began for began, ended in spans), tuple(dips), restored)
 
 
-def _started(stream: Any, folder: str) -> Any:
-    writer = stream.writeStream.format("noop").option("checkpointLocation", folder)
+def cost_of_checkpoints(counters: Counters, rounds: int) -> tuple[float, ...]:
+    """The share of the rate that a checkpoint each second costs: seconds with and without them in turns."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as made:
+        folder, notes = _folders(made)
+        query = _started(counters(), folder, notes)
+        try:
+            until(query, lambda: _rows(query) > 0, _WAIT_SECONDS)
+            spans = []
+            for _ in range(rounds):
+                time.sleep(_SETTLE_SECONDS)
+                without = _span(lambda: time.sleep(_ROUND_SECONDS))
+                spans.append((without, _span(lambda: _each_second(query))))
+        finally:
+            query.stop(_WAIT_SECONDS)
+        rows = NotedRows(notes)
+        return tuple(1.0 - rows.rate(*during) / rows.rate(*without) for without, during in spans)
+
+
+def _folders(made: str) -> tuple[Path, Path]:
+    notes = Path(made) / "rows"
+    notes.mkdir()
+    return Path(made) / "checkpoints", notes
+
+
+def _started(stream: Any, folder: Path, notes: Path) -> Any:
+    writer = stream.writeStream.format(NotingSink(str(notes))).option("checkpointLocation", str(folder))
     return writer.option("checkpointInterval", "0s").start()
 
 
+def _rows(query: Any) -> int:
+    return sum(int(report["stages"][1]["rowsIn"]) for report in query.recentProgress)
+
+
 def _checkpoint(query: Any) -> tuple[float, float]:
-    """The seconds of a checkpoint, and the share of the rate that its worst second lacks."""
-    _wait_reports(query, _STEADY)
-    steady = statistics.median(_rates(query)[-_STEADY:])
-    known = _last(query)
+    """When a checkpoint began and ended, some seconds behind the one before."""
+    time.sleep(_SETTLE_SECONDS + _STEADY_SECONDS)
+    return _span(lambda: query.checkpoint(_WAIT_SECONDS))
+
+
+def _before(span: tuple[float, float]) -> tuple[float, float]:
+    """The steady seconds before it."""
+    return span[0] - _STEADY_SECONDS, span[0]
+
+
+def _each_second(query: Any) -> None:
     began = time.monotonic()
-    query.checkpoint(_WAIT_SECONDS)
-    seconds = time.monotonic() - began
-    _wait_reports(query, 1)
-    during = [report for report in query.recentProgress if report["timestamp"] > known]
-    return seconds, max(0.0, 1.0 - min(map(_rate_of, during)) / steady)
+    for number in range(int(_ROUND_SECONDS)):
+        query.checkpoint(_WAIT_SECONDS)
+        time.sleep(max(0.0, began + number + 1 - time.monotonic()))
 
 
-def _last(query: Any) -> str:
-    return "" if query.lastProgress is None else str(query.lastProgress["timestamp"])
-
-
-def _wait_reports(query: Any, count: int) -> None:
-    """Until there are so many more."""
-    known = _last(query)
-    until(query, lambda: sum(report["timestamp"] > known for report in query.recentProgress) >= count, _WAIT_SECONDS)
-
-
-def _rates(query: Any) -> list[float]:
-    return [_rate_of(report) for report in query.recentProgress]
-
-
-def _rate(query: Any) -> float:
-    return 0.0 if query.lastProgress is None else _rate_of(query.lastProgress)
-
-
-def _rate_of(report: Any) -> float:
-    return float(report["stages"][1]["rowsIn"] / report["batchDuration"])
+def _span(run: Callable[[], object]) -> tuple[float, float]:
+    began = time.monotonic()
+    run()
+    return began, time.monotonic()
