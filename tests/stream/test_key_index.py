@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.stream import key_index as module
-from penstock.stream.accumulators import SlotArray
 from penstock.stream.key_index import key_index
+from penstock.stream.slot_array import SlotArray
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int64": (pa.int64(), st.integers(-(1 << 63), (1 << 63) - 1)),

@@ -3,14 +3,10 @@
 
 Results are those of the batch aggregates (`task/aggregates.py`): nulls are skipped, no value gives null, NaN is the
 largest number, and integer sums that leave 64 bits are an error with ANSI rules, else they wrap.
-
-A snapshot takes the arrays as they are; the first update behind it writes to copies. So the task stands still for the
-copy of what it changes, and not for the storing.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -21,66 +17,13 @@ import pyarrow.types as pt
 
 from penstock.record.layout import fixed_values, null_mask
 from penstock.stream.key_index import Slots
+from penstock.stream.slot_array import SlotArray
 from penstock.task.aggregate_states import Aggregation, SumRules
 from penstock.task.aggregates import ALL_COLUMNS
 
-_LEAST = 1 << 10
 _INT64_LIMIT = (1 << 63) - 1
 _HALF = 32
 _LOW = np.int64(0xFFFFFFFF)
-
-
-class SlotArray:
-    """One number for each slot, beginning with `first`.
-
-    There are two arrays once there were snapshots: what is written to, and the one before, which a snapshot may hold.
-    Memory is taken anew only where they grow, because fresh pages cost more than the copy.
-    """
-
-    def __init__(self, dtype: npt.DTypeLike, first: float = 0) -> None:
-        self._first = first
-        self._values = _filled(_LEAST, first, np.dtype(dtype))
-        self._snapshot: weakref.ref[npt.NDArray[Any]] | None = None
-        """What a snapshot holds of the values; gone when that is stored."""
-        self._spare: npt.NDArray[Any] | None = None
-        self._spare_snapshot: weakref.ref[npt.NDArray[Any]] | None = None
-
-    def writable(self, slots: int) -> npt.NDArray[Any]:
-        """The values of at least so many slots, to be changed in place until the next `frozen`."""
-        if slots > len(self._values):
-            grown = _filled(max(slots, 2 * len(self._values)), self._first, self._values.dtype)
-            grown[: len(self._values)] = self._values
-            self._values, self._spare, self._snapshot = grown, None, None
-        elif self._snapshot is not None and self._snapshot() is not None:
-            self._leave(slots)
-        return self._values
-
-    def at(self, slots: Slots) -> npt.NDArray[Any]:
-        """The values of these slots."""
-        found: npt.NDArray[Any] = self._values[slots]
-        return found
-
-    def frozen(self, slots: int) -> npt.NDArray[Any]:
-        """The values of the first slots, which never change as long as this very array is held."""
-        if slots > len(self._values):
-            self.writable(slots)
-        held = self._snapshot() if self._snapshot is not None else None
-        if held is None or len(held) != slots:
-            if held is not None:
-                self._leave(slots)
-            held = self._values[:slots]
-            self._snapshot = weakref.ref(held)
-        return held
-
-    def _leave(self, slots: int) -> None:
-        """Go on in the other array, with the values of the first slots."""
-        spare = self._spare
-        is_held = self._spare_snapshot is not None and self._spare_snapshot() is not None
-        if spare is None or is_held or len(spare) != len(self._values):
-            spare = _filled(len(self._values), self._first, self._values.dtype)
-        spare[:slots] = self._values[:slots]
-        self._spare, self._spare_snapshot = self._values, self._snapshot
-        self._values, self._snapshot = spare, None
 
 
 class Accumulator(Protocol):
@@ -258,11 +201,6 @@ def _present(column: pa.Array, dtype: np.dtype[Any], slots: Slots) -> tuple[npt.
     values = fixed_values(column, dtype)
     missing = null_mask(column)
     return (values, slots) if missing is None else (values[~missing], slots[~missing])
-
-
-def _filled(count: int, value: float, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """So many times the value; zeros cost nothing before they are used."""
-    return np.full(count, value, dtype) if value else np.zeros(count, dtype)
 
 
 def _array(kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:

@@ -2,8 +2,8 @@
 """State of any type: the newest row of each slot, in batches that are never changed.
 
 New rows of a slot come behind the old ones, and `where` says which row counts. So a snapshot is a reference to the
-batches and a copy of `where`. Batches of similar size are joined, so there are few; when more rows are old than new,
-the new ones are gathered.
+batches and to `where`, which goes on in another array. Batches of similar size are joined, so there are few; when
+more rows are old than new, the new ones are gathered.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
+from penstock.stream.slot_array import SlotArray
 
 NOWHERE = -1
 _SPARE_ROWS = 1 << 16
@@ -43,27 +44,25 @@ class StateRows:
         self._schema = schema
         self._runs: list[pa.RecordBatch] = []
         self._rows = 0
-        self._where: npt.NDArray[np.int64] = np.full(1 << 10, NOWHERE, np.int64)
+        self._where = SlotArray(np.int64, NOWHERE)
         self._slots = 0
 
     def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have a row."""
-        self._grow(int(slots.max(initial=-1)) + 1)
-        known: npt.NDArray[np.bool_] = self._where[slots] != NOWHERE
+        self._writable(slots)
+        known: npt.NDArray[np.bool_] = self._where.at(slots) != NOWHERE
         return known
 
     def take(self, slots: Slots) -> pa.RecordBatch:
         """The rows of these slots, all of which have one."""
-        rows = pa.Table.from_batches(self._runs, self._schema).take(int64_array(self._where[slots]))
+        rows = pa.Table.from_batches(self._runs, self._schema).take(int64_array(self._where.at(slots)))
         return _as_batch(rows, self._schema)
 
     def put(self, slots: Slots, rows: pa.RecordBatch) -> None:
         """Replace the rows of these slots, each of which is there once."""
-        self._grow(int(slots.max(initial=-1)) + 1)
-        self._where[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
+        self._writable(slots)[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
         self._runs.append(rows)
         self._rows += rows.num_rows
-        self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
         while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
             last, before = self._runs.pop(), self._runs.pop()
             self._runs.append(pa.concat_batches([before, last]))
@@ -72,21 +71,20 @@ class StateRows:
 
     def frozen(self, count: int) -> FrozenRows:
         """All rows of the first slots, which all have one, as they are now."""
-        self._grow(count)
-        return FrozenRows(tuple(self._runs), self._where[:count].copy(), self._schema)
+        return FrozenRows(tuple(self._runs), self._where.frozen(count), self._schema)
 
     def _gather(self) -> None:
         """Leave out the old rows."""
-        live = np.flatnonzero(self._where != NOWHERE)
+        where = self._where.writable(self._slots)
+        live = np.flatnonzero(where[: self._slots] != NOWHERE)
         rows = self.take(live)
         self._runs, self._rows = [rows], rows.num_rows
-        self._where[live] = np.arange(len(live), dtype=np.int64)
+        where[live] = np.arange(len(live), dtype=np.int64)
 
-    def _grow(self, slots: int) -> None:
-        if slots > len(self._where):
-            grown = np.full(max(slots, 2 * len(self._where)), NOWHERE, np.int64)
-            grown[: len(self._where)] = self._where
-            self._where = grown
+    def _writable(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """Where the rows of all slots are, these among them."""
+        self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
+        return self._where.writable(self._slots)
 
 
 def _as_batch(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
