@@ -24,6 +24,8 @@ class ScriptedMaster:
 
     def __init__(self, answer: Callable[[str, Plain], None] = lambda _, __: None) -> None:
         self.heard: list[tuple[str, Plain]] = []
+        self.questions: list[int] = []
+        """The numbers under which questions came."""
         self.changed = asyncio.Event()
         self.instructions: asyncio.Queue[Plain | None] = asyncio.Queue()
         self.address = ""
@@ -39,7 +41,7 @@ class ScriptedMaster:
             "Authenticate": strangers(handshake(master.Authenticate, self._sessions.authenticate)),
             "Instructions": grpc.unary_stream_rpc_method_handler(self._stream),
         }
-        for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost"):
+        for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost", "DataEnded"):
             methods[name] = unary(self._note(name))
         handler = grpc.method_handlers_generic_handler(control.SERVICE, methods)
         self._server.add_generic_rpc_handlers((handler,))
@@ -60,6 +62,8 @@ class ScriptedMaster:
             self._sessions.check(str(metadata.get(control.SESSION_HEADER, "")), method, context.peer())
             message = control.unpack(data)
             self.heard.append((method, message))
+            if control.QUESTION_HEADER in metadata:
+                self.questions.append(int(metadata[control.QUESTION_HEADER]))
             self.changed.set()
             try:
                 self._answer(method, message)
@@ -71,6 +75,7 @@ class ScriptedMaster:
 
         return run
 
-    async def _stream(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+    async def _stream(self, data: bytes, _: Any) -> AsyncIterator[bytes]:
+        self.heard.append(("Instructions", control.unpack(data)))
         while (message := await self.instructions.get()) is not None:
             yield control.pack(message)

@@ -15,9 +15,9 @@ from penstock.environment.config import Identity
 from penstock.environment.control import MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
-from penstock.link.master import Heartbeat, PartitionConsumable
+from penstock.link.master import DataEnded, Heartbeat, PartitionConsumable
 from penstock.link.wire import Plain
-from penstock.shuffle import PartitionId
+from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import ProtocolError, StaleError
 from penstock.testing import DEADLINE
 
@@ -141,17 +141,84 @@ def test_commands_are_obeyed_and_the_last_one_is_known() -> None:
     [
         ({"op": "checkpoint"}, "line to the JobMaster failed: ProtocolError.*checkpoint"),
         ({"op": "release_job"}, "line to the JobMaster failed: ProtocolError.*ReleaseJob is not complete"),
-        (None, "line to the JobMaster ended"),
     ],
 )
-def test_an_environment_does_not_live_on_deaf(plain: Plain | None, reason: str) -> None:
-    """An instruction that it can't read, or the end of the stream, ends it with the reason."""
+def test_an_environment_does_not_live_on_deaf(plain: Plain, reason: str) -> None:
+    """An instruction that it can't read ends it with the reason."""
 
     async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
         master.instructions.put_nowait(plain)
         await owned.ended.wait()
         assert len(owned.reasons) == 1
         assert re.search(reason, owned.reasons[0])
+
+    linked(test)
+
+
+def test_a_stream_that_ends_is_opened_again_behind_what_has_come() -> None:
+    """It says what it has, and a command that comes a second time is not obeyed a second time."""
+
+    async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
+        for plain in (
+            *(instruction(ReleaseJob("j1"), 1), instruction(ReleaseJob("j2"), 2), None),
+            *(instruction(ReleaseJob("j2"), 2), instruction(ReleaseJob("j3"), 3), None, None),
+            *(instruction(Shutdown(), 4), None),
+        ):
+            master.instructions.put_nowait(plain)
+        await owned.ended.wait()
+        assert owned.obeyed == [*map(ReleaseJob, ("j1", "j2", "j3")), Shutdown()]
+        assert [each["taken"] for each in master.told("Instructions")] == [0, 2, 3, 3]
+        while master.told("Heartbeat")[-1]["taken"] < 4:
+            master.changed.clear()
+            await master.changed.wait()
+
+    linked(test)
+
+
+def test_a_question_is_asked_again_under_its_number_until_it_is_answered() -> None:
+    """A connection that breaks loses none, and heartbeats say which ones have their answers."""
+    losses = [1, 1]
+
+    def answer(method: str, _: Plain) -> None:
+        if method == "DataEnded" and losses:
+            losses.pop()
+            raise ConnectionError
+
+    async def test(master: ScriptedMaster, _: Owned, link: MasterLink) -> None:
+        for index in range(2):
+            await link.ask(DataEnded(AttemptId("j1", 0, index, 1)))
+        assert master.questions == [1, 1, 1, 2]
+        while master.told("Heartbeat")[-1]["asked"] != (2, ()):
+            master.changed.clear()
+            await master.changed.wait()
+
+    linked(test, answer)
+
+
+def test_a_question_that_is_refused_is_not_asked_again() -> None:
+    """Its error is its answer."""
+
+    def answer(method: str, _: Plain) -> None:
+        if method == "DataEnded":
+            raise ProtocolError("there is no such attempt")
+
+    async def test(master: ScriptedMaster, _: Owned, link: MasterLink) -> None:
+        with pytest.raises(ProtocolError, match="no such attempt"):
+            await link.ask(DataEnded(AttemptId("j1", 0, 0, 1)))
+        assert master.questions == [1]
+
+    linked(test, answer)
+
+
+def test_a_jobmaster_that_is_gone_ends_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host says that nobody listens there: long before the lease is over."""
+    monkeypatch.setattr("penstock.environment.control._REFUSED_SECONDS", 0.1)
+
+    async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
+        master.instructions.put_nowait(None)
+        await master.close()
+        await owned.ended.wait()
+        assert owned.reasons[0] == "its line to the JobMaster ended"
 
     linked(test)
 

@@ -109,7 +109,7 @@ class FakeEnvironment:
         self.commands: list[Command] = []
         self.changed = threading.Condition()
         self.ended = threading.Event()
-        self.client.ask(AttachEnvironment(name, "tcp://h:1", "h", 1))
+        self.client.ask(AttachEnvironment(name, "tcp://127.0.0.1:1", "h", 1))
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class FakeEnvironment:
     def register(self, task: TaskId, spark_job: SparkJobId) -> TaskDeployment | None:
         """A task asks for what to do; None: nothing more."""
         identity = task.to_attempt() if isinstance(task, WorkerId) else task
-        wire: Any = self.ask(RegisterTask(identity, spark_job.to_wire(), self.name, "tcp://h:1")).deployment
+        wire: Any = self.ask(RegisterTask(identity, spark_job.to_wire(), self.name, "tcp://127.0.0.1:1")).deployment
         return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
     def finished(self, attempt: AttemptId, state: str = "FINISHED", error: str = "", kind: str = "") -> None:

@@ -627,11 +627,11 @@ def test_a_report_counts_once(rig: Rig) -> None:
     lost: list[AttemptId] = []
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-        environment.ask(TaskLost(deployment.attempt, "it was had before", 7))
+        environment.ask(TaskLost(deployment.attempt, "it was had before", 1))
         lost.append(deployment.attempt)
         environment.finished(deployment.attempt)
 
-    rig.environment.ask(PartitionConsumable(PartitionId("j0-e0", 0, 1), 7))
+    rig.environment.ask(PartitionConsumable(PartitionId("j0-e0", 0, 1), 1))
     rig.task = task
     assert rig.run().state is JobState.FINISHED
     assert len(set(lost)) == 4

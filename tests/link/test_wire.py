@@ -11,6 +11,7 @@ import pytest
 
 from penstock.link import calls, commands, master
 from penstock.link.control import pack, unpack
+from penstock.link.questions import Asked
 from penstock.link.wire import Request, from_wire, to_wire
 from penstock.shuffle import (
     AttemptId,
@@ -47,6 +48,7 @@ SAMPLES: dict[Any, Any] = {
     dict[int, tuple[int, ...]]: {0: (1, 2), -1: ()},
     dict[int, int]: {1: 1 << 63},
     Action: StopSource(),
+    Asked: Asked(9, (3, 7)),
 }
 """A value for each type of field there is."""
 REQUESTS = [

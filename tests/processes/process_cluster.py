@@ -10,6 +10,7 @@ import queue
 import secrets
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,24 @@ SLOTS = 4
 
 
 class ProcessCluster:
-    """Two executors unless told otherwise; closed at the end of each test."""
+    """Two executors unless told otherwise; closed at the end of each test.
 
-    def __init__(self, nursery: Nursery, executors: int = 2, conf: dict[str, str] | None = None) -> None:
+    `through` may give another address than the JobMaster's, by which environments reach it.
+    """
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        executors: int = 2,
+        conf: dict[str, str] | None = None,
+        through: Callable[[str], str] = str,
+    ) -> None:
         self.conf = {**CONF, **(conf or {})}
         self.settings = Settings.from_conf(self.conf)
         self.launcher = ProcessLauncher(nursery, executors)
         application, secret = f"grid-{secrets.token_hex(4)}", secrets.token_bytes(32)
         self.master = JobMaster(MasterIdentity(application, secret), self.launcher, self.settings)
-        self._launch = EnvironmentLaunch(application, secret, self.master.start(), self.conf)
+        self._launch = EnvironmentLaunch(application, secret, through(self.master.start()), self.conf)
 
     def submit(self, stream: Stream) -> JobHandle:
         """Start a job."""

@@ -243,7 +243,10 @@ class TaskCalls:
     async def _registered(self, request: RegisterTask) -> object:
         answer = await self._services.master.ask(request)
         self._task.deployed(answer.attempt)
-        if answer.attempt is not None:
+        if answer.attempt is not None and self._task.is_gone:
+            # It went while it waited; where its question had to be asked again, the word of its end was there first.
+            self._services.master.report(TaskLost(request.attempt, "it went before it had an answer"))
+        elif answer.attempt is not None:
             self._services.attendance.catch_up(self._task, answer.attempt)
         return answer
 

@@ -17,6 +17,8 @@ from penstock.shuffle.errors import ProtocolError
 
 OP = "op"
 """The key of an instruction that names the command; the others are the command's fields."""
+NUMBER = "number"
+"""The key of its number; no command has a field of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,18 @@ COMMANDS: dict[str, type[Command]] = {kind.METHOD: kind for kind in get_args(Com
 _PREFIX = "local."
 
 
-def instruction(command: Command) -> Plain:
-    """A command as the JobMaster sends it."""
-    return {OP: command.METHOD.removeprefix(_PREFIX), **to_wire(command)}
+def instruction(command: Command, number: int = 0) -> Plain:
+    """A command as the JobMaster sends it; with its number where it comes again over the next connection."""
+    numbered = {NUMBER: number} if number else {}
+    return {OP: command.METHOD.removeprefix(_PREFIX), **numbered, **to_wire(command)}
+
+
+def number_of(plain: Plain) -> int:
+    """The number of an instruction, 0 where it has none; raises ProtocolError."""
+    number = plain.get(NUMBER, 0)
+    if type(number) is not int or number < 0:
+        raise ProtocolError(f"the number of an instruction can't be {number!r:.200}")
+    return number
 
 
 def read_instruction(plain: Plain) -> Command:
@@ -114,4 +125,4 @@ def read_instruction(plain: Plain) -> Command:
     kind = COMMANDS.get(f"{_PREFIX}{plain.get(OP)}")
     if kind is None:
         raise ProtocolError(f"the JobMaster gives an instruction {plain.get(OP)!r}: this environment knows none such")
-    return from_wire(kind, {name: value for name, value in plain.items() if name != OP})
+    return from_wire(kind, {name: value for name, value in plain.items() if name not in (OP, NUMBER)})

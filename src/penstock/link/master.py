@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.link import control
+from penstock.link.questions import Asked
 from penstock.link.wire import Done, Request, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
@@ -78,17 +79,18 @@ class AttachEnvironment(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Listen(Request[Done]):
-    """The stream of `commands` for this environment; not answered once."""
+    """The stream of `commands` for this environment, behind the number that it has `taken`; not answered once."""
 
     METHOD = "Instructions"
     ANSWER = Done
 
     environment: str
+    taken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[Done]):
-    """An environment lives: its figures, and those of its tasks."""
+    """An environment lives: its figures, and those of its tasks. It has `taken` the commands up to this number."""
 
     METHOD = "Heartbeat"
     ANSWER = Done
@@ -96,6 +98,8 @@ class Heartbeat(Request[Done]):
     environment: str
     statistics: dict[str, float] = field(default_factory=dict)
     tasks: tuple[tuple[AttemptId, dict[str, float]], ...] = ()
+    taken: int = 0
+    asked: Asked = field(default_factory=Asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +290,18 @@ UNANSWERED = (AcknowledgeCheckpoint, DeclineCheckpoint, DataEnded)
 RELAYED: dict[str, type[Request[Any]]] = {
     kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult, *UNANSWERED)
 }
-"""What an environment passes on for its tasks."""
+"""What an environment passes on for its tasks: questions, each asked until it is answered."""
 
 
-def call_of(request: Request[Any], session: Metadata) -> tuple[bytes, Metadata]:
-    """The message and the head of a gRPC call with this request; the handshake's own needs no session."""
+def call_of(request: Request[Any], session: Metadata, question: int = 0) -> tuple[bytes, Metadata]:
+    """The message and the head of a gRPC call with this request; the handshake's own needs no session.
+
+    `question` is the number under which it comes again where it is not answered; 0 for what may come twice.
+    """
     data = control.pack(to_wire(request))
     if isinstance(request, Challenge | Authenticate):
         return b"", ((control.HELLO_HEADER, data),)
-    return data, session
+    return data, (*session, (control.QUESTION_HEADER, str(question))) if question else session
 
 
 class MasterProof:

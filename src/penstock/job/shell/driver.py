@@ -23,18 +23,22 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
-from penstock.job.shell.environments import Environments
+from penstock.job.shell.environments import AttachedEnvironment, Environments
 from penstock.job.shell.queries import Queries
 from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
 from penstock.link import commands
 from penstock.link.leases import WakingClock
+from penstock.link.listeners import nobody_listens
 from penstock.link.master import Registered
 from penstock.link.wire import Done
 from penstock.shuffle import PartitionId, ShuffleMasterContext
 from penstock.shuffle.errors import PenstockError
 
 _LOG = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.25
+"""How often it is looked whether an environment that does not listen is still there."""
 
 
 @dataclass(slots=True)
@@ -121,6 +125,15 @@ class JobDriver:
         if self.environments.lose(name):
             self.handle(events.EnvironmentLost(name, cause))
 
+    def line_broke(self, environment: AttachedEnvironment) -> None:
+        """An environment does not listen any more: its process is gone, or its connection broke.
+
+        One whose process is there has the rest of its lease to come back.
+        """
+        if not self._closed:
+            _LOG.info("the line to environment %s broke", environment.name)
+            self._in_background(self._wait_for(environment))
+
     def cancel_all(self, cause: str) -> None:
         """Cancel every job."""
         for job in self._core.jobs:
@@ -145,6 +158,15 @@ class JobDriver:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._masters.close()
+
+    async def _wait_for(self, environment: AttachedEnvironment) -> None:
+        while self.environments.is_waited_for(environment):
+            if await nobody_listens(environment.address):
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        if not environment.commands.is_open:
+            cause = f"its instruction stream ended, and no process of it is at {environment.address}"
+            self.lose_environment(environment.name, cause)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environments that are attached to the JobMaster: their instruction queues, leases and figures.
 
-Lives on the JobMaster's event loop. An environment is lost when its instruction stream ends, or when it sends no
-heartbeat for the lease time; a lost one never comes back under the same name.
+Lives on the JobMaster's event loop. An environment is lost when its process is gone, or when it sends no heartbeat
+for the lease time; a lost one never comes back under the same name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from penstock.job.shell.command_line import CommandLine
 from penstock.link.commands import Command, Shutdown
+from penstock.link.outbox import Inbox
+from penstock.link.questions import Answers
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import StaleError
 
@@ -29,11 +32,15 @@ class AttachedEnvironment:
     last_heard: float
     """Seconds of the JobMaster's clock."""
     is_listening: bool = False
-    """Whether its stream of instructions has begun, whose end says that it is gone."""
-    queue: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
+    """Whether it has ever listened to its commands."""
+    commands: CommandLine = field(default_factory=CommandLine)
+    answers: Answers[asyncio.Task[bytes]] = field(default_factory=Answers)
+    reports: Inbox = field(default_factory=Inbox)
     statistics: dict[str, float] = field(default_factory=dict)
-    reported: int = 0
-    """The number of the last report that was taken: those up to it count no second time."""
+
+    def is_same_process(self, other: AttachedEnvironment) -> bool:
+        """Whether both are one process, which says again that it is there."""
+        return (self.address, self.host, self.pid) == (other.address, other.host, other.pid)
 
 
 class Environments:
@@ -51,14 +58,15 @@ class Environments:
         await self._empty.wait()
 
     def attach(self, environment: AttachedEnvironment) -> bool:
-        """Take a new environment; True if it replaces one that is still attached under its name."""
+        """Take a new environment; True if another process is still attached under its name.
+
+        One that attaches again, because our answer was lost, changes nothing.
+        """
         if environment.name in self._lost:
             raise _stale(environment.name)
-        replaced = environment.name in self._attached
-        if not replaced:
-            self._attached[environment.name] = environment
-            self._empty.clear()
-        return replaced
+        found = self._attached.setdefault(environment.name, environment)
+        self._empty.clear()
+        return not found.is_same_process(environment)
 
     def get(self, name: str) -> AttachedEnvironment:
         """An attached environment; raises StaleError where it is lost or unknown."""
@@ -67,11 +75,17 @@ class Environments:
             raise _stale(name)
         return found
 
+    def is_waited_for(self, environment: AttachedEnvironment) -> bool:
+        """Whether it is attached, does not listen, and no other process has its address."""
+        if environment.commands.is_open or self._attached.get(environment.name) is not environment:
+            return False
+        return all(item is environment or item.address != environment.address for item in self._attached.values())
+
     def tell(self, name: str, command: Command) -> None:
         """Queue a command; nothing happens where the environment is gone."""
         found = self._attached.get(name)
         if found is not None:
-            found.queue.put_nowait(command)
+            found.commands.put(command)
 
     def tell_all(self, command: Command) -> None:
         """Queue a command for everybody."""
@@ -84,7 +98,9 @@ class Environments:
         if found is None:
             return False
         # Its stream may still be open; this ends it, and the environment if it is still there.
-        found.queue.put_nowait(Shutdown())
+        found.commands.put(Shutdown())
+        for work in found.answers.kept.values():
+            work.cancel()
         if not self._attached:
             self._empty.set()
         self._lost[name] = None

@@ -25,11 +25,13 @@ from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
 from penstock.link.wire import Done, Request, from_wire, to_wire
-from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError
+from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError, StaleError
 
 _LOG = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 64 << 20
+_DIGITS = 18
+"""No question has a longer number."""
 OPTIONS = (
     # Nothing is read unasked that would have to be kept.
     ("grpc.max_metadata_size", 2 * control.HELLO_LIMIT),
@@ -87,15 +89,25 @@ class JobMasterService:
         return grpc.method_handlers_generic_handler(control.SERVICE, methods)
 
     def _answered(self, kind: type[Request[Any]], call: Call) -> Callable[[Messages, Any], Awaitable[bytes]]:
-        async def run(messages: Messages, context: Any) -> bytes:
+        async def packed(session: Session, request: Request[Any]) -> bytes:
             try:
-                session, request = await self._open(kind, messages, context)
                 return control.pack(to_wire(await call(session, request)))
             except PenstockError as error:
                 return control.pack(control.error_message(error))
             except Exception as error:  # noqa: BLE001 - a fault of ours must not look like silence
                 _LOG.exception("%s failed", kind.METHOD)
                 return control.pack(control.error_message(PenstockError(f"{kind.METHOD} failed: {error!r}")))
+
+        async def run(messages: Messages, context: Any) -> bytes:
+            try:
+                session, request = await self._open(kind, messages, context)
+                number = _question(context)
+                if not number:
+                    return await packed(session, request)
+                environment = self._driver.environments.get(session.identity)
+                return await _once(environment, number, lambda: packed(session, request))
+            except PenstockError as error:
+                return control.pack(control.error_message(error))
 
         return run
 
@@ -124,25 +136,31 @@ class JobMasterService:
 
     async def _instructions(self, messages: Messages, context: Any) -> AsyncIterator[bytes]:
         try:
-            session, _ = await self._open(ask.Listen, messages, context)
+            session, request = await self._open(ask.Listen, messages, context)
             environment = self._driver.environments.get(session.identity)
-            environment.is_listening = True
+            stream = environment.commands.open(request.taken)
         except PenstockError as error:
             yield control.pack(control.error_message(error))
             return
+        environment.is_listening = True
+        last = request.taken
         try:
-            while True:
-                command = await environment.queue.get()
-                yield control.pack(instruction(command))
+            while (found := await environment.commands.next(stream, last)) is not None:
+                last, command = found
+                yield control.pack(instruction(command, last))
                 if isinstance(command, Shutdown):
+                    self._driver.lose_environment(environment.name, "it was told to end")
                     return
         finally:
-            self._driver.lose_environment(session.identity, "its instruction stream ended")
+            if environment.commands.close(stream):
+                self._driver.line_broke(environment)
 
     async def _heartbeat(self, session: Session, request: ask.Heartbeat) -> Done:
         environment = self._driver.environments.get(session.identity)
         environment.last_heard = self._driver.clock.now()
         environment.statistics = request.statistics
+        environment.commands.taken(request.taken)
+        environment.answers.settle(request.asked)
         for attempt, metrics in request.tasks:
             self._driver.environments.report(attempt, metrics)
         return Done()
@@ -152,11 +170,7 @@ class JobMasterService:
         call = self._driver.calls.open()
         task, spark_job = task_of(request.attempt), SparkJobId.from_wire(request.spark_job)
         self._driver.handle(events.TaskRegistered(call, task, environment.name, request.address, spark_job))
-        try:
-            return await self._driver.calls.wait(call)
-        except asyncio.CancelledError:
-            self._driver.handle(events.TaskLost(task, "its registration was given up"))
-            raise
+        return await self._driver.calls.wait(call)
 
     async def _await_producers(self, _: Session, request: ask.AwaitProducers) -> object:
         call = self._driver.calls.open()
@@ -194,10 +208,8 @@ class JobMasterService:
     def _report(self, session: Session, report: ask.Report, event: events.Event) -> None:
         """An environment sends a report again where our answer was lost: it counts once."""
         environment = self._driver.environments.get(session.identity)
-        if report.number and report.number <= environment.reported:
-            return
-        self._driver.handle(event)
-        environment.reported = max(environment.reported, report.number)
+        if report.number == 0 or environment.reports.take(report.number):
+            self._driver.handle(event)
 
     async def _open_result(self, _: Session, request: ask.OpenResult) -> ask.ResultOpened:
         partitions = await self._results.open(request.result, request.action)
@@ -222,6 +234,25 @@ def handshake(
             return control.pack(control.error_message(error))
 
     return run
+
+
+async def _once(environment: AttachedEnvironment, number: int, answer: Callable[[], Awaitable[bytes]]) -> bytes:
+    """The answer to a question, which is carried out the first time that it comes.
+
+    The work goes on where the connection breaks: the question comes again then, and takes the answer.
+    """
+    work = environment.answers.get(number, lambda: asyncio.ensure_future(answer()))
+    await asyncio.wait([work])
+    if work.cancelled():
+        raise StaleError(f"environment {environment.name} was given up: nobody needs an answer")
+    return work.result()
+
+
+def _question(context: Any) -> int:
+    number = str(_head(context).get(control.QUESTION_HEADER, "0"))
+    if not number.isdecimal() or len(number) > _DIGITS:
+        raise ProtocolError(f"{context.peer()}: the number of a question can't be {number!r:.100}")
+    return int(number)
 
 
 def _head(context: Any) -> dict[str, str | bytes]:

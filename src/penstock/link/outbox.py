@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one side of the control plane tells the other: numbered, in order, each kept until the other side has it.
+
+What was told over a connection that broke is told again over the next one, under the same number; the other side's
+`Inbox` drops what it has had. So nothing is lost while a process pauses or a connection is mended, and nothing counts
+twice. Sans-I/O. Limit: what waits is not bounded here. It goes with its environment, which is lost at the end of its
+lease at the latest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock.shuffle.errors import ProtocolError
+
+T = TypeVar("T")
+
+
+class Outbox(Generic[T]):
+    """What there is to tell. `wake` is called when something is put."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = _nothing
+        self._last = 0
+        self._waiting: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def first(self) -> tuple[int, T] | None:
+        """The first that the other side has not taken, with its number."""
+        return self.after(self._last - len(self._waiting))
+
+    def put(self, thing: T) -> None:
+        """Tell this, behind everything else."""
+        self._last += 1
+        self._waiting.append(thing)
+        self.wake()
+
+    def after(self, number: int) -> tuple[int, T] | None:
+        """The next one behind this number, with its own number; None where there is none yet.
+
+        Raises ProtocolError where that one is not kept any more, or nobody can have got so far.
+        """
+        taken = self._last - len(self._waiting)
+        if not taken <= number <= self._last:
+            raise ProtocolError(f"number {number} is asked for, but {taken} to {self._last} are kept")
+        return None if number == self._last else (number + 1, self._waiting[number - taken])
+
+    def taken(self, number: int) -> None:
+        """The other side has this one, and what was before it; idempotent. ProtocolError for one to come."""
+        if number > self._last:
+            raise ProtocolError(f"number {number} is taken, but {self._last} is the last that was told")
+        for _ in range(number - (self._last - len(self._waiting))):
+            self._waiting.popleft()
+
+
+class Inbox:
+    """What the other side has told: up to `last`."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def take(self, number: int) -> bool:
+        """Whether this one is new: it is to be carried out now. False where it came before.
+
+        The other side tells in order; what it left out it has given up.
+        """
+        if number <= self.last:
+            return False
+        self.last = number
+        return True
+
+
+def _nothing() -> None:
+    pass
