@@ -66,9 +66,34 @@ def kill_environment(spark: Any) -> None:
     os.kill(SessionProbe(spark).environment_pid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("reader", "action"), [("rows", "count"), ("collected", "collect")])
+def counted_rows(stream: Stream, _: Path) -> int:
+    """By one number."""
+    return stream.count()
+
+
+def collected_rows(stream: Stream, _: Path) -> int:
+    """By all rows."""
+    return len(stream.collect())
+
+
+def written_rows(stream: Stream, folder: Path) -> int:
+    """By files, whose names come to the driver; no other file is in the folder."""
+    written = stream.writeParquet(folder / "written")
+    assert len(list((folder / "written").glob("*.parquet"))) == written.files
+    assert written.rows == pq.read_table(folder / "written").num_rows
+    return int(written.rows)
+
+
+@pytest.mark.parametrize(
+    ("reader", "action"), [("rows", counted_rows), ("collected", collected_rows), ("rows", written_rows)]
+)
 def test_an_action_whose_result_is_lost_before_it_is_read(
-    spark: Any, numbers: str, monkeypatch: pytest.MonkeyPatch, reader: str, action: str
+    spark: Any,
+    numbers: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    reader: str,
+    action: Callable[[Stream, Path], int],
 ) -> None:
     """The environment dies when the job has ended: nothing was given out, so the stream runs again."""
     from penstock.spark.runtime import SparkRuntime
@@ -81,8 +106,7 @@ def test_an_action_whose_result_is_lost_before_it_is_read(
         return read(runtime, *given)
 
     monkeypatch.setattr(SparkRuntime, reader, killed_first)
-    found = getattr(penstock.readParquet(spark, numbers).rebalance(2, mode="hybrid"), action)()
-    assert (found if action == "count" else len(found)) == FILES * ROWS
+    assert action(penstock.readParquet(spark, numbers).rebalance(2, mode="hybrid"), tmp_path) == FILES * ROWS
     assert not kills
 
 

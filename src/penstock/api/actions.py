@@ -8,25 +8,17 @@ each task once it has enough rows.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from penstock.api.lineage import OperatorStep, Step
 from penstock.api.persisted import PersistedReading
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
+from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
 from penstock.graph import explain_graph
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 from penstock.task.verbs import Limit
-
-if TYPE_CHECKING:
-    from penstock.job.core.result import FinishedJob
-
-_T = TypeVar("_T")
-_RUNS = 3
-_TOLD_SECONDS = 2.0
 
 
 def require_session(session: Any, verb: str) -> Any:
@@ -91,7 +83,7 @@ def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[
     runtime = SparkRuntime.of(session)
     reading = PersistedReading(runtime, runtime.settings())
     schema = branches[0].schema
-    return _read_now(branches, reading, lambda finished: runtime.rows(finished, schema, reading.settings))
+    return run_and_read(branches, reading, lambda finished: runtime.rows(finished, schema, reading.settings))
 
 
 def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | None = None) -> Any:
@@ -114,31 +106,7 @@ def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | 
     if is_made or not runtime.reads_results(reading.settings) or not is_plain(struct_type(schema)):
         return dataframe_of(branches, session, verb)
     with raise_as_pyspark():
-        return _read_now(branches, reading, lambda done: runtime.collected(done, schema, reading.settings, enough))
-
-
-def _read_now(branches: tuple[Step, ...], reading: PersistedReading, read: Callable[[FinishedJob], _T]) -> _T:
-    """Run the stream and read what it left, which goes then.
-
-    Should it be lost before it is read, with the environment that holds it, the stream runs again.
-    """
-    from penstock.spark.checks import refuse_what_cannot_travel
-
-    runtime, settings = reading.runtime, reading.settings
-    refuse_what_cannot_travel(plan_job(reading.outline(branches), settings, PLANNING_SLOTS).graph)
-    runs_left = _RUNS
-    while True:
-        runs_left -= 1
-        gone = threading.Event()
-        finished = runtime.finished(lambda: reading.plan(branches).parts, settings, lost=gone.set)
-        try:
-            return read(finished)
-        except Exception:
-            # Whoever read says that it failed; the JobMaster, maybe a little later, whether our result is gone.
-            if not runs_left or not gone.wait(_TOLD_SECONDS):
-                raise
-        finally:
-            runtime.release(finished.result.job)
+        return run_and_read(branches, reading, lambda done: runtime.collected(done, schema, reading.settings, enough))
 
 
 def first_rows(branches: tuple[Step, ...], rows: int) -> tuple[Step, ...]:

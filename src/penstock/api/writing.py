@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose tasks write files: it runs now, and gives the files that its attempts named when it has succeeded.
 
-Who calls it publishes these and no others; what lies beside them is of attempts that failed.
+Who calls it publishes these and no others; what lies beside them is of attempts that failed, or of a run whose names
+were lost before they were read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from penstock.api.lineage import Step
 from penstock.api.persisted import PersistedReading
-from penstock.api.plan import PLANNING_SLOTS, plan_job
+from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
 from penstock.graph import Operator
 from penstock.shuffle.errors import SettingError
@@ -53,17 +54,12 @@ def require_writer(stream: Written, verb: str) -> None:
 
 def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[PartFile]:
     """Run the stream behind an operator that gives status rows; `prepare` is called when it has been planned once."""
-    from penstock.spark.checks import refuse_what_cannot_travel
     from penstock.spark.runtime import SparkRuntime
 
     runtime = SparkRuntime.of(stream.session)
     reading = PersistedReading(runtime, runtime.settings())
-    writing = stream.applied(operator, STATUS_SCHEMA)
-    refuse_what_cannot_travel(plan_job(reading.outline(writing.branches), reading.settings, PLANNING_SLOTS).graph)
-    prepare()
-    finished = runtime.finished(lambda: reading.plan(writing.branches).parts, reading.settings)
-    try:
-        rows = runtime.rows(finished, STATUS_SCHEMA, reading.settings)
-    finally:
-        runtime.release(finished.result.job)
+    branches = stream.applied(operator, STATUS_SCHEMA).branches
+    rows = run_and_read(
+        branches, reading, lambda finished: runtime.rows(finished, STATUS_SCHEMA, reading.settings), prepare
+    )
     return [PartFile(str(name), int(count), int(size)) for name, count, size in rows]
