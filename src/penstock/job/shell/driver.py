@@ -37,8 +37,10 @@ from penstock.shuffle.errors import PenstockError
 
 _LOG = logging.getLogger(__name__)
 
+_FIRST_LOOK_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
-"""How often it is looked whether an environment that does not listen is still there."""
+"""How often it is looked whether an environment that does not listen is still there: soon first, for one that was
+killed closes its sockets one after the other."""
 
 
 @dataclass(slots=True)
@@ -160,13 +162,31 @@ class JobDriver:
         await self._masters.close()
 
     async def _wait_for(self, environment: AttachedEnvironment) -> None:
+        pause = _FIRST_LOOK_SECONDS
         while self.environments.is_waited_for(environment):
             if await nobody_listens(environment.address):
                 break
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_SECONDS)
+        self._lose_if_silent(environment)
+
+    def _lose_if_silent(self, environment: AttachedEnvironment) -> None:
         if not environment.commands.is_open:
             cause = f"its instruction stream ended, and no process of it is at {environment.address}"
             self.lose_environment(environment.name, cause)
+
+    def _returned(self, event: events.SparkJobReturned) -> None:
+        if self.environments.silent() and not self._closed:
+            self._in_background(self._handle_return(event))
+        else:
+            self.handle(event)
+
+    async def _handle_return(self, event: events.SparkJobReturned) -> None:
+        """Tasks end when their environment does: then that comes first, as the reason of theirs."""
+        for environment in self.environments.silent():
+            if await nobody_listens(environment.address):
+                self._lose_if_silent(environment)
+        self.handle(event)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -185,7 +205,7 @@ class JobDriver:
         def returned(spark_job: SparkJobId, error: str | None, cancelled: bool) -> None:
             event = events.SparkJobReturned(job, spark_job, error, cancelled)
             try:
-                self._loop.call_soon_threadsafe(self.handle, event)
+                self._loop.call_soon_threadsafe(self._returned, event)
             except RuntimeError:  # the loop is closed, so the job has been given up
                 _LOG.debug("Spark job %s of %s returned after the JobMaster closed", spark_job, job)
 

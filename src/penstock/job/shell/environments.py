@@ -75,6 +75,10 @@ class Environments:
             raise _stale(name)
         return found
 
+    def silent(self) -> list[AttachedEnvironment]:
+        """Those that have listened, and do not now."""
+        return [item for item in self._attached.values() if item.is_listening and not item.commands.is_open]
+
     def is_waited_for(self, environment: AttachedEnvironment) -> bool:
         """Whether it is attached, does not listen, and no other process has its address."""
         if environment.commands.is_open or self._attached.get(environment.name) is not environment:
