@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a stream and reads at once what it left: rows for the driver, a count, the names of files that were written."""
+"""Runs a stream and reads at once what it left: rows for the driver, a count, or the names of written files."""
 
 from __future__ import annotations
 
