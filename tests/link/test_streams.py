@@ -7,12 +7,12 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from environment_thread import SEGMENT, EnvironmentThread, environment
+from stream_task import Clock, Task, numbers, task_of
 
 from machine import on_this_machine
 from penstock.buffer import SegmentMemory
@@ -20,35 +20,21 @@ from penstock.environment.inputs import WINDOW
 from penstock.environment.line import TaskLine as EnvironmentsLine
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
-from penstock.services.local.attachment import Attachment
-from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
 from penstock.services.local.stream_gate import SegmentStreamGate
-from penstock.services.local.stream_writer import SegmentStreamWriter
 from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import (
-    AttemptId,
-    ChannelDescriptor,
     EndOfData,
     EpochEnd,
-    InputGateDescriptor,
-    MetricGroup,
-    OwnerContext,
-    PartitionDescriptor,
     PartitionId,
-    PartitionKind,
     Received,
-    ResultPartitionDescriptor,
-    Settings,
-    ShuffleDescriptor,
     TaskEvent,
 )
 from penstock.shuffle.actions import StopSource
 from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
-from penstock.shuffle.streaming import EventKind, StreamInputGate, StreamPartitionWriter
+from penstock.shuffle.streaming import EventKind, StreamInputGate
 from penstock.testing import DEADLINE, wait_until
 
-SCHEMA = pa.schema([("n", pa.int64())])
 TEXTS = pa.schema([("text", pa.string())])
 
 
@@ -59,49 +45,6 @@ def here(tmp_path: Path) -> Iterator[EnvironmentThread]:
         yield found
 
 
-@dataclass(slots=True)
-class Task:
-    """A streaming task: what it waits at, and what its writers and gates are made with."""
-
-    attachment: Attachment
-    owner: OwnerContext
-    line: AttachmentLine
-    environment: LocalShuffleEnvironment
-
-    def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
-        """A writer with its first room."""
-        result = self.result(number, subpartitions, schema)
-        (writer,) = self.environment.create_stream_writers(self.owner, [result])
-        writer.setup()
-        self.line.wait(DEADLINE)
-        return writer
-
-    def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
-        """What is to be written."""
-        partition = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
-        return ResultPartitionDescriptor(partition, self.place(number), schema)
-
-    def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
-        """A gate over these subpartitions of partitions of this task."""
-        channels = tuple(ChannelDescriptor(self.place(number), subpartition) for number, subpartition in sources)
-        (gate,) = self.environment.create_stream_gates(self.owner, [InputGateDescriptor(0, schema, channels)])
-        gate.setup()
-        return gate
-
-    def place(self, number: int) -> ShuffleDescriptor:
-        """Where a partition of this task is found."""
-        kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
-        return ShuffleDescriptor(PartitionId("job-e0", number, self.owner.attempt.attempt), "local", kind, name)
-
-
-def task_of(attachment: Attachment) -> Task:
-    """A task with this attachment."""
-    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
-    line = AttachmentLine(attachment, owner.attempt)
-    whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
-    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole, owned=False))
-
-
 @pytest.fixture
 def task(here: EnvironmentThread) -> Iterator[Task]:
     """A task of it."""
@@ -110,11 +53,6 @@ def task(here: EnvironmentThread) -> Iterator[Task]:
     found.attachment.close()
     wait_until(lambda: here.run(lambda: here.host.memory.pool.statistics().in_use) == 0, "all segments to come back")
     here.run(here.host.memory.references.check)
-
-
-def numbers(*values: int) -> pa.RecordBatch:
-    """A batch of one column."""
-    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
 
 
 def next_of(gates: Sequence[StreamInputGate], line: AttachmentLine) -> Received:
@@ -364,17 +302,6 @@ def test_a_closed_writer_takes_nothing(task: Task) -> None:
         writer.offer(numbers(1), 0)
 
 
-class Clock:
-    """A clock that stands where it is put."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
-
-
 def test_segments_are_filled_for_a_target_time() -> None:
     """The limit follows the rate, within a least size and the segment; without a target segments are always whole."""
     clock = Clock()
@@ -387,30 +314,3 @@ def test_segments_are_filled_for_a_target_time() -> None:
             whole.took(rate // 2)
         assert fill.limit == pytest.approx(limit, rel=0.01)
         assert whole.limit == 1 << 20
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.1])
-def test_a_slow_reader_has_less_in_flight_with_a_target_time(task: Task, seconds: float) -> None:
-    """A reader of a thousand rows a second: seconds of rows wait for it, or with a target time a fraction of one."""
-    clock = Clock()
-    result = task.result(0, 1, SCHEMA)
-    fill = SegmentFill(seconds, 10, SEGMENT, clock)
-    writer = SegmentStreamWriter(task.attachment, task.owner, result, fill, verify=True)
-    writer.setup()
-    task.line.wait(DEADLINE)
-    gate = task.read((0, 0))
-    batch = numbers(*range(1 << 10))
-    written = read = 0
-    for _ in range(300):
-        while taken := writer.offer(batch, 0):
-            written += taken
-        writer.flush()
-        task.line.wait(0.01)
-        received = gate.poll()
-        if received is not None and received.batch is not None:
-            read += received.batch.num_rows
-            clock.now += received.batch.num_rows * 1e-3
-    waiting = (written - read) * 1e-3
-    assert (waiting < 1.0) is (seconds > 0), f"{waiting:.3f} s of rows wait, and a segment holds {SEGMENT} bytes"
-    gate.close()
-    writer.close()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming task at an environment of this process: what tests of its writers and gates make them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.environment import LocalShuffleEnvironment
+from penstock.services.local.task_line import AttachmentLine
+from penstock.shuffle import (
+    AttemptId,
+    ChannelDescriptor,
+    InputGateDescriptor,
+    MetricGroup,
+    OwnerContext,
+    PartitionDescriptor,
+    PartitionId,
+    PartitionKind,
+    ResultPartitionDescriptor,
+    Settings,
+    ShuffleDescriptor,
+)
+from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
+from penstock.testing import DEADLINE
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@dataclass(slots=True)
+class Task:
+    """A streaming task: what it waits at, and what its writers and gates are made with."""
+
+    attachment: Attachment
+    owner: OwnerContext
+    line: AttachmentLine
+    environment: LocalShuffleEnvironment
+
+    def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
+        """A writer with its first room."""
+        result = self.result(number, subpartitions, schema)
+        (writer,) = self.environment.create_stream_writers(self.owner, [result])
+        writer.setup()
+        self.line.wait(DEADLINE)
+        return writer
+
+    def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
+        """What is to be written."""
+        partition = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
+        return ResultPartitionDescriptor(partition, self.place(number), schema)
+
+    def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
+        """A gate over these subpartitions of partitions of this task."""
+        channels = tuple(ChannelDescriptor(self.place(number), subpartition) for number, subpartition in sources)
+        (gate,) = self.environment.create_stream_gates(self.owner, [InputGateDescriptor(0, schema, channels)])
+        gate.setup()
+        return gate
+
+    def place(self, number: int) -> ShuffleDescriptor:
+        """Where a partition of this task is found."""
+        kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
+        return ShuffleDescriptor(PartitionId("job-e0", number, self.owner.attempt.attempt), "local", kind, name)
+
+
+def task_of(attachment: Attachment) -> Task:
+    """A task with this attachment."""
+    owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
+    line = AttachmentLine(attachment, owner.attempt)
+    whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
+    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole, owned=False))
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    """A batch of one column."""
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+class Clock:
+    """A clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
