@@ -49,6 +49,8 @@ GRID_ROWS = 4_000
 RATE = 10_000
 SLOTS = 8
 RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
+PATIENCE = 90.0
+"""Seconds for a step of a test that several processes have to take on a busy machine."""
 VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
 
 
@@ -302,7 +304,7 @@ def held(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
         for batch in batches:
             if (folder / "hold").exists():
                 (folder / "held").write_text(str(os.getpid()))
-                wait_until(lambda: not (folder / "hold").exists(), "the test goes on")
+                wait_until(lambda: not (folder / "hold").exists(), "the test goes on", PATIENCE)
             yield batch
 
     return standing
@@ -326,16 +328,20 @@ def test_tasks_of_a_host_share_a_file_and_one_that_dies_spoils_no_checkpoint(
     with contextlib.closing(ProcessCluster(nursery, executors=1)) as cluster:
         stream = stream.mapInArrow(held(tmp_path), stream.schema)
         handle = submitted(cluster, stream, places, streaming(places, unaligned=True))
-        wait_until(lambda: ["_metadata", "host"] in files_of_checkpoints(places), "a checkpoint is one file")
+        wait_until(
+            lambda: ["_metadata", "host"] in files_of_checkpoints(places), "a checkpoint is one file", PATIENCE
+        )
         (tmp_path / "hold").touch()
-        wait_until((tmp_path / "held").exists, "a task stands still")
-        wait_until(lambda: ["host"] in files_of_checkpoints(places), "the others have handed over")
+        wait_until((tmp_path / "held").exists, "a task stands still", PATIENCE)
+        wait_until(lambda: ["host"] in files_of_checkpoints(places), "the others have handed over", PATIENCE)
         before = max(places.checkpoints.glob("chk-*/_metadata"))
         (executor,) = cluster.launcher.executors
         kill(next(pid for pid in workers(executor) if str(pid) != (tmp_path / "held").read_text()))
         (tmp_path / "hold").unlink()
-        wait_until(lambda: max(places.checkpoints.glob("chk-*/_metadata"), default=before) > before, "it goes on")
-        wait_until(lambda: any(places.output.glob("part-*")), "rows were committed")
+        wait_until(
+            lambda: max(places.checkpoints.glob("chk-*/_metadata"), default=before) > before, "it goes on", PATIENCE
+        )
+        wait_until(lambda: any(places.output.glob("part-*")), "rows were committed", PATIENCE)
         handle.cancel("that was all")
         with pytest.raises(JobCancelledError):
             handle.wait(30)
