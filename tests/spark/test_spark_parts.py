@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import queue
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +14,16 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
+from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
+from penstock.job.launcher import LaunchRequest, Submission
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
 from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
 from penstock.spark.java import find_java
+from penstock.spark.launcher import SparkLauncher, SparkPayload
 from penstock.spark.result_scan import LazyResult, failure_text
 from penstock.spark.runtime import SparkRuntime
 from penstock.spark.slots import SlotWatch
@@ -92,6 +97,20 @@ def test_hint_where_a_worker_died() -> None:
     assert "never runs a task again" in worker_hint(died, "local[*]")
     assert worker_hint(died, "local[8,4]") == worker_hint(died, "spark://host:7077") == ""
     assert worker_hint("ValueError: boom", "local[8]") == ""
+
+
+def test_the_end_of_a_stopped_session_is_a_cancel_and_no_failure() -> None:
+    """All that PySpark raises then follows from it: before, the job was tried again three times and failed for it."""
+    context: Any = SimpleNamespace(_jsc=None, master="local[8]")
+    session: Any = SimpleNamespace(sparkContext=context)
+    user: Any = SimpleNamespace(apply=lambda stopped: stopped.sparkContext._jsc.sc())
+    nothing: Any = None
+    payload = SparkPayload(nothing, {}, nothing, user, session)
+    ends: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    spark_job = SparkJob(SparkJobId(SparkJobKind.WORKERS), (WorkerNumber(0),))
+    submission = Submission("j1", nothing, Settings(), 8, payload)
+    SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), lambda *end: ends.put(end)))
+    assert ends.get(timeout=60) == (spark_job.id, "its SparkSession was stopped", True)
 
 
 def test_slots_are_followed_when_they_stay_fewer() -> None:

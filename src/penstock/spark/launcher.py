@@ -66,6 +66,11 @@ class SparkLauncher:
         self._cancelled: set[str] = set()
         """Tags of which nothing is to run any more."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the SparkContext was stopped."""
+        return self._context._jsc is None  # noqa: SLF001 - how PySpark itself tells
+
     def launch(self, request: LaunchRequest) -> None:
         """Start the Spark jobs; returns at once."""
         payload = request.submission.payload
@@ -149,6 +154,8 @@ class _SparkJobWork:
             error = error_text(failure)
             cancelled = any(word in str(failure) for word in _CANCELLED)
             error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
+            if self.launcher.is_stopped:  # all that Spark raises then follows from it, and trying again can't help
+                error, cancelled = "its SparkSession was stopped", True
         finally:
             self.workers_submitted.set()
             self.launcher.returned(self.request.submission.job, self.launched.id)

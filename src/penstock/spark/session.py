@@ -47,7 +47,8 @@ def open_session(
     try:
         yield spark
     finally:
-        SparkRuntime.of(spark).close()
+        if spark.sparkContext._jsc is not None:  # noqa: SLF001 - how PySpark itself tells that it is not stopped yet
+            SparkRuntime.of(spark).close()
         spark.stop()
 
 
