@@ -41,13 +41,14 @@ class Outbox(Generic[T]):
         self.wake()
 
     def after(self, number: int) -> tuple[int, T] | None:
-        """The next one behind this number, with its own number; None where there is none yet.
+        """The next one behind this number that the other side has not taken, with its own; None where there is none.
 
-        Raises ProtocolError where that one is not kept any more, or nobody can have got so far.
+        Raises ProtocolError for a number that is still to come.
         """
+        if number > self._last:
+            raise ProtocolError(f"number {number} is asked for, but {self._last} is the last that was told")
         taken = self._last - len(self._waiting)
-        if not taken <= number <= self._last:
-            raise ProtocolError(f"number {number} is asked for, but {taken} to {self._last} are kept")
+        number = max(number, taken)
         return None if number == self._last else (number + 1, self._waiting[number - taken])
 
     def taken(self, number: int) -> None:
