@@ -79,7 +79,7 @@ def exchange_case(spark: Any, row: Row, data: Dataset, form: ExchangeForm) -> Ca
     def ours(small: bool) -> Any:
         rows = penstock.readParquet(spark, both.paths(small))
         keyed = rows.keyBy(key, numPartitions=form.consumers, mode=form.mode)
-        return keyed.mapInArrow(count_rows, COUNT_DDL).toDF().collect()
+        return keyed.mapInArrow(count_rows, COUNT_DDL).collect()
 
     def theirs(small: bool, partitions: int) -> Any:
         rows = _python_rows(spark, both.source(small), ddl)
@@ -94,7 +94,7 @@ def group_case(spark: Any, row: Row, data: Dataset) -> Case:
 
     def ours(small: bool) -> Any:
         rows = penstock.readParquet(spark, both.paths(small))
-        return rows.groupBy("k", numPartitions=CONSUMERS).applyInArrow(group_mean, MEAN_DDL).toDF().collect()
+        return rows.groupBy("k", numPartitions=CONSUMERS).applyInArrow(group_mean, MEAN_DDL).collect()
 
     def theirs(small: bool, partitions: int) -> Any:
         spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
