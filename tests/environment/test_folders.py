@@ -98,6 +98,24 @@ def test_the_dead_are_swept_everywhere_and_the_living_nowhere(tmp_path: Path) ->
     assert sorted(path.name for directory in directories for path in directory.iterdir()) == ["somebody's"]
 
 
+def test_a_folder_whose_maker_was_killed_before_its_lock_is_swept(tmp_path: Path) -> None:
+    """It is empty; what holds anything without a lock is left alone, and a living starter makes its own anew."""
+    meet = str(tmp_path / "meet")
+    killed, living, foreign = (rendezvous(name, "", meet) for name in ("killed", "living", "foreign"))
+    for each in (killed, living, foreign):
+        each.make()
+    (foreign.folder / "data").write_text("x")
+    assert sweep(meet, keep=living.folder) == [killed.folder]
+    assert living.folder.exists()
+    assert sweep(meet) == [living.folder]
+    lock = living.take_lock()
+    assert lock is not None
+    assert sweep(meet) == []
+    living.remove()
+    os.close(lock)
+    assert (foreign.folder / "data").exists()
+
+
 def test_a_note_removes_nothing_but_the_applications_own_folders(place: Rendezvous, tmp_path: Path) -> None:
     """Other names, links and what is not there are left alone, whatever the note says."""
     other = tmp_path / "other"

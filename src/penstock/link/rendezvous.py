@@ -184,9 +184,14 @@ def rendezvous(application: str, scope_key: str = "", directory: str = "") -> Re
 
 
 def sweep(directory: str = "", keep: Path | None = None) -> list[Path]:
-    """Remove the folders of dead environments of this user, and only those; returns what was removed."""
-    removed = []
-    for place in _places(base_folder(directory)):
+    """Remove the folders of dead environments of this user, and only those; returns what was removed.
+
+    A starter that was killed between making its folder and its lock leaves an empty one, which goes too: a living
+    one makes its folder again.
+    """
+    base = base_folder(directory)
+    removed = _sweep_empty(base, keep)
+    for place in _places(base):
         if place.folder == keep:
             continue
         fd = place.take_lock()
@@ -201,13 +206,37 @@ def sweep(directory: str = "", keep: Path | None = None) -> list[Path]:
 
 
 def _places(base: Path) -> Iterator[Rendezvous]:
+    for entry in _folders(base):
+        if (entry / "lock").exists():
+            yield Rendezvous(entry)
+
+
+def _sweep_empty(base: Path, keep: Path | None) -> list[Path]:
+    """Remove the folders without anything in them; none while one is set aside, which leaves its name empty."""
+    removed: list[Path] = []
+    try:
+        descriptor = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return removed
+    try:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in _folders(base):
+                if folder != keep:
+                    with contextlib.suppress(OSError):  # there is something in it, or it has just gone
+                        folder.rmdir()
+                        removed.append(folder)
+    finally:
+        os.close(descriptor)
+    return removed
+
+
+def _folders(base: Path) -> list[Path]:
     try:
         entries = sorted(base.iterdir())
     except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink() and (entry / "lock").exists():
-            yield Rendezvous(entry)
+        return []
+    return [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
 
 
 def _own_folder(folder: Path, setting: str = "spark.penstock.environment.directory") -> None:

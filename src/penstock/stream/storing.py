@@ -30,7 +30,7 @@ from penstock.shuffle.streaming import HandedPart, HostStore, TaskLine
 from penstock.stream.chain import Chunk
 from penstock.stream.in_flight import SavedChannel, pieces_of
 
-SHARED_BYTES: Final = 16 << 20
+SHARED_BYTES: Final = 1 << 20
 """A larger snapshot has a file of its own: it costs little beside its bytes, and several are written at once."""
 _Made = tuple[str, Content | Referred]
 """A chunk with its bytes, or where an earlier checkpoint holds them."""
