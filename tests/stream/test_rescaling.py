@@ -34,6 +34,8 @@ from penstock.task.operators import MapInArrow
 
 PARTITIONS = 5
 ROWS = 4000
+MANY_ROWS = 40_000
+"""More than a query without an end gives at its rate until it is stopped, on whatever machine."""
 WIDTHS = (1, 2, 3, 5)
 
 
@@ -43,7 +45,7 @@ def counted(folder: Path, rows: int | None, widths: tuple[int, int, int]) -> Job
     sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), schema, "query"))
     sources, counters, sinks = widths
     return linear_graph(
-        RateSource(8000, PARTITIONS, rows),
+        RateSource(8000 if rows is None else 0, PARTITIONS, rows),
         [
             (sources, (MapInArrow(keyed, KEYED),), KEYED, None),
             (counters, (COUNTS,), schema, BY_KEY),
@@ -76,10 +78,10 @@ def test_no_row_is_lost_and_none_is_doubled_at_whatever_widths(tmp_path: Path, s
             if chance.random() < 0.5:
                 query.kill(chance.choice(list(query.lines)))
             query.run(time.monotonic() + chance.uniform(0.0, 0.2))
-    with LocalQuery(counted(tmp_path, ROWS, any_widths(chance)), location(tmp_path)) as query:
+    with LocalQuery(counted(tmp_path, MANY_ROWS, any_widths(chance)), location(tmp_path)) as query:
         query.start()
         query.run_through()
-    assert newest(tmp_path) == Counter(value % KEYS for value in range(ROWS))
+    assert newest(tmp_path) == Counter(value % KEYS for value in range(MANY_ROWS))
 
 
 def test_a_stage_that_had_finished_takes_part_in_nothing_at_any_width(tmp_path: Path) -> None:
@@ -126,10 +128,10 @@ def test_a_damaged_part_is_named_and_the_checkpoint_before_is_used(tmp_path: Pat
     found = CheckpointStorage(location(tmp_path)).claim()
     (unusable,) = found.unusable
     assert f"{part}: chunk KeyedAggregate" in unusable.cause
-    with LocalQuery(counted(tmp_path, ROWS, (1, 3, 1)), location(tmp_path), options) as query:
+    with LocalQuery(counted(tmp_path, MANY_ROWS, (1, 3, 1)), location(tmp_path), options) as query:
         query.start()
         query.run_through()
-    assert newest(tmp_path) == Counter(value % KEYS for value in range(ROWS))
+    assert newest(tmp_path) == Counter(value % KEYS for value in range(MANY_ROWS))
 
 
 def pressed(folder: Path, rows: int | None, widths: tuple[int, int, int], exchanges: tuple[str, str]) -> JobGraph:
