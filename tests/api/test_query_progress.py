@@ -75,6 +75,7 @@ def test_checkpoints_are_shown_with_the_figures_of_their_tasks() -> None:
         "bytes": 8.0,
         "inFlightBytes": 3.0,
         "referredBytes": 0.0,
+        "loggedBytes": 0.0,
     }
     assert bad["failure"] == "late"
 

@@ -182,3 +182,18 @@ def test_rows_in_flight_have_a_bound_that_is_known_ahead() -> None:
     assert most_in_flight(graph, network, one_host=False) == most + (3 * (2 * 2 + 8) << 20)
     copies = planned(rate().keyBy("value", numPartitions=3).select("value").broadcast(2))
     assert most_in_flight(copies, network, one_host=True) == most
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"persistInFlight": "always", "unaligned": "true"}, "must be one of checkpoint, continuous"),
+        ({"persistInFlight": "continuous"}, "with streaming.unaligned=true only"),
+        ({"persistInFlight": "continuous", "unaligned": "true", "checkpointInterval": "0s"}, "checkpointInterval"),
+    ],
+)
+def test_ways_to_write_rows_in_flight_that_can_t_be_are_refused(options: dict[str, str], sentence: str) -> None:
+    """Another word, a log without barriers that overtake rows, and one that no checkpoint ever makes smaller."""
+    conf = {f"spark.penstock.streaming.{name}": value for name, value in options.items()}
+    with pytest.raises(SettingError, match=f"streaming.persistInFlight .*{sentence}"):
+        Settings.from_conf(conf)

@@ -160,6 +160,25 @@ def test_failures_in_a_row_fail_the_query() -> None:
     assert _of(do.Trigger, coordinator.asked(2, 6.0)) == []
 
 
+@pytest.mark.parametrize(("interval", "least"), [(0.02, 30.0), (0.2, 30.0), (2.0, 30.0), (10.0, 100.0)])
+def test_what_is_tolerated_lasts_for_a_while_at_any_interval(interval: float, least: float) -> None:
+    """A location that is full for seconds ends no query with a short interval; what is asked for does not wait."""
+    coordinator = _coordinator(interval=interval, tolerable_failures=10)
+    now, failed = 0.0, False
+    while not failed:
+        (wake,) = _of(do.WakeAt, coordinator.time_passed(now))
+        now = max(now, wake.time)
+        for trigger in _of(do.Trigger, coordinator.time_passed(now)):
+            failed = bool(_of(do.FailQuery, coordinator.declined(trigger.barrier.checkpoint, SINKS[0], "full", now)))
+    assert least <= now < least + 60
+    coordinator = _coordinator(interval=interval, tolerable_failures=10)
+    for number in range(1, 4):
+        assert _of(do.Trigger, coordinator.asked(number, 0.0))
+        coordinator.declined(number, SINKS[0], "full", 0.0)
+    assert _of(do.Trigger, coordinator.time_passed(max(interval, 5.0)))
+    assert _of(do.Trigger, _complete(coordinator, 4, max(interval, 5.0) + interval)), "it is well again"
+
+
 def test_a_metadata_that_could_not_be_written_is_a_failure() -> None:
     """The storage's reason reaches whoever asked."""
     coordinator = _coordinator(tolerable_failures=5)

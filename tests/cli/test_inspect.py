@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.checkpoint.channel_state import ChannelData, ChannelKey, pack
+from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata
-from penstock.checkpoint.storage import CheckpointStorage
+from penstock.checkpoint.storage import CheckpointStorage, append
 from penstock.cli import main
 
 CHANNEL = ChannelData(ChannelKey("in", "a->b:0", 0, 1), [b"12345678"], 2)
@@ -59,6 +61,24 @@ def test_json_has_every_figure(location: Path, capsys: pytest.CaptureFixture[str
         "sync_seconds": 0.001,
         "async_seconds": 0.002,
     }
+
+
+def test_rows_in_a_log_are_in_flight_and_referred_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint holds positions in logs: its pieces there are counted, and a damaged one is named."""
+    storage = CheckpointStorage(str(tmp_path))
+    storage.claim()
+    with storage.open_log(LogName(log_folder(1), "a.0", 0, 0, 0)) as file:
+        piece = replace(append(file, CHANNEL.key.chunk, pack(CHANNEL)), file=file.path, first=4, rows=2)
+    part = storage.write(storage.stamp(1), "a.0", [("source/position", b"77")])
+    part = replace(part, chunks=(*part.chunks, piece), positions={CHANNEL.key.chunk: 6})
+    storage.commit(CheckpointMetadata(1, 9.0, {"a.0": part}))
+    assert main(["checkpoints", "inspect", "--json", "--verify", str(tmp_path)]) == 0
+    shown = json.loads(capsys.readouterr().out)[0]["tasks"]["a.0"]
+    assert (shown["bytes"], shown["in_flight_bytes"], shown["referred_bytes"]) == (2, piece.length, piece.length)
+    path = tmp_path / file.path
+    path.write_bytes(b"?" + path.read_bytes()[1:])
+    assert main(["checkpoints", "inspect", "--verify", str(tmp_path)]) == 1
+    assert f"{path}: chunk {CHANNEL.key.chunk}" in capsys.readouterr().out
 
 
 def test_damage_is_named_and_told_by_the_exit_code(location: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ from penstock.graph.job_graph import RESULT_EDGE, JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.ids import SparkJob, SparkJobId
+from penstock.link.commands import UpdatePartitionInfo
+from penstock.link.master import PartitionConsumable
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 
 ROWS = 4
@@ -110,7 +112,7 @@ class RowCluster(Cluster):
         if what == "announce":
             partition = self.dice.choice(self._unannounced(running))
             self.store[partition] = self.store.get(partition) or Written([])
-            self.send(events.PartitionConsumable(partition))
+            self.send(PartitionConsumable(partition))
         elif what == "ask":
             running.question = self.call()
             self.send(events.ProducersAwaited(running.question, attempt))
@@ -144,8 +146,8 @@ class RowCluster(Cluster):
         match instruction:
             case do.AnswerRegistration(_, attempt, TaskDeployment() as deployment):
                 self._begin(attempt, deployment)
-            case do.UpdatePartitionInfo(_, consumer, gate, descriptor):
-                self._update(consumer, gate, descriptor)
+            case do.TellEnvironment(_, UpdatePartitionInfo(consumer, descriptor)):
+                self._update(consumer, int(descriptor.partition.dataset.rpartition("-e")[2]), descriptor)
             case do.CompleteJob(job, _, partitions):
                 self.counted[job] = self._count_rows(partitions)
             case do.AnswerProducers(call, attempt, error):

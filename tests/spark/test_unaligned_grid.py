@@ -44,6 +44,7 @@ def started(spark: Any, shape: QueryShape, folder: Path, rows: int | None, chanc
     options: dict[str, Any] = {"checkpointLocation": str(folder / "checkpoints"), "checkpointInterval": "50ms"}
     if shape.timeout is not None:
         options |= {"unaligned": True, "alignedCheckpointTimeout": f"{round(shape.timeout * 1000)}ms"}
+        options["persistInFlight"] = chance.choice(["checkpoint", "continuous"])
     query: StreamingQuery = stream.writeStream.format("parquet").options(**options).start(str(folder / "output"))
     return query
 

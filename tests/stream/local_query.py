@@ -26,7 +26,8 @@ from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, encode
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
+from penstock.checkpoint.logged_rows import cut
+from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import (
     ExecutionGraph,
@@ -149,6 +150,7 @@ class LocalQuery:
     aligned_timeout: float = 0.0
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
+    continuous: bool = False
 
     def __post_init__(self) -> None:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
@@ -171,6 +173,7 @@ class LocalQuery:
         self._host = LocalHost() if self.unaligned else None
         self._storage: CheckpointStorage | None = None
         self._epoch = 0
+        self._newest: dict[str, PartHandle] = {}
         if self.location:
             self._storage = CheckpointStorage(self.location)
             self._storage.claim()  # a second query at one location goes on from it
@@ -206,7 +209,12 @@ class LocalQuery:
             beginning = beginnings[vertex.id, subtask]
             producers = {self._uid(edge.producer) for edge in self.graph.inputs_of(vertex.id)}
             widths = {uid: self._widths[uid] for uid in producers}
-            in_front = parts_in_front(saved, (self._uid(vertex.id), vertex.parallelism), widths)
+            in_front = parts_in_front(
+                saved,
+                (self._uid(vertex.id), vertex.parallelism),
+                widths,
+                takes_all=self.continuous or saved.is_logged,
+            )
             streaming = StreamTaskPlan(
                 self.location,
                 self._epoch,
@@ -217,6 +225,8 @@ class LocalQuery:
                 is_finished=beginning.is_finished,
                 recover_without_in_flight=self.recover_without_in_flight,
                 rescale_by_function=self.rescale_by_function,
+                logs_in_flight=self.continuous,
+                behind=self._coordinator.latest_begun,
             )
             self._start_task(vertex, subtask, streaming)
         if self._storage is not None:
@@ -228,7 +238,9 @@ class LocalQuery:
         if found is None:
             return SavedParts(0, {})
         parts = {name: pack_part(part) for name, part in found.parts.items()}
-        saved = SavedParts(found.number, parts, frozenset(found.finished), dict(found.parallelism))
+        logged = any(part.positions for part in found.parts.values())
+        widths = dict(found.parallelism)
+        saved = SavedParts(found.number, parts, frozenset(found.finished), widths, is_logged=logged)
         refuse_other_plan(saved, (128, 128), self._widths, self.location)
         return saved
 
@@ -286,6 +298,9 @@ class LocalQuery:
     def close(self) -> None:
         """End all tasks, and what they shared."""
         self._end_attempt()
+        if self._storage is not None:
+            with suppress(OSError, CheckpointError):  # another query may have taken the location over
+                self._storage.end()
         self._environment.close()
         asyncio.run(self._master.close())
         if self._host is not None:
@@ -344,10 +359,13 @@ class LocalQuery:
         parts = {self._part(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
         finished = tuple(self._part(task) for task in decision.finished)
         try:
+            if self.continuous:
+                parts = cut(parts, self._newest)
             storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished, self._widths))
         except (OSError, CheckpointError) as error:
             self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
         else:
+            self._newest = parts
             self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
 
     def _heads(self, finished: Collection[Any]) -> list[Task]:

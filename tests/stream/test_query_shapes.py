@@ -51,7 +51,10 @@ def begun(shape: QueryShape, folder: Path, rows: int | None, chance: random.Rand
     """A query that has not been started."""
     graph = graph_of(shape, folder, rows, chance)
     unaligned = shape.timeout is not None
-    return LocalQuery(graph, location(folder), unaligned=unaligned, aligned_timeout=shape.timeout or 0.0)
+    continuous = unaligned and chance.random() < 0.5
+    return LocalQuery(
+        graph, location(folder), unaligned=unaligned, aligned_timeout=shape.timeout or 0.0, continuous=continuous
+    )
 
 
 def strike(query: LocalQuery, chance: random.Random, times: int) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,17 @@ def published(folder: Path) -> list[int]:
     return [value for path in files for value in ds.dataset(path).to_table()["value"].to_pylist()]
 
 
+def is_whole(values: Iterable[int]) -> bool:
+    """Whether each partition's values are there once, up to where it was read: at least to its end in the last run.
+
+    On a busy machine a query without an end may read one partition further than the last run reads the others.
+    """
+    found = Counter(values)
+    ends = [max((value for value in found if value % PARTITIONS == first), default=0) for first in range(PARTITIONS)]
+    expected = Counter(value for first, end in enumerate(ends) for value in range(first, end + 1, PARTITIONS))
+    return found == expected and found.keys() >= set(range(ROWS))
+
+
 EXCHANGES = [("hash", "hash"), ("rebalance", "hash"), ("hash", "rebalance"), ("random", "random")]
 
 
@@ -199,8 +210,7 @@ def test_rows_in_flight_find_their_tasks_at_whatever_widths(
         query.start()
         query.run_through()
     values = published(tmp_path / "out")
-    assert Counter(values) == Counter(range(max(values) + 1))
-    assert len(values) >= ROWS
+    assert is_whole(values)
     if set(exchanges) == {"hash"}:
         # A key's values are those of one partition of the source, so they rise where order by key is kept.
         last: dict[int, int] = {}
@@ -231,7 +241,7 @@ def test_a_restore_that_is_wrong_by_one_channel_is_caught(
         query.start()
         query.run_through()
     values = published(tmp_path / "out")
-    assert (Counter(values) == Counter(range(max(values) + 1))) is (broken is None)
+    assert is_whole(values) is (broken is None)
 
 
 def by_function(folder: Path, rows: int | None, sinks: int) -> JobGraph:
@@ -257,8 +267,7 @@ def test_a_function_deals_out_rows_in_flight_only_where_it_may(tmp_path: Path) -
         query.start()
         query.run_through()
     values = published(tmp_path / "out")
-    assert Counter(values) == Counter(range(max(values) + 1))
-    assert len(values) >= ROWS
+    assert is_whole(values)
 
 
 def mixed(folder: Path, rows: int | None, widths: list[int]) -> JobGraph:
@@ -309,7 +318,7 @@ def test_it_is_decided_for_each_exchange_where_tasks_have_several(tmp_path: Path
         query.start()
         query.run_through()
     both, twice = Counter(published(tmp_path / "out2")), Counter(published(tmp_path / "out3"))
-    assert both.keys() >= set(range(ROWS))
     assert set(twice.values()) == {2}, "each row came over both exchanges"
-    first, second = len(twice), sum(both.values()) - len(twice)
-    assert both == Counter(range(first)) + Counter(range(second))
+    assert is_whole(twice.keys())
+    assert not Counter(twice.keys()) - both, "what came twice over there came once here"
+    assert is_whole((both - Counter(twice.keys())).elements())

@@ -9,70 +9,24 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pytest
-from keyed_rows import BY_KEY, KEYED, keyed
-from local_query import JOIN_SECONDS, LocalQuery, linear_graph, location
+from keyed_rows import BY_KEY, KEYED
+from local_query import JOIN_SECONDS, LocalQuery, location
+from slow_chains import ROWS, chain, values_in
 
 from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, decode
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.graph import JobGraph, Operator
-from penstock.record import PartitionerSpec
 from penstock.stream import in_flight as in_flight_of_tasks
 from penstock.stream import pace
-from penstock.stream.folder_sink import FolderSink
 from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
-from penstock.stream.rate import RateSource
-from penstock.stream.sinks import SinkOperator
-from penstock.task.operators import MapInArrow
-
-ROWS = 6000
-PER_SECOND = 20_000
-
-
-def slow(seconds: float) -> Operator:
-    """An operator that is busy for so long with each row, so that rows queue up in front of it."""
-
-    def busy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            until = time.monotonic() + seconds * batch.num_rows
-            while time.monotonic() < until:
-                time.sleep(seconds)  # what takes long, without the interpreter for itself
-            yield batch
-
-    return MapInArrow(busy, KEYED)
-
-
-def files(folder: Path) -> SinkOperator:
-    """A sink of files below a folder."""
-    return SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), KEYED, "query"))
-
-
-def values_in(folder: Path) -> list[int]:
-    """What a plain reader sees."""
-    found: list[dict[str, Any]] = ds.dataset(folder / "out", format="parquet").to_table().to_pylist()
-    return [row["value"] for row in found]
-
-
-def chain(folder: Path, exchanges: list[PartitionerSpec], pause: float, rows: int | None = ROWS) -> JobGraph:
-    """Two sources, stages behind these exchanges, the last one slow."""
-    stages: list[tuple[int, tuple[Operator, ...], pa.Schema, PartitionerSpec | None]] = [
-        (2, (MapInArrow(keyed, KEYED),), KEYED, None)
-    ]
-    stages += [(2, (), KEYED, exchange) for exchange in exchanges[:-1]]
-    stages.append((2, (slow(pause), files(folder)), KEYED, exchanges[-1]))
-    return linear_graph(RateSource(PER_SECOND, 2, rows), stages)
 
 
 def wait_for_rows_in_flight(query: LocalQuery, side: str) -> None:

@@ -109,6 +109,11 @@ class CheckpointCoordinator:
         return self._completed[-1] if self._completed else None
 
     @property
+    def latest_begun(self) -> int:
+        """No checkpoint has a higher number."""
+        return self._next - 1
+
+    @property
     def is_settled(self) -> bool:
         """Whether no metadata is being written, so that `latest_completed` is what a recovery begins with."""
         return all(pending.phase is _Phase.COLLECTING for pending in self._pending.values())
@@ -215,6 +220,7 @@ class CheckpointCoordinator:
         if pending is None:
             return [do.Discard(number)]
         self._failures = 0
+        self._schedule.completed()
         self._schedule.ended(now)
         self._waiting -= pending.waiting
         if self._completed and self._completed[-1] > number:
@@ -340,9 +346,9 @@ class CheckpointCoordinator:
     def _fail(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:
         decisions = self._drop(pending, cause, now)
         decisions += [do.Answer(call, None, cause) for call in pending.calls]
-        self._schedule.failed(now)
         if not self._completed or pending.number > self._completed[-1]:
             self._failures += 1
+        self._schedule.failed(now, self._failures)
         if self._failures > self._options.tolerable_failures and not self._is_failed:
             self._is_failed = True
             allowed = f"tolerableFailedCheckpoints={self._options.tolerable_failures}"

@@ -8,6 +8,8 @@ Rules
 - A folder loses its metadata with its checkpoint, and its files when nobody refers to them any more: so each
   checkpoint that goes has its own folder looked at, and those that it referred to.
 - A new owner counts anew, from the checkpoints that it keeps; whatever else lies there goes.
+- Files of logs are counted alike. One that was begun before the newest complete checkpoint, and that none needs, will
+  not be needed (`log_files`); of later ones nobody knows.
 Memory: the names of files of the kept checkpoints.
 """
 
@@ -38,7 +40,12 @@ class KeptFiles:
         for stamp in self._needs.keys() - stamps:
             del self._needs[stamp]
 
-    def needed(self, folder: Stamp) -> set[str]:
+    @property
+    def newest(self) -> int:
+        """The number of the newest complete checkpoint; 0: there is none."""
+        return max((stamp.number for stamp in self._needs), default=0)
+
+    def needed(self, folder: str) -> set[str]:
         """The names of the files in a folder that some kept checkpoint needs."""
         start = f"{folder}/"
         paths = frozenset().union(*self._needs.values())

@@ -19,9 +19,9 @@ import xxhash
 from penstock.checkpoint.errors import CorruptCheckpointError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 3
-_READ: Final = (1, 2, 3)
-"""Version 1 has no figures, and in 1 and 2 all chunks lie in their part's own file."""
+VERSION: Final = 4
+_READ: Final = (1, 2, 3, 4)
+"""Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, and before 4 no rows are logged."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
@@ -29,7 +29,8 @@ _HEAD: Final = struct.Struct("<8sIQQ")
 class Chunk:
     """A named run of bytes of a file, with its own checksum (xxh3, 64 bits).
 
-    `file` is that file's path below the location where it is not the part's own; it may be of another checkpoint.
+    `file` is that file's path below the location where it is not the part's own; it may be of another checkpoint. Of
+    a piece of a log `rows` is the number of its rows, and `first` of the first of them, as its channel counts them.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Chunk:
     length: int
     checksum: int
     file: str = ""
+    first: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,17 @@ class PartHandle:
 
     The file may hold other tasks' snapshots too. Several chunks of one name are the pieces of one content, in order,
     as rows in flight may have.
+
+    `positions` are those of channels whose rows are logged, by the names of their chunks: how many rows a consumer
+    had taken ("in"), or a producer had given ("out"), since the attempt began. `since` is the complete checkpoint
+    behind which the logged chunks begin, 0: with the attempt (see `logged_rows`).
     """
 
     path: str
     size: int
     chunks: tuple[Chunk, ...]
+    positions: Mapping[str, int] = field(default_factory=dict)
+    since: int = 0
 
     def pieces(self, name: str) -> tuple[Chunk, ...]:
         """The chunks with this name; raises KeyError where there is none."""
@@ -68,8 +77,13 @@ class PartHandle:
         return chunk.file or self.path
 
     def with_file(self, chunk: Chunk) -> Chunk:
-        """A chunk of this part as other parts refer to it."""
-        return replace(chunk, file=self.file_of(chunk))
+        """A chunk of this part as other parts refer to it: as a whole."""
+        return replace(chunk, file=self.file_of(chunk), first=0, rows=0)
+
+    @property
+    def logged(self) -> tuple[Chunk, ...]:
+        """The chunks that are pieces of logs."""
+        return tuple(chunk for chunk in self.chunks if chunk.rows)
 
     @property
     def referred(self) -> Mapping[str, int]:
@@ -98,6 +112,11 @@ class CheckpointMetadata:
     hash: str = ""
     seconds: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether rows in flight lie in logs."""
+        return any(part.positions for part in self.parts.values())
 
 
 def encode(metadata: CheckpointMetadata) -> bytes:
@@ -155,9 +174,12 @@ def unpack_part(data: bytes) -> PartHandle:
 
 
 def _part_to_wire(part: PartHandle) -> tuple[object, ...]:
-    return (part.path, part.size, [(c.name, c.offset, c.length, c.checksum, c.file) for c in part.chunks])
+    chunks = [
+        (c.name, c.offset, c.length, c.checksum, c.file, *((c.first, c.rows) if c.rows else ())) for c in part.chunks
+    ]
+    return (part.path, part.size, chunks, *((dict(part.positions), part.since) if part.positions else ()))
 
 
 def _part_from_wire(wire: Any) -> PartHandle:
-    path, size, chunks = wire
-    return PartHandle(str(path), int(size), tuple(Chunk(*chunk) for chunk in chunks))
+    path, size, chunks, *logged = wire
+    return PartHandle(str(path), int(size), tuple(Chunk(*chunk) for chunk in chunks), *logged)

@@ -6,21 +6,33 @@ from __future__ import annotations
 FAILED_PAUSE = 1.0
 """Seconds between a checkpoint that failed and the next one that ended tasks wait for."""
 
+BACK_OFF = 5.0
+"""Seconds that the periodic one behind many failed ones waits at most, unless the interval is longer."""
+_FACTOR = 4.0
+_STEPS = 16
+
 
 class Schedule:
-    """`interval` None: none is due by itself. `min_pause` is kept behind the end of each."""
+    """`interval` None: none is due by itself. `min_pause` is kept behind the end of each.
+
+    Behind a failed one it is four times the interval, and four times that behind each further one, up to BACK_OFF. So
+    as many failures as are tolerated last for a while at any interval, and a location in trouble is not pestered.
+    """
 
     def __init__(self, interval: float | None, min_pause: float) -> None:
         self._interval = interval
         self._min_pause = min_pause
         self._due: float | None = None
         self._ended = self._failed = float("-inf")
+        self._failures = 0
         self._is_stopping = False
 
     @property
     def at(self) -> float | None:
         """The time of the next periodic one, if there is to be one."""
-        return None if self._due is None else max(self._due, self._ended + self._min_pause)
+        if self._due is None:
+            return None
+        return max(self._due, self._ended + self._min_pause, self._failed + self._back_off)
 
     @property
     def retry_at(self) -> float:
@@ -48,6 +60,17 @@ class Schedule:
         """A checkpoint is complete, or was given up."""
         self._ended = now
 
-    def failed(self, now: float) -> None:
-        """A checkpoint has failed."""
+    def completed(self) -> None:
+        """Failures before are forgotten."""
+        self._failures = 0
+
+    def failed(self, now: float, in_a_row: int) -> None:
+        """A checkpoint has failed, and so many since the last complete one."""
         self._failed = now
+        self._failures = in_a_row
+
+    @property
+    def _back_off(self) -> float:
+        if self._interval is None or not self._failures:
+            return 0.0
+        return min(self._interval * _FACTOR ** min(self._failures, _STEPS), BACK_OFF)

@@ -5,6 +5,7 @@
     <location>/chk-<number>-<epoch>/<task>    one task's snapshot: chunks one after the other
     <location>/chk-<number>-<epoch>/host-...  the snapshots of several tasks of a host, one after the other
     <location>/chk-<number>-<epoch>/_metadata what the checkpoint consists of; it exists when this file does
+    <location>/logs-<epoch>/...               rows as they were given to channels (see `log_files`)
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
@@ -26,6 +27,7 @@ from pyarrow import fs
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.kept_files import KeptFiles
+from penstock.checkpoint.log_files import LogName, epoch_of, is_before, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.ownership import Ownership, Stamp
 
@@ -146,9 +148,15 @@ class PartStorage:
 
     def open(self, stamp: Stamp, name: str) -> PartFile:
         """Begin a file of a checkpoint; raises OSError. It counts when it is closed."""
-        path = f"{stamp}/{name}"
-        self._fs.create_dir(f"{self._root}/{stamp}")
-        return PartFile(path, self._fs.open_output_stream(f"{self._root}/{path}"))
+        return self._open(str(stamp), name)
+
+    def open_log(self, name: LogName) -> PartFile:
+        """Begin a file of a log; raises OSError. It counts when it is closed."""
+        return self._open(name.folder, str(name))
+
+    def _open(self, folder: str, name: str) -> PartFile:
+        self._fs.create_dir(f"{self._root}/{folder}")
+        return PartFile(f"{folder}/{name}", self._fs.open_output_stream(f"{self._root}/{folder}/{name}"))
 
     def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
         """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file.
@@ -186,6 +194,8 @@ class CheckpointStorage(PartStorage):
         super().__init__(location)
         self._ownership = Ownership(self._fs, self._root)
         self._files = KeptFiles()
+        self._log_folders: set[str] = set()
+        """Those in which files may lie."""
 
     def claim(self, keep: int = 1) -> Found:
         """Take the location over, and find the checkpoint to go on from, and up to `keep` in all.
@@ -226,6 +236,8 @@ class CheckpointStorage(PartStorage):
         self._fs.move(temporary, f"{folder}/{METADATA}")
         self._ownership.check()
         self._files.keep(stamp, metadata)
+        if metadata.is_logged:
+            self._log_folders.add(log_folder(stamp.epoch))
         return stamp
 
     def newest(self, keep: int = 1) -> Found:
@@ -276,6 +288,7 @@ class CheckpointStorage(PartStorage):
         for folder in self._files.drop(stamp):
             if folder == stamp or not self._is_file(f"{folder}/{METADATA}"):
                 self._clear(folder)
+        self._clear_logs(self._files.newest)
 
     def sweep(self, keep: Iterable[Stamp]) -> list[Stamp]:
         """Remove all checkpoints of this and earlier owners but these, which this owner found or committed.
@@ -287,11 +300,46 @@ class CheckpointStorage(PartStorage):
         self._files.drop_all_but(kept)
         for stamp in removed:
             self._clear(stamp)
+        own = self._ownership.epoch
+        self._log_folders = {
+            name for name in self._folders() if (found := epoch_of(name)) is not None and found < own
+        }
+        self._clear_logs(None)
         return removed
+
+    def end(self) -> None:
+        """The query has ended and nobody writes its logs any more: what no kept checkpoint needs of them goes.
+
+        Raises FencedError where another driver has taken over: it may need what this one does not know.
+        """
+        folders = {*self._log_folders, log_folder(self._ownership.epoch)}
+        found = self._fs.get_file_info([f"{self._root}/{folder}" for folder in folders])
+        self._log_folders = {info.base_name for info in found if info.type == fs.FileType.Directory}
+        if self._log_folders:  # a location may be gone with its query
+            self._ownership.check()
+            self._clear_logs(None)
+
+    def _clear_logs(self, newest: int | None) -> None:
+        """Remove files of logs that nobody needs; of this owner those begun before `newest`, None: all of them."""
+        own = log_folder(self._ownership.epoch)
+        for folder in sorted(self._log_folders):
+            before = newest if folder == own else None
+            needed, left = self._files.needed(folder), 0
+            selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+            for info in self._fs.get_file_info(selector):
+                if info.base_name in needed or (before is not None and not is_before(info.base_name, before)):
+                    left += 1
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.delete_file(info.path)
+            if not left and before is None:
+                self._log_folders.discard(folder)
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.delete_dir(f"{self._root}/{folder}")
 
     def _clear(self, folder: Stamp) -> None:
         """Remove what nobody needs of a folder."""
-        path, needed = f"{self._root}/{folder}", self._files.needed(folder)
+        path, needed = f"{self._root}/{folder}", self._files.needed(str(folder))
         with contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{path}/{METADATA}")
         with contextlib.suppress(FileNotFoundError):
@@ -331,6 +379,8 @@ class CheckpointStorage(PartStorage):
                 raise CorruptCheckpointError(f"{self.location}/{path} has {info.size} bytes: {size} were written")
 
     def _stamps(self) -> list[Stamp]:
+        return sorted(stamp for stamp in map(Stamp.of, self._folders()) if stamp is not None)
+
+    def _folders(self) -> list[str]:
         found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        stamps = [Stamp.of(info.base_name) for info in found if info.type == fs.FileType.Directory]
-        return sorted(stamp for stamp in stamps if stamp is not None)
+        return [info.base_name for info in found if info.type == fs.FileType.Directory]

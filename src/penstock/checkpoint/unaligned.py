@@ -118,6 +118,12 @@ class RowsInFlight(Generic[Row, Word]):
         self._checkpoint: int | None = None
         self._missing: set[int] = set()
         self._saved: list[tuple[int, Row]] = []
+        self._with_barrier: set[int] = set()
+
+    @property
+    def with_barrier(self) -> frozenset[int]:
+        """The channels whose rows in the last snapshot end with its barrier, and not with the end of the channel."""
+        return frozenset(self._with_barrier)
 
     @property
     def next(self) -> Waiting[Row, Word] | None:
@@ -141,7 +147,7 @@ class RowsInFlight(Generic[Row, Word]):
         if mark > self._arrived[channel]:
             self._arrived[channel] = mark
         if self._checkpoint is not None and mark >= self._checkpoint:
-            self._missing.discard(channel)
+            self._closed(channel, mark)
 
     def take(self) -> Waiting[Row, Word]:
         """What is next: it is processed now."""
@@ -161,8 +167,10 @@ class RowsInFlight(Generic[Row, Word]):
         self._missing = {channel for channel, mark in enumerate(self._arrived) if mark < checkpoint}
         closed = {channel for channel, mark in enumerate(self._passed) if mark >= checkpoint}
         self._saved = []
+        self._with_barrier = set()
         for waiting in self._queue:
             if waiting.mark >= checkpoint:
+                self._with_barrier |= {waiting.channel} - closed if waiting.mark != ALWAYS else set()
                 closed.add(waiting.channel)
             elif waiting.rows is not None and waiting.channel not in closed:
                 self._saved.append((waiting.channel, waiting.rows))
@@ -174,6 +182,12 @@ class RowsInFlight(Generic[Row, Word]):
         saved = self._saved
         self.drop()
         return saved
+
+    def _closed(self, channel: int, mark: int) -> None:
+        """A mark of the snapshot under way has come on a channel."""
+        if channel in self._missing and mark != ALWAYS:
+            self._with_barrier.add(channel)
+        self._missing.discard(channel)
 
     def drop(self) -> None:
         """The snapshot under way is given up, or has been handed out."""

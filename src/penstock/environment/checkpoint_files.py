@@ -50,6 +50,7 @@ class _File:
     parts: list[_Part] = field(default_factory=list)
     path: str = ""
     size: int = 0
+    _is_complete: bool = False
 
     def run(self) -> None:
         """Write what comes until nothing more does."""
@@ -77,8 +78,6 @@ class _File:
             part.cause = part.cause or cause
             os.close(part.source)
         self.done(self)
-
-    _is_complete: bool = False
 
     def _next(self) -> _Part | None:
         part = self.queue.get()
@@ -128,7 +127,7 @@ class CheckpointFiles:
         if part.cause or file is None:
             return HandedOver(part.cause)
         chunks = (each if each.file else replace(each, offset=part.base + each.offset) for each in handle.chunks)
-        placed = PartHandle(file.path, file.size, tuple(chunks))
+        placed = replace(handle, path=file.path, size=file.size, chunks=tuple(chunks))
         figures = {**request.figures, "bytes": float(placed.bytes), "store_seconds": self._loop.time() - began}
         await self._ask(AcknowledgeCheckpoint(request.attempt, request.checkpoint, pack_part(placed), figures))
         return HandedOver()

@@ -37,11 +37,13 @@ def beginning_of(saved: SavedParts, uid: str, subtask: int, parallelism: int) ->
     return Beginning(tuple(part_name(uid, number) for number in numbers))
 
 
-def parts_in_front(saved: SavedParts, stage: tuple[str, int], producers: Mapping[str, int]) -> tuple[str, ...]:
+def parts_in_front(
+    saved: SavedParts, stage: tuple[str, int], producers: Mapping[str, int], *, takes_all: bool = False
+) -> tuple[str, ...]:
     """The parts of the stages in front whose rows in flight a stage's tasks take, because either end has changed.
 
     `stage` is its uid and number of tasks, `producers` are those of the stages in front by uid. Between stages that
-    are as they were each task takes its own rows back.
+    are as they were each task takes its own rows back, but for `takes_all`: rows are logged, or were.
     """
     uid, parallelism = stage
     before = saved.parallelism.get(uid)
@@ -50,7 +52,7 @@ def parts_in_front(saved: SavedParts, stage: tuple[str, int], producers: Mapping
     changed = {
         producer
         for producer, width in producers.items()
-        if before != parallelism or saved.parallelism.get(producer, width) != width
+        if takes_all or before != parallelism or saved.parallelism.get(producer, width) != width
     }
     return tuple(sorted(name for name in saved.parts if vertex_of_part(name)[0] in changed - {uid}))
 

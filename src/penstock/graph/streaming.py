@@ -10,6 +10,9 @@ from penstock.shuffle.ids import Wire
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
+AT_CHECKPOINT = "checkpoint"
+CONTINUOUS = "continuous"
+"""When rows in flight are written: while a checkpoint is taken, or as they are given to their channels."""
 KEY_GROUP_HASH = "spark-murmur3-42"
 """What puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
 
@@ -21,7 +24,8 @@ class StreamingOptions:
     `query` is the id that it keeps over restarts and drivers. `location` is a URI, or a path that all hosts share.
     `interval` None: checkpoints only when somebody asks, and one at the end. `tolerable_failures` is how many
     checkpoints may fail one after the other; `max_parallelism` the number of key groups. With `unaligned` barriers
-    overtake rows, once a checkpoint has been aligned for `aligned_timeout`; `recover_without_in_flight` drops the
+    overtake rows, once a checkpoint has been aligned for `aligned_timeout`, and `persist_in_flight` says when these
+    rows are written (AT_CHECKPOINT or CONTINUOUS); `recover_without_in_flight` drops the
     rows in flight of the checkpoint that the query begins with; `rescale_by_function` lets a user's function deal
     them out to another number of tasks.
     """
@@ -42,6 +46,12 @@ class StreamingOptions:
     aligned_timeout: float = 0.0
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
+    persist_in_flight: str = AT_CHECKPOINT
+
+    @property
+    def logs_in_flight(self) -> bool:
+        """Whether rows in flight are logged as they are given out."""
+        return self.unaligned and self.persist_in_flight == CONTINUOUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,9 @@ class StreamDeployment:
     `epoch` is that of the location's owner. `restored` are parts of a checkpoint, each with its name and the handle
     that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has changed.
     `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of tasks in it,
-    by uid; where they have changed `restored` also holds the parts of the stages in front, for their rows in flight.
-    `drops_in_flight`: those are lost, as somebody chose.
+    by uid; where they have changed, or rows are logged, `restored` also holds the parts of the stages in front, for
+    their rows in flight. `drops_in_flight`: those are lost, as somebody chose. `behind` is the newest checkpoint that
+    was begun before this attempt.
     """
 
     epoch: int
@@ -60,18 +71,26 @@ class StreamDeployment:
     restored: tuple[tuple[str, bytes], ...] = ()
     widths: tuple[tuple[str, int], ...] = ()
     drops_in_flight: bool = False
+    behind: int = 0
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        return (self.epoch, self.is_finished, self.restored, self.widths, self.drops_in_flight)
+        return (self.epoch, self.is_finished, self.restored, self.widths, self.drops_in_flight, self.behind)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> StreamDeployment:
         """Inverse of `to_wire`."""
-        epoch, is_finished, restored, widths, drops = wire
+        epoch, is_finished, restored, widths, drops, behind = wire
         parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
         counts = tuple((str(uid), int(count)) for uid, count in widths)  # type: ignore[attr-defined]
-        return cls(int(epoch), bool(is_finished), parts, counts, bool(drops))  # type: ignore[call-overload]
+        return cls(
+            int(epoch),  # type: ignore[call-overload]
+            bool(is_finished),
+            parts,
+            counts,
+            bool(drops),
+            int(behind),  # type: ignore[call-overload]
+        )
 
 
 def part_name(uid: str, subtask: int) -> str:
@@ -89,7 +108,8 @@ def vertex_of_part(part: str) -> tuple[str, int]:
 class SavedParts:
     """A complete checkpoint: the handle of each part by its name, and the parts of tasks that had finished.
 
-    `parallelism` is by the vertices' uids. `seconds` is how long it took, `figures` what each part did.
+    `parallelism` is by the vertices' uids. `seconds` is how long it took, `figures` what each part did. `is_logged`:
+    rows in flight lie in the logs of the tasks that gave them.
     """
 
     checkpoint: int
@@ -98,6 +118,7 @@ class SavedParts:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    is_logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

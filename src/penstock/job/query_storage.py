@@ -80,6 +80,10 @@ class QueryStorage:
         if stamp is not None and stamp not in self._stamps.values():
             self._storage.discard(stamp)
 
+    def end(self) -> None:
+        """The query is over: remove what of its logs no kept checkpoint needs; raises FencedError or OSError."""
+        self._storage.end()
+
     def _clear(self) -> None:
         try:
             self._storage.sweep(self._stamps.values())
@@ -96,4 +100,5 @@ class QueryStorage:
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:
     parts = {name: pack_part(handle) for name, handle in metadata.parts.items()}
-    return SavedParts(metadata.number, parts, frozenset(metadata.finished), dict(metadata.parallelism))
+    widths = dict(metadata.parallelism)
+    return SavedParts(metadata.number, parts, frozenset(metadata.finished), widths, is_logged=metadata.is_logged)

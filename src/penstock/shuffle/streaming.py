@@ -88,6 +88,9 @@ class StreamPartitionWriter(Protocol):
         The line wakes when it is known.
         """
 
+    def drop_overtaken(self) -> None:
+        """Nobody will ask what the last EpochEnd with PRIORITY has overtaken."""
+
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
 

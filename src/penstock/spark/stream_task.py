@@ -40,4 +40,6 @@ def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> Stream
         widths=told.widths,
         recover_without_in_flight=told.drops_in_flight,
         rescale_by_function=streaming.rescale_by_function,
+        logs_in_flight=streaming.logs_in_flight,
+        behind=told.behind,
     )

@@ -59,7 +59,16 @@ Decision = Resume | Snapshot | Abort | StopReading | EndData | Commit | Finish
 class Conversation:
     """One task's part."""
 
-    def __init__(self, channels: int, *, exactly_once: bool = True, with_checkpoints: bool = True) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        exactly_once: bool = True,
+        with_checkpoints: bool = True,
+        settles_all: bool = False,
+    ) -> None:
+        """`settles_all`: any snapshot may hold rows in flight, not just one whose barrier overtakes them."""
+        self._settles_all = settles_all
         numbers = range(channels)
         self._barriers: UnalignedBarriers | CountedBarriers = (
             UnalignedBarriers(numbers) if exactly_once else CountedBarriers(numbers)
@@ -188,7 +197,7 @@ class Conversation:
         for decision in decisions:
             if not isinstance(decision, Snapshot):
                 continue
-            if decision.barrier.overtakes_outputs:
+            if decision.barrier.overtakes_outputs or self._settles_all:
                 self._unsettled = decision.barrier.checkpoint
             if not self._has_data and self._last_part is None:
                 self._last_part = decision.barrier.checkpoint

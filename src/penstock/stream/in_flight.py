@@ -52,11 +52,15 @@ def rows_of(waiting: InFlight) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class SavedChannel:
-    """What a snapshot holds of one channel: its rows, oldest first; bytes are messages as they are on the wire."""
+    """What a snapshot holds of one channel: its rows, oldest first; bytes are messages as they are on the wire.
+
+    `has_barrier`: the channel's barrier stands behind them, so its producer takes part in the checkpoint.
+    """
 
     key: ChannelKey
     schema: pa.Schema
     rows: Sequence[bytes | InFlight]
+    has_barrier: bool = False
 
     @property
     def size(self) -> int:
@@ -92,6 +96,14 @@ def restored(chunk: Chunk, data: ChannelData, schema: pa.Schema) -> list[InFligh
     """The rows of a piece; raises what the record layer raises for bytes that are no messages of it."""
     batches = joined(_decoded(data.runs, BatchCodec(schema)))
     return [Restored(chunk, batches[0])] if len(batches) == 1 else list(batches)
+
+
+def piece_of(schema: pa.Schema, rows: Sequence[pa.RecordBatch]) -> list[bytes | memoryview]:
+    """These rows as a piece's bytes, in parts."""
+    piece = _Piece(schema)
+    for batch in joined(list(rows)):
+        piece.add(batch)
+    return piece.content()
 
 
 def allows_overtaking(graph: JobGraph, edge: int) -> bool:

@@ -42,6 +42,7 @@ class StreamInputs:
                 self._keys.append(ChannelKey("in", edge, channel.source.partition.index, subtask))
                 self._schemas.append(descriptor.schema)
         self._channels = len(self._keys)
+        self._taken = [0] * (self._channels + len(self._gates))
         for first, gate in zip(self._firsts, gates, strict=True):
             self._keys.append(replace(self._keys[first], producer=FORMER))
             self._schemas.append(gate.descriptor.schema)
@@ -83,9 +84,15 @@ class StreamInputs:
                 batch = batch.slice(0, left)
             else:
                 self._in_flight.take()
+            self._taken[waiting.channel] += batch.num_rows
             taken.append(batch)
             left -= batch.num_rows
         return taken
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How many rows of each channel were taken, by the names of their chunks; restored ones are not counted."""
+        return {key.chunk: rows for key, rows in zip(self._keys[: self._channels], self._taken, strict=False)}
 
     def take_event(self) -> tuple[int, Event] | None:
         """The event that is next, with its channel; None while rows are ahead of it, or where there is nothing."""
@@ -134,7 +141,8 @@ class StreamInputs:
         for channel, batch in saved:
             of_channel.setdefault(channel, []).append(batch)
         return [
-            SavedChannel(self._keys[channel], self._schemas[channel], rows) for channel, rows in of_channel.items()
+            SavedChannel(self._keys[channel], self._schemas[channel], rows, channel in self._in_flight.with_barrier)
+            for channel, rows in of_channel.items()
         ]
 
     def drop_capture(self) -> None:

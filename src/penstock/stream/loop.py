@@ -29,6 +29,7 @@ from penstock.stream.conversation import Commit, Conversation, Decision, EndData
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
+from penstock.stream.persisting import AtCheckpoint, Persisting
 from penstock.stream.snapshots import Snapshots
 from penstock.stream.sources import SourceReader
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
@@ -36,7 +37,7 @@ from penstock.stream.storing import SnapshotStore, TakenSnapshot
 REPORT_SECONDS = 0.5
 PUBLISH_SECONDS = 1.0
 ASK_SECONDS = 0.001
-"""A source that had nothing, and does not say when it will, is asked again after so long."""
+"""A source that had nothing, and does not say when it will, is asked again after so long; so is a full log."""
 SOURCE_STATE = f"{SOURCE}/position"
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
 
@@ -48,7 +49,8 @@ _Due = Decision | CheckpointBarrier | EndOfData
 class TaskParts:
     """What a task consists of; `source` is None where it has gates, `store` where there are no checkpoints.
 
-    `step_clock` counts what steps take of their thread's time; None: all time.
+    `step_clock` counts what steps take of their thread's time; None: all time. `persisting` is the way in which rows
+    in flight get into snapshots, the same as the outputs have.
     """
 
     line: TaskLine
@@ -59,6 +61,7 @@ class TaskParts:
     store: SnapshotStore | None = None
     pace: Pace = field(default_factory=Pace)
     step_clock: Callable[[], float] | None = None
+    persisting: Persisting = field(default_factory=AtCheckpoint)
 
 
 class _Moment(NamedTuple):
@@ -98,7 +101,8 @@ class StreamLoop:
         self._outputs = parts.outputs
         self._chain = parts.chain
         self._source = parts.source
-        self._snapshots = Snapshots(parts.line, parts.inputs, parts.outputs, parts.store)
+        self._persisting = parts.persisting
+        self._snapshots = Snapshots(parts.line, parts.inputs, parts.outputs, parts.store, parts.persisting)
         self._publishes = parts.store is None
         """Without checkpoints sinks publish what they have, once a second and at the end."""
         self._conversation = conversation
@@ -135,7 +139,7 @@ class StreamLoop:
         began = self._clock()
         self._line.wait(seconds)
         waited = self._clock() - began
-        if self._outputs.is_empty:
+        if self._outputs.is_empty and self._persisting.has_room:
             self._times.idle += waited
         else:
             self._times.back_pressured += waited
@@ -151,12 +155,14 @@ class StreamLoop:
         if self._source is not None and self._is_ready and self._conversation.has_data:
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
+        if not self._persisting.has_room:
+            moments.append(now + ASK_SECONDS)
         return max(0.0, min(moments) - now)
 
     @property
     def _is_ready(self) -> bool:
         """Whether input may be taken."""
-        return not self._due and self._outputs.is_empty
+        return not self._due and self._outputs.is_empty and self._persisting.has_room
 
     def _turn(self) -> bool:
         """Look at everything once; whether anything was done."""
@@ -254,6 +260,7 @@ class StreamLoop:
         for decision in decisions:
             if isinstance(decision, Commit):
                 self._chain.completed(decision.checkpoint)
+                self._persisting.completed(decision.checkpoint)
             elif not isinstance(decision, StopReading):
                 self._due.append(decision)
 

@@ -21,6 +21,7 @@ from penstock.record import Partitioner
 from penstock.shuffle.events import Event
 from penstock.shuffle.streaming import EventKind, Overtaken, StreamPartitionWriter
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
+from penstock.stream.persisting import AtCheckpoint, Persisting
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ class StreamOutput:
     """One result partition. Without `channels` no barrier overtakes its rows."""
 
     def __init__(
-        self, writer: StreamPartitionWriter, partitioner: Partitioner, channels: OutputChannels | None = None
+        self,
+        writer: StreamPartitionWriter,
+        partitioner: Partitioner,
+        channels: OutputChannels | None = None,
+        persisting: Persisting | None = None,
     ) -> None:
         self.writer = writer
         self.channels = channels
@@ -48,6 +53,7 @@ class StreamOutput:
         self._pending: deque[tuple[int, InFlight]] = deque()
         self._saved: list[tuple[int, InFlight]] = []
         self._overtaken: Sequence[Overtaken] | None = None
+        self._persisting = persisting or AtCheckpoint()
 
     @property
     def allows_overtaking(self) -> bool:
@@ -61,7 +67,12 @@ class StreamOutput:
 
     def put(self, batch: pa.RecordBatch) -> None:
         """Take a batch's rows for their subpartitions."""
-        self._pending.extend(self._partitioner.split(batch))
+        if self.channels is None or not self.allows_overtaking:
+            self._pending.extend(self._partitioner.split(batch))
+            return
+        for number, rows in self._partitioner.split(batch):
+            self._pending.append((number, rows))
+            self._persisting.dealt_out(self.channels.key(number), rows)
 
     def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
         """Begin with these; returns the channels that are here."""
@@ -73,13 +84,16 @@ class StreamOutput:
 
     def overtake(self, payload: bytes) -> None:
         """Send a barrier ahead of all rows that wait, here and in the partition; these are the snapshot's."""
-        self._saved = list(self._pending)
         self._overtaken = None
         self.writer.end_epoch(payload, EventKind.PRIORITY)
+        if self._persisting.needs_overtaken:
+            self._saved = list(self._pending)
+        else:
+            self.writer.drop_overtaken()
 
     def saved(self, schema: pa.Schema) -> list[SavedChannel] | None:
         """What the barrier overtook, when that is known."""
-        if self.channels is None:
+        if self.channels is None or not self._persisting.needs_overtaken:
             return []
         if self._overtaken is None:
             self._overtaken = self.writer.overtaken()

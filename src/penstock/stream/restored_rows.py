@@ -2,20 +2,22 @@
 """Rows in flight of a checkpoint, as one task of a perhaps wider or narrower plan begins with them.
 
 An exchange with as many tasks at both ends as before gives each task its own channels back. Of one that has changed
-the consumers take all, as `rescaling` deals it out, under the producer `FORMER`; the producers take nothing.
+the consumers take all, as `rescaling` deals it out, under the producer `FORMER`; the producers take nothing. So it is
+where rows in flight are logged, or were: the rows then lie in the logs of the stages in front.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pyarrow as pa
 
 from penstock.checkpoint.channel_state import FORMER, ChannelKey, Side, unpack
-from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.metadata import PartHandle
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.checkpoint.logged_rows import pieces_between, positions_of
+from penstock.checkpoint.metadata import Chunk, PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.record import PartitionerSpec
@@ -44,9 +46,16 @@ class _Saved:
 
     def __init__(self, storage: PartStorage, parts: Sequence[PartHandle]) -> None:
         self._storage = storage
-        self._parts = {
-            key: part for part in parts for chunk in part.chunks if (key := ChannelKey.of(chunk.name)) is not None
-        }
+        self._taken = positions_of(parts, "in")
+        self._given = positions_of(parts, "out")
+        self._parts: dict[ChannelKey, PartHandle] = {}
+        for part in parts:
+            keys = [ChannelKey.of(chunk.name) for chunk in part.chunks]
+            # Also those of which a log has lost all that it should have.
+            keys += [
+                key for key, given in positions_of([part], "out").items() if given != self._taken.get(key, given)
+            ]
+            self._parts.update((key, part) for key in keys if key is not None)
 
     def of(self, edge: str) -> list[ChannelKey]:
         """The channels of an exchange."""
@@ -54,18 +63,51 @@ class _Saved:
 
     @property
     def edges(self) -> list[str]:
-        """All exchanges."""
+        """All exchanges with rows."""
         return sorted({key.edge for key in self._parts})
+
+    def is_logged(self, edge: str) -> bool:
+        """Whether the rows of an exchange lie in logs."""
+        return any(key.edge == edge for key in (*self._taken, *self._given))
 
     def rows(self, key: ChannelKey, schema: pa.Schema) -> list[InFlight]:
         """The rows of a channel; raises CorruptCheckpointError."""
         part = self._parts[key]
+        is_logged = key in self._given
+        pieces = self._range(key, part) if is_logged else part.pieces(key.chunk)
         found: list[InFlight] = []
-        pieces = part.pieces(key.chunk)
-        for chunk, (_, data) in zip(pieces, self._storage.read(part, [key.chunk]), strict=True):
+        read = self._storage.read(replace(part, chunks=tuple(pieces)))
+        for chunk, (_, data) in zip(pieces, read, strict=True):
             content = unpack(key, data, f"{self._storage.location}/{part.file_of(chunk)}")
-            found += restored(part.with_file(chunk), content, schema)
+            rows = restored(part.with_file(chunk), content, schema)
+            if is_logged and (count := sum(rows_of(each).num_rows for each in rows)) != chunk.rows:
+                where = f"{self._storage.location}/{part.file_of(chunk)}"
+                raise CorruptCheckpointError(f"{where}: a piece of {key.chunk} has {count} rows, not {chunk.rows}")
+            found += _behind(rows, self._taken[key] - chunk.first) if is_logged else rows
         return found
+
+    def _range(self, key: ChannelKey, part: PartHandle) -> Sequence[Chunk]:
+        """The pieces of a log that hold what was in flight."""
+        if key not in self._taken:
+            raise CorruptCheckpointError(f"{part.path}: it is not known which rows of {key.chunk} were in flight")
+        pieces = [chunk for chunk in part.logged if chunk.name == key.chunk]
+        try:
+            return pieces_between(key.chunk, pieces, self._taken[key], self._given[key])
+        except CheckpointError as error:
+            raise CorruptCheckpointError(f"{part.path}: {error}") from error
+
+
+def _behind(rows: Sequence[InFlight], taken: int) -> list[InFlight]:
+    """These rows but for the first ones; a piece that is given in part is another than the one that lies there."""
+    found: list[InFlight] = []
+    for each in rows:
+        batch = rows_of(each)
+        if taken <= 0:
+            found.append(each)
+        elif taken < batch.num_rows:
+            found.append(batch.slice(taken))
+        taken -= batch.num_rows
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +115,13 @@ class FormerPlan:
     """What counts of the plan that took the checkpoint, and may not have changed.
 
     `widths` are the stages' numbers of tasks, by uid; `groups` is the number of key groups. `by_function`: rows of a
-    user's function may be dealt out anew.
+    user's function may be dealt out anew. `logs`: rows in flight are logged now.
     """
 
     widths: Mapping[str, int]
     groups: int
     by_function: bool = False
+    logs: bool = False
 
 
 class RowsReader:
@@ -109,9 +152,9 @@ class RowsReader:
                 )
         found = RestoredRows()
         for uid in self._inputs:
-            found.incoming |= self._taken(uid, saved) if self._change(uid).is_changed else self._own(uid, "in", saved)
+            found.incoming |= self._taken(uid, saved) if self._takes_all(uid, saved) else self._own(uid, "in", saved)
         for uid in self._outputs:
-            if not self._change(uid).is_changed:
+            if not self._takes_all(uid, saved):
                 found.outgoing |= self._own(uid, "out", saved)
         return found
 
@@ -133,6 +176,10 @@ class RowsReader:
             # What is filtered is another piece than the one that lies there.
             rows += own_rows(self._subtask, partitioner, map(rows_of, found)) if each.is_filtered else found
         return {ChannelKey("in", uid, FORMER, self._subtask): rows}
+
+    def _takes_all(self, uid: str, saved: _Saved) -> bool:
+        """Whether the consumers of an exchange take everything: its producers then take nothing."""
+        return self._then.logs or saved.is_logged(uid) or self._change(uid).is_changed
 
     def _change(self, uid: str) -> EdgeChange:
         edge: JobEdge = self._edges[uid]

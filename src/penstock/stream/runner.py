@@ -18,6 +18,7 @@ from typing import cast
 
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
@@ -32,7 +33,9 @@ from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.pace import Pace
+from penstock.stream.persisting import AtCheckpoint, Continuous, Persisting
 from penstock.stream.restored_rows import FormerPlan, RowsReader
+from penstock.stream.row_log import RowLog
 from penstock.stream.sources import SourceReader, StreamSource
 from penstock.stream.step_clock import StepClock
 from penstock.stream.steps import chain_of
@@ -56,9 +59,10 @@ class StreamTaskPlan:
     when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
     vertex's parallelism has changed the parts of all its subtasks. `is_finished`: the task had finished in that
     checkpoint, and has no more rows to give. `widths` are the stages' numbers of tasks in it, by uid; where they have
-    changed `restored` also holds parts of the stages in front, for their rows in flight.
+    changed, or rows are logged, `restored` also holds parts of the stages in front, for their rows in flight.
     `recover_without_in_flight`: the rows that were in flight are dropped. `rescale_by_function`: a user's function
-    may deal them out anew.
+    may deal them out anew. `logs_in_flight`: rows are logged as they are given out, instead of written while a
+    checkpoint is taken; `behind` is the newest checkpoint that was begun before this attempt.
     """
 
     location: str = ""
@@ -71,6 +75,8 @@ class StreamTaskPlan:
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
     widths: tuple[tuple[str, int], ...] = ()
+    logs_in_flight: bool = False
+    behind: int = 0
 
 
 def run_stream_subtask(
@@ -117,6 +123,7 @@ class _StreamTask:
         self._chain = chain_of(plan.vertex)
         self._source: SourceReader | None = None
         self._store: SnapshotStore | None = None
+        self._persisting: Persisting = AtCheckpoint()
         self._outputs: StreamOutputs | None = None
         self._step_clock: StepClock | None = None
         self._loop: StreamLoop | None = None
@@ -126,6 +133,7 @@ class _StreamTask:
     def open(self, environment_of: EnvironmentOf) -> None:
         plan, streaming = self._plan, self._streaming
         states = self._restored()
+        self._persisting = self._way_to_persist()
         self._outputs = self._open_outputs(environment_of)
         inputs = self._open_inputs(environment_of)
         if streaming.restored:
@@ -144,6 +152,7 @@ class _StreamTask:
             exactly_once=streaming.consistency == EXACTLY_ONCE,
             # One that had finished comes and goes, and takes part in nothing: nobody would tell it of a checkpoint.
             with_checkpoints=bool(streaming.location) and not streaming.is_finished,
+            settles_all=self._persisting.settles_all,
         )
         self._step_clock = StepClock()
         parts = TaskParts(
@@ -155,6 +164,7 @@ class _StreamTask:
             self._store,
             self._pace,
             self._step_clock,
+            self._persisting,
         )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
@@ -175,7 +185,7 @@ class _StreamTask:
         first: Exception | None = None
         closing: list[Callable[[], None]] = [gate.close for gate in self._gates]
         closing += [part.close for part in (self._source, self._store, self._step_clock) if part is not None]
-        closing += [self._chain.close, *(writer.close for writer in self._writers)]
+        closing += [self._persisting.close, self._chain.close, *(writer.close for writer in self._writers)]
         for close in closing:
             try:
                 close()
@@ -197,7 +207,8 @@ class _StreamTask:
             if spec.kind == "hash":
                 # State follows its keys: they are dealt out by the groups in which it is stored.
                 spec = replace(spec, groups=self._streaming.max_parallelism)
-            outputs.append(StreamOutput(writer, spec.build(output.subpartitions, subtask), self._channels(output)))
+            partitioner = spec.build(output.subpartitions, subtask)
+            outputs.append(StreamOutput(writer, partitioner, self._channels(output), self._persisting))
         return StreamOutputs(outputs, plan.vertex.schema, self._streaming.buffer_timeout)
 
     def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:
@@ -216,11 +227,27 @@ class _StreamTask:
         allows = allows_overtaking(self._plan.graph, output.edge)
         return OutputChannels(self._edges[output.edge], self._attempt.subtask, allows)
 
+    def _way_to_persist(self) -> Persisting:
+        """A log, where one is wanted and the task takes part in checkpoints."""
+        plan, streaming = self._plan, self._streaming
+        if not (streaming.location and streaming.logs_in_flight) or streaming.is_finished:
+            return AtCheckpoint()
+        part = part_name(uid_of(plan.vertex), self._attempt.subtask)
+        name = LogName(log_folder(streaming.epoch), part, self._attempt.attempt, streaming.behind, 0)
+        inputs = plan.graph.inputs_of(plan.vertex.id)
+        logs_inputs = all(allows_overtaking(plan.graph, edge.id) for edge in inputs)
+        return Continuous(RowLog(streaming.location, name, plan.vertex.schema), logs_inputs=logs_inputs)
+
     def _restore_rows(self, inputs: StreamInputs) -> None:
         """Put the rows in flight of the restored snapshot first in the inputs and outputs."""
         assert self._outputs is not None  # noqa: S101 - opened before
         plan, streaming = self._plan, self._streaming
-        then = FormerPlan(dict(streaming.widths), streaming.max_parallelism, streaming.rescale_by_function)
+        then = FormerPlan(
+            dict(streaming.widths),
+            streaming.max_parallelism,
+            by_function=streaming.rescale_by_function,
+            logs=streaming.logs_in_flight,
+        )
         reader = RowsReader(plan.graph, plan.vertex, self._attempt.subtask, then)
         with self._reading():
             rows = reader.read(PartStorage(streaming.location), [handle for _, handle in streaming.restored])

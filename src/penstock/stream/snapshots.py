@@ -14,6 +14,7 @@ from penstock.shuffle.streaming import TaskLine
 from penstock.stream.in_flight import SavedChannel
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
+from penstock.stream.persisting import Persisting
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 
@@ -21,12 +22,18 @@ class Snapshots:
     """Those of one task; `store` is None where there are no checkpoints."""
 
     def __init__(
-        self, line: TaskLine, inputs: StreamInputs, outputs: StreamOutputs, store: SnapshotStore | None
+        self,
+        line: TaskLine,
+        inputs: StreamInputs,
+        outputs: StreamOutputs,
+        store: SnapshotStore | None,
+        persisting: Persisting,
     ) -> None:
         self._line = line
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
+        self._persisting = persisting
         self._held: TakenSnapshot | None = None
         self._incoming: list[SavedChannel] | None = None
         """Its rows in flight in the inputs, when they are known."""
@@ -38,6 +45,7 @@ class Snapshots:
 
     def take(self, taken: TakenSnapshot, barrier: CheckpointBarrier) -> None:
         """A snapshot was taken at this barrier, which was passed on if it overtakes rows; none may be held."""
+        taken = replace(taken, log=self._persisting.cut(barrier.checkpoint, self._inputs.positions))
         self._held = taken
         self._incoming = None if barrier.alignment is Alignment.UNALIGNED else []
         if not barrier.overtakes_outputs:
@@ -53,8 +61,8 @@ class Snapshots:
         if self._held is None:
             return False
         moved = self._inputs.gather()
-        if self._incoming is None:
-            self._incoming = self._inputs.captured()
+        if self._incoming is None and (captured := self._inputs.captured()) is not None:
+            self._incoming = list(self._persisting.incoming(captured))
         outgoing = self._outputs.saved()
         if outgoing is None or self._incoming is None:
             return moved

@@ -29,6 +29,7 @@ from penstock.checkpoint.storage import pieces_of as parts_of
 from penstock.shuffle.streaming import HandedPart, HostStore, TaskLine
 from penstock.stream.chain import Chunk
 from penstock.stream.in_flight import SavedChannel, pieces_of
+from penstock.stream.row_log import LogCut
 
 SHARED_BYTES: Final = 1 << 20
 """A larger snapshot has a file of its own: it costs little beside its bytes, and several are written at once."""
@@ -48,6 +49,8 @@ class TakenSnapshot:
     channels: Sequence[SavedChannel] = ()
     shares_file: bool = False
     """Whether it may lie in one file with other tasks' snapshots."""
+    log: LogCut | None = None
+    """Where rows are logged: the log at this snapshot."""
 
 
 class SnapshotStore:
@@ -105,12 +108,14 @@ class SnapshotStore:
         try:
             state = ((name, make()) for name, make in snapshot.chunks)
             rows = (piece for channel in snapshot.channels for piece in pieces_of(channel))
+            if snapshot.log is not None:
+                snapshot.figures["logged_bytes"] = float(snapshot.log.written.result().size)
             chunks = self._hand_over(snapshot, itertools.chain(state, rows))
             if chunks is None:
                 return
             if self._storage is None:
                 self._storage = PartStorage(self._location)
-            handle = self._storage.write(stamp, self._part, chunks)
+            handle = _with_log(self._storage.write(stamp, self._part, chunks), snapshot.log)
         except Exception as error:  # noqa: BLE001 - a checkpoint is declined, the task goes on
             self._line.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
             return
@@ -131,7 +136,7 @@ class SnapshotStore:
                 return itertools.chain(made, chunks)
         memory = self._handed[snapshot.checkpoint] = PartMemory()
         written = tuple([append(memory, name, content) for name, content in made])
-        handle = PartHandle("", memory.size, written)
+        handle = _with_log(PartHandle("", memory.size, written), snapshot.log)
         part = HandedPart(
             self._location, self._epoch, snapshot.checkpoint, memory.address, pack_part(handle), snapshot.figures
         )
@@ -145,3 +150,7 @@ class SnapshotStore:
         if cause:
             self._host = None
             self._line.decline(checkpoint, f"{self._part}: {cause}")
+
+
+def _with_log(handle: PartHandle, log: LogCut | None) -> PartHandle:
+    return handle if log is None else log.added_to(handle)

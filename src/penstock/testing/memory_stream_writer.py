@@ -82,6 +82,10 @@ class MemoryStreamWriter:
         overtaken, self._overtaken = self._overtaken, None
         return overtaken
 
+    def drop_overtaken(self) -> None:
+        """Nobody wants it."""
+        self._overtaken = None
+
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
         with self._registry.changing():

@@ -19,6 +19,7 @@ _TASK_FIGURES = {
     "bytes": "bytes",
     "inFlightBytes": "in_flight_bytes",
     "referredBytes": "referred_bytes",
+    "loggedBytes": "logged_bytes",
 }
 _WAITING_SHARE = 0.05
 """A stage that others wait for is not itself back-pressured beyond this share of its time."""

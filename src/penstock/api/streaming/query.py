@@ -71,9 +71,9 @@ class StreamingQuery:
         self._state = JobState.WAITING_FOR_SLOTS
         self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
         """So many tasks do not run yet, or not again."""
-        if started.most_in_flight:
-            held = _megabytes(started.most_in_flight)
-            _LOG.info("query %s: a checkpoint holds %s of rows in flight at most", started.name or started.id, held)
+        self._restored = 0
+        """Bytes of the rows in flight with which it began, or began anew."""
+        self._tell_most()
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
 
@@ -101,9 +101,10 @@ class StreamingQuery:
     def mostInFlightBytes(self) -> int:
         """The bytes of rows in flight that a checkpoint holds at most, about; 0 where barriers overtake none.
 
-        A function that makes many rows of few in one call is not in it.
+        That is what its exchanges can hold, and the rows in flight of the checkpoint with which it began, or began
+        anew: it grows with a restart. A function that makes many rows of few in one call is not in it.
         """
-        return self._started.most_in_flight
+        return self._started.most_in_flight + self._restored if self._started.most_in_flight else 0
 
     @property
     def slots(self) -> int:
@@ -236,6 +237,9 @@ class StreamingQuery:
         if progress is None:
             return
         self._state = progress.state
+        if progress.checkpoints.restored_bytes != self._restored:
+            self._restored = progress.checkpoints.restored_bytes
+            self._tell_most()
         self._checkpoints = checkpoint_reports(progress.checkpoints)
         self._starting = sum(max(0, each.parallelism - each.running - each.finished) for each in progress.vertices)
         if progress.state is not JobState.WAITING_FOR_SLOTS:
@@ -243,6 +247,11 @@ class StreamingQuery:
         if progress.checkpoints.completed != self._seen:
             self._seen = progress.checkpoints.completed
             self._call(self._started.hooks.completed)
+
+    def _tell_most(self) -> None:
+        if (most := self.mostInFlightBytes) > 0:
+            text = "query %s: a checkpoint holds %s of rows in flight at most, of these %s that were restored"
+            _LOG.info(text, self.name or self.id, _megabytes(most), _megabytes(self._restored))
 
     @staticmethod
     def _call(hook: Callable[[], None]) -> None:

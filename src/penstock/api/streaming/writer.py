@@ -147,6 +147,7 @@ def query_options(id_: str, name: str, location: str, streaming: StreamingSettin
         aligned_timeout=streaming.aligned_checkpoint_timeout,
         recover_without_in_flight=streaming.recover_without_in_flight,
         rescale_by_function=streaming.rescale_by_function,
+        persist_in_flight=streaming.persist_in_flight,
     )
 
 

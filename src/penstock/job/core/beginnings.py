@@ -6,6 +6,8 @@ The core tells it which checkpoints became complete and which proved damaged. It
 
 from __future__ import annotations
 
+from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.metadata import unpack_part
 from penstock.graph import JobGraph
 from penstock.graph.restoring import beginning_of, parts_in_front
 from penstock.graph.streaming import QueryBeginning, SavedParts, StreamDeployment, StreamingOptions
@@ -22,6 +24,8 @@ class Beginnings:
         self._kept = [] if beginning.saved is None else [beginning.saved, *beginning.older]
         """The complete checkpoints, newest first."""
         self._retained = max(1, options.retained)
+        self._overtakes = options.unaligned
+        self._logs = options.logs_in_flight
         self._drops_in_flight = options.recover_without_in_flight
         """Whether rows in flight of the newest one are dropped: one that an earlier driver took."""
 
@@ -29,6 +33,19 @@ class Beginnings:
     def numbers(self) -> list[int]:
         """The complete checkpoints, oldest first."""
         return [saved.checkpoint for saved in reversed(self._kept)]
+
+    @property
+    def newest(self) -> SavedParts | None:
+        """The newest complete checkpoint."""
+        return self._kept[0] if self._kept else None
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Of the rows in flight that the next attempt begins with, where checkpoints may hold such rows."""
+        if not self._kept or self._drops_in_flight or not self._overtakes:
+            return 0
+        chunks = (chunk for part in self._kept[0].parts.values() for chunk in unpack_part(part).chunks)
+        return sum(chunk.length for chunk in chunks if ChannelKey.of(chunk.name) is not None)
 
     def completed(self, saved: SavedParts) -> None:
         """A newer checkpoint is complete."""
@@ -40,19 +57,20 @@ class Beginnings:
         del self._kept[0]
         return self._kept[0].checkpoint
 
-    def of(self, attempt: AttemptId) -> StreamDeployment:
-        """What a task is given."""
+    def of(self, attempt: AttemptId, behind: int) -> StreamDeployment:
+        """What a task is given; `behind` is the newest checkpoint that was begun."""
         if not self._kept:
-            return StreamDeployment(self._epoch)
+            return StreamDeployment(self._epoch, behind=behind)
         graph, saved = self._graph, self._kept[0]
         vertex = graph.vertex(attempt.vertex)
         found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
         in_front = [graph.vertex(edge.producer) for edge in graph.inputs_of(vertex.id)]
         producers = {producer.uid: producer.parallelism for producer in in_front}
-        names = (*found.parts, *parts_in_front(saved, (vertex.uid, vertex.parallelism), producers))
+        stage, takes_all = (vertex.uid, vertex.parallelism), self._logs or saved.is_logged
+        names = (*found.parts, *parts_in_front(saved, stage, producers, takes_all=takes_all))
         restored = tuple((name, saved.parts[name]) for name in names)
         widths = tuple(sorted(saved.parallelism.items()))
-        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight)
+        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight, behind)
 
     def had_finished(self, subtask: Subtask) -> bool:
         """Whether a task had given all its rows in the checkpoint."""

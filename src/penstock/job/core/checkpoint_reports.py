@@ -46,6 +46,14 @@ class CheckpointReports:
             found.tasks[part] = {"start_seconds": max(0.0, delay), **figures}
             found.acknowledged = now
 
+    def logged(self, number: int, part: str, size: int) -> None:
+        """So many bytes of a task's log were in flight: the checkpoint refers to them."""
+        found = self._open.get(number)
+        if found is not None and part in found.tasks and size:
+            figures = found.tasks[part]
+            more = {name: figures.get(name, 0.0) + size for name in ("in_flight_bytes", "referred_bytes")}
+            found.tasks[part] = {**figures, **more}
+
     def figures(self, number: int) -> tuple[float, dict[str, Mapping[str, float]]]:
         """Seconds from the trigger to the last acknowledgement, and the tasks' figures by their parts."""
         found = self._open.get(number)

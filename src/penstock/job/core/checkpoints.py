@@ -20,6 +20,8 @@ from penstock.checkpoint import decisions as then
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.checkpoint.logged_rows import bytes_in_flight, cut, positions_of
+from penstock.checkpoint.metadata import pack_part, unpack_part
 from penstock.graph import JobVertex
 from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
 from penstock.job.core import decisions as so
@@ -34,6 +36,8 @@ from penstock.job.core.result import CheckpointCounts
 from penstock.job.core.states import JobState, Phase
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
+from penstock.link.commands import TaskAction
+from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 
@@ -75,9 +79,11 @@ class Checkpoints:
         self._wake: float | None = None
         self._wakes = 0
         self._is_stopping = False
+        self._logs = False
         self._coordinator: CheckpointCoordinator | None = None
         self._beginnings: Beginnings | None = None
         if (options := submitted.graph.streaming) is not None:
+            self._logs = options.logs_in_flight
             self._beginnings = Beginnings(submitted.graph, options, submitted.beginning)
             self._coordinator = CheckpointCoordinator(_options(options), self._heads)
             self._coordinator.restored(self._beginnings.numbers)
@@ -94,14 +100,16 @@ class Checkpoints:
     def brief(self, brief: so.Brief) -> Iterator[so.Decision]:
         """A task is told what to do, and what it begins with."""
         deployment = brief.deployment
-        if self._beginnings is not None:
-            deployment = replace(deployment, streaming=self._beginnings.of(brief.attempt))
+        if self._beginnings is not None and self._coordinator is not None:
+            behind = self._coordinator.latest_begun
+            deployment = replace(deployment, streaming=self._beginnings.of(brief.attempt, behind))
         yield do.AnswerRegistration(brief.call, brief.attempt, deployment)
 
     def begin(self, _: so.RegionRuns) -> Iterator[so.Decision]:
         """All tasks run."""
         if self._beginnings is None:
             return
+        self.counts = replace(self.counts, restored_bytes=self._beginnings.bytes_in_flight)
         # Those that had finished come and go once more, and take part in no checkpoint.
         finished = [self._task(subtask) for subtask in self._all() if self._beginnings.had_finished(subtask)]
         tasks = [self._task(subtask) for subtask in self._all()]
@@ -142,19 +150,19 @@ class Checkpoints:
 
     # --- words of tasks
 
-    def acknowledged(self, event: events.CheckpointAcknowledged) -> Iterator[so.Decision]:
+    def acknowledged(self, event: AcknowledgeCheckpoint) -> Iterator[so.Decision]:
         """A task's snapshot is stored."""
         task, number = self._task_of(event.attempt), event.checkpoint
         self._reports.acknowledged(number, self._part(task), event.figures, self._now())
         yield from self._tell(lambda coordinator, now: coordinator.acknowledged(number, task, event.handle, now))
 
-    def declined(self, event: events.CheckpointDeclined) -> Iterator[so.Decision]:
+    def declined(self, event: DeclineCheckpoint) -> Iterator[so.Decision]:
         """A task took no snapshot."""
         if self._subtasks.current(event.attempt) is not None:
             task, number = self._task_of(event.attempt), event.checkpoint
             yield from self._tell(lambda coordinator, now: coordinator.declined(number, task, event.cause, now))
 
-    def data_ended(self, event: events.DataEnded) -> Iterator[so.Decision]:
+    def data_ended(self, event: DataEnded) -> Iterator[so.Decision]:
         """A task has handled all of its data."""
         if self._subtasks.current(event.attempt) is not None:
             task = self._task_of(event.attempt)
@@ -225,7 +233,7 @@ class Checkpoints:
                     yield so.Record("checkpoint_triggered", str(barrier.checkpoint))
                     yield from self._all_told(TriggerCheckpoint(barriers.encode(barrier)), heads)
                 case then.Store(number, handles, finished):
-                    yield self._store(number, handles, finished)
+                    yield from self._store(number, handles, finished)
                 case then.Complete(number):
                     yield from self._complete(number)
                 case then.Abandon(number, cause):
@@ -244,14 +252,35 @@ class Checkpoints:
                     self._wakes += time != self._wake
                     self._wake = time
 
-    def _store(self, number: int, handles: Mapping[object, object], finished: Collection[object]) -> so.Decision:
-        parts = {self._part(task): handle for task, handle in handles.items()}
+    def _store(
+        self, number: int, handles: Mapping[object, object], finished: Collection[object]
+    ) -> Iterator[so.Decision]:
+        parts: Mapping[str, bytes]
+        parts = {self._part(task): handle for task, handle in handles.items()}  # type: ignore[misc]  # they are bytes
+        if self._logs:
+            try:
+                parts = self._cut(number, parts)
+            except CheckpointError as error:
+                cause = str(error)
+                yield from self._tell(lambda coordinator, now: coordinator.store_failed(number, cause, now))
+                return
         gone = frozenset(self._part(task) for task in finished)
         parallelism = {vertex.uid: vertex.parallelism for vertex in self._topology.graph.vertices}
         figures = self._reports.figures(number)
-        saved = SavedParts(number, parts, gone, parallelism, *figures)  # type: ignore[arg-type]  # handles are bytes
+        saved = SavedParts(number, parts, gone, parallelism, *figures, self._logs)
         self._storing[number] = saved
-        return do.StoreCheckpoint(self._topology.job, saved)
+        yield do.StoreCheckpoint(self._topology.job, saved)
+
+    def _cut(self, number: int, parts: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The parts with those pieces of logs that the checkpoint needs."""
+        newest = None if self._beginnings is None else self._beginnings.newest
+        before = {} if newest is None else newest.parts
+        handles, older = ({name: unpack_part(part) for name, part in each.items()} for each in (parts, before))
+        needed = cut(handles, older)
+        taken = positions_of(handles.values(), "in")
+        for name, part in needed.items():
+            self._reports.logged(number, name, bytes_in_flight(part, taken))
+        return {name: pack_part(part) for name, part in needed.items()}
 
     def _complete(self, number: int) -> Iterator[so.Decision]:
         assert self._beginnings is not None  # noqa: S101 - a coordinator speaks
@@ -280,20 +309,20 @@ class Checkpoints:
         graph = self._topology.graph
         for subtask in self._all():
             if not graph.inputs_of(subtask.vertex.id) and (attempt := self._running(subtask)) is not None:
-                yield do.TellTask(subtask.environment, attempt, StopSource())
+                yield do.TellEnvironment(subtask.environment, TaskAction(attempt, StopSource()))
 
     # --- who is who
 
     def _all(self) -> Iterator[Subtask]:
         return (subtask for vertex in self._topology.graph.vertices for subtask in self._subtasks.of(vertex.id))
 
-    def _all_told(self, action: Action, tasks: Iterable[object] | None = None) -> Iterator[do.TellTask]:
+    def _all_told(self, action: Action, tasks: Iterable[object] | None = None) -> Iterator[do.TellEnvironment]:
         """Tell these tasks, by default all, as far as they run."""
         chosen = None if tasks is None else set(tasks)
         for subtask in self._all():
             attempt = self._running(subtask)
             if attempt is not None and (chosen is None or self._task(subtask) in chosen):
-                yield do.TellTask(subtask.environment, attempt, action)
+                yield do.TellEnvironment(subtask.environment, TaskAction(attempt, action))
 
     @staticmethod
     def _running(subtask: Subtask) -> AttemptId | None:

@@ -20,6 +20,11 @@ class OvertakenSlices:
         self._slices: list[Overtaken] = []
         self._open: set[int] = set()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody will ask for what comes."""
+        return self._payload is not None
+
     def begin(self, payload: bytes) -> None:
         """A barrier was sent; what an earlier one has overtaken is not wanted any more."""
         self._payload = payload

@@ -143,6 +143,10 @@ class SegmentStreamWriter:
         """What the last EpochEnd with PRIORITY has overtaken, of each subpartition, once the environment said it."""
         return self._overtaken.take()
 
+    def drop_overtaken(self) -> None:
+        """Nobody wants it."""
+        self._overtaken.drop()
+
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
         if kind is EventKind.PRIORITY:
@@ -190,8 +194,9 @@ class SegmentStreamWriter:
         self._segments.extend(segments)
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Copy a slice that a barrier has overtaken: it was lent."""
-        self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
+        """Copy a slice that a barrier has overtaken, where somebody wants it: it was lent."""
+        if self._overtaken.is_wanted:
+            self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
         self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:

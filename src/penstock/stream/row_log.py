@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of the rows that a task gives to its channels, written by a thread of its own while the task goes on.
+
+The task counts the rows of each channel, and hands them over. What was handed over and is not written is bounded:
+above `MOST_WAITING` bytes the task takes no input.
+
+Where a file is lost (`log_writer`) the snapshot is declined with the reason, and so is, by the driver, each later one
+in which some of its rows are in flight.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.log_files import LogName
+from penstock.checkpoint.metadata import PartHandle
+from penstock.stream.log_writer import CutPieces, LogWriter
+
+MOST_WAITING: Final = 16 << 20
+"""With so many bytes that are not written the log has no room."""
+_JOIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """The log at a snapshot: the positions of all channels, and the pieces behind checkpoint `since` when written."""
+
+    positions: Mapping[str, int]
+    since: int
+    written: Future[CutPieces]
+
+    def added_to(self, handle: PartHandle) -> PartHandle:
+        """A part with these pieces; waits until they are written, and raises why they can't be."""
+        chunks = (*handle.chunks, *self.written.result().pieces)
+        return replace(handle, chunks=chunks, positions=self.positions, since=self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The task's word that a snapshot is taken."""
+
+    checkpoint: int
+    answer: LogCut
+
+
+_Word = tuple[ChannelKey, pa.RecordBatch, int] | _Cut | None
+
+
+class RowLog:
+    """The log of one attempt of a task. `name` is that of its first file; all rows have one schema."""
+
+    def __init__(self, location: str, name: LogName, schema: pa.Schema) -> None:
+        self._positions: dict[str, int] = {}
+        self._names: dict[ChannelKey, str] = {}
+        self._given = 0
+        self._cuts: set[int] = set()
+        self._since = 0
+        self._is_closed = False
+        self._writer = LogWriter(location, name, schema)
+        """The thread's alone, but for reading how much is written."""
+        self._queue: queue.SimpleQueue[_Word] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-log-{name.task}", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether less than the bound is not written yet."""
+        return self._given - self._writer.written < MOST_WAITING
+
+    def append(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
+        """These rows were given to a channel."""
+        name = self._names.setdefault(key, key.chunk)
+        self._positions[name] = self._positions.get(name, 0) + rows.num_rows
+        size = rows.nbytes
+        self._given += size
+        self._queue.put((key, rows, size))
+
+    def cut(self, checkpoint: int, taken: Mapping[str, int]) -> LogCut:
+        """A snapshot is taken now, behind all rows that were appended; `taken` are positions to go with them."""
+        answer = LogCut({**self._positions, **taken}, self._since, Future())
+        self._cuts.add(checkpoint)
+        self._queue.put(_Cut(checkpoint, answer))
+        return answer
+
+    def completed(self, checkpoint: int) -> None:
+        """A checkpoint is complete: of what was in front of it the driver knows."""
+        if checkpoint in self._cuts:
+            self._since = checkpoint
+            self._cuts = {each for each in self._cuts if each > checkpoint}
+
+    def close(self) -> None:
+        """Write no more; idempotent. Whoever waits for a snapshot's pieces gets CheckpointError."""
+        self._is_closed = True
+        self._queue.put(None)
+        self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while (word := self._queue.get()) is not None:
+            if isinstance(word, _Cut):
+                self._answer(word)
+            elif not self._is_closed:
+                self._writer.gather(*word)
+        self._writer.close()
+
+    def _answer(self, cut: _Cut) -> None:
+        written = cut.answer.written
+        if self._is_closed:
+            written.set_exception(CheckpointError("the task has ended"))
+            return
+        try:
+            written.set_result(self._writer.cut(cut.checkpoint, cut.answer.since))
+        except Exception as error:  # noqa: BLE001 - the snapshot is declined, the task goes on
+            written.set_exception(error)

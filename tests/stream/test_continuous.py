@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole queries in this process whose rows in flight are logged as they are given out (`persistInFlight`).
+
+`test_query_shapes.py` has queries of random shapes, of which some log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keyed_rows import BY_KEY
+from local_query import JOIN_SECONDS, LocalQuery, location
+from slow_chains import ROWS, chain, values_in
+
+from penstock.checkpoint.coordinator import CheckpointOptions
+from penstock.checkpoint.metadata import CheckpointMetadata
+from penstock.checkpoint.storage import CheckpointStorage, Kept
+from penstock.stream import row_log
+from penstock.stream.persisting import Continuous
+
+MANY = CheckpointOptions(interval=0.02, tolerable_failures=5_000, retained=4)
+
+
+MANY_ROWS = 30_000
+"""A query does not end while a test looks at it."""
+
+
+def logging_query(folder: Path, pause: float = 200e-6, rows: int | None = ROWS, **options: Any) -> LocalQuery:
+    """Two sources, a stage and a slow one with the sink, over exchanges by key; barriers overtake at once."""
+    graph = chain(folder, [BY_KEY, BY_KEY], pause, rows)
+    given = {"unaligned": True, "continuous": True, "options": MANY} | options
+    return LocalQuery(graph, location(folder), **given)
+
+
+def kept(folder: Path) -> list[CheckpointMetadata]:
+    """The complete checkpoints, oldest first."""
+    found = CheckpointStorage(location(folder)).history()
+    return [each.metadata for each in found if isinstance(each, Kept)]
+
+
+def logged_files(metadata: CheckpointMetadata) -> set[str]:
+    """The files of logs that a checkpoint names."""
+    chunks = [chunk for part in metadata.parts.values() for chunk in part.chunks]
+    return {chunk.file for chunk in chunks if chunk.file.startswith("logs-")}
+
+
+def run_until(query: LocalQuery, reached: Callable[[], bool], what: str) -> None:
+    """Be the driver until something holds."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while not reached():
+        assert not query.run(time.monotonic() + 0.01), f"the query ended before {what}"
+        assert time.monotonic() < deadline, f"never: {what}"
+
+
+def has_logged(folder: Path) -> bool:
+    """Whether the newest complete checkpoint refers to rows in a log."""
+    return bool((found := kept(folder)) and logged_files(found[-1]))
+
+
+def run_until_rows_are_logged(query: LocalQuery, folder: Path) -> None:
+    """Until the newest complete checkpoint refers to rows in a log."""
+    run_until(query, lambda: has_logged(folder), "rows in logs")
+
+
+def in_flight(query: LocalQuery) -> bool:
+    """Whether this run has completed a checkpoint, and rows are in flight in the newest."""
+    return bool(query.completed) and any(name.startswith("channel/") for name in query.chunks())
+
+
+def left_out(right: Callable[..., None], calls: list[int]) -> Callable[..., None]:
+    """A build whose log lacks each tenth batch, and does not know it."""
+
+    def dealt_out(self: Continuous, *given: Any) -> None:
+        calls.append(1)
+        if len(calls) % 10:
+            right(self, *given)
+
+    return dealt_out
+
+
+def twice(right: Callable[..., None], calls: list[int]) -> Callable[..., None]:
+    """A build that logs each tenth batch twice."""
+
+    def dealt_out(self: Continuous, *given: Any) -> None:
+        calls.append(1)
+        for _ in range(1 if len(calls) % 10 else 2):
+            right(self, *given)
+
+    return dealt_out
+
+
+@pytest.mark.parametrize("broken", [None, left_out, twice], ids=["sound", "left out", "twice"])
+def test_a_build_whose_log_is_wrong_by_one_batch_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any
+) -> None:
+    """By the same look at the rows as of the runs with kills, or before that, as positions don't fit each other."""
+    if broken is not None:
+        monkeypatch.setattr(Continuous, "dealt_out", broken(Continuous.dealt_out, []))
+    refused: list[str] = []
+    with logging_query(tmp_path) as query:
+
+        def is_refused() -> bool:
+            refused[:] = [cause for cause in query.abandoned if "left some out" in cause]
+            return bool(refused)
+
+        query.start()
+        run_until(query, lambda: is_refused() or has_logged(tmp_path), "rows in logs")
+        query.kill((2, 0))
+        deadline = time.monotonic() + JOIN_SECONDS
+        while not is_refused() and not query.run(time.monotonic() + 0.05):
+            assert time.monotonic() < deadline, "neither ended nor refused"
+    is_right = not refused and Counter(values_in(tmp_path)) == Counter(range(ROWS))
+    assert is_right is (broken is None), refused[:1]
+
+
+def flipped(data: bytearray, place: int) -> None:
+    """One byte is another."""
+    data[place] ^= 1
+
+
+def cut_off(data: bytearray, place: int) -> None:
+    """The end is missing."""
+    del data[place:]
+
+
+@pytest.mark.parametrize("damage", [flipped, cut_off, None], ids=["corrupted", "truncated", "missing"])
+def test_a_damaged_log_is_named_and_the_checkpoint_before_it_is_used(
+    tmp_path: Path, damage: Callable[[bytearray, int], None] | None
+) -> None:
+    """A file that the newest checkpoint needs and no older one; no row is lost.
+
+    Rows that the sink published with the damaged one come once more.
+    """
+    found: list[CheckpointMetadata] = []
+
+    def has_own_log() -> bool:
+        found[:] = kept(tmp_path)
+        return len(found) > 1 and bool(logged_files(found[-1]) - logged_files(found[-2]))
+
+    with logging_query(tmp_path) as query:
+        query.start()
+        run_until(query, has_own_log, "a log of the newest checkpoint alone")
+    *older, newest = kept(tmp_path)
+    file = min(logged_files(newest) - set().union(*map(logged_files, older)))
+    path = Path(location(tmp_path)) / file
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if damage is not None:
+        needed = [chunk for part in newest.parts.values() for chunk in part.chunks if chunk.file == file]
+        damage(data, needed[-1].offset + needed[-1].length // 2)
+        path.write_bytes(data)
+    unusable = CheckpointStorage(location(tmp_path)).newest()
+    assert [each.stamp.number for each in unusable.unusable] == [newest.number]
+    assert file in unusable.unusable[0].cause
+    with logging_query(tmp_path) as query:
+        query.start()
+        query.run_through()
+    assert set(values_in(tmp_path)) == set(range(ROWS))
+
+
+def test_the_way_may_change_between_the_runs_of_a_query(tmp_path: Path) -> None:
+    """Five runs, each ended with rows in flight, log or write with the checkpoint in turn; aligned ones last."""
+    for run in range(5):
+        with logging_query(tmp_path, rows=MANY_ROWS, continuous=run % 2 == 0) as query:
+            query.start()
+            run_until(query, lambda: in_flight(query), "a checkpoint of this run with rows in flight")
+    with logging_query(tmp_path, 10e-6, MANY_ROWS, unaligned=False, continuous=False) as query:
+        query.start()
+        query.run_through()
+    assert Counter(values_in(tmp_path)) == Counter(range(MANY_ROWS))
+
+
+def test_a_query_that_ends_leaves_the_logs_that_its_checkpoints_need_and_no_others(tmp_path: Path) -> None:
+    """Behind kills, which leave files of attempts that failed; a query whose data has ended needs none."""
+    with logging_query(tmp_path, rows=MANY_ROWS) as query:
+        query.start()
+        for _ in range(3):
+            enough = len(query.completed) + 3
+            run_until(query, lambda enough=enough: len(query.completed) >= enough, "checkpoints")
+            query.kill((1, 0))
+    folder = Path(location(tmp_path))
+    needed = set().union(*map(logged_files, kept(tmp_path)))
+    assert {str(path.relative_to(folder)) for path in folder.glob("logs-*/*")} == needed
+    with logging_query(tmp_path, 10e-6, MANY_ROWS) as query:
+        query.start()
+        query.run_through()
+    assert Counter(values_in(tmp_path)) == Counter(range(MANY_ROWS))
+    storage = CheckpointStorage(location(tmp_path))
+    storage.sweep([each.stamp for each in storage.claim().kept])
+    assert not list(folder.glob("logs-*"))
+
+
+def test_a_query_that_runs_long_keeps_few_files(tmp_path: Path) -> None:
+    """While nothing ends: logs that no kept checkpoint needs go with the checkpoints."""
+    with logging_query(tmp_path, rows=None, options=CheckpointOptions(interval=0.02, retained=2)) as query:
+        query.start()
+        run_until(query, lambda: len(query.completed) > 30, "thirty checkpoints")
+        folder = Path(location(tmp_path))
+        names = [path.name for path in folder.glob("logs-*/*")]
+        newest = query.completed[-1]
+        needed = set().union(*map(logged_files, kept(tmp_path)))
+        stale = [name for name in names if int(name.split(".")[-2]) < newest - 1]
+        assert set(stale) <= {file.rpartition("/")[2] for file in needed}
+
+
+def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log with room for almost nothing holds its task back; behind a kill each row is there once."""
+    monkeypatch.setattr(row_log, "MOST_WAITING", 1)
+    with logging_query(tmp_path) as query:
+        query.start()
+        run_until_rows_are_logged(query, tmp_path)
+        query.kill((1, 1))
+        query.run_through()
+        pressed = [line.metrics.get("back_pressured_seconds", 0.0) for line in query.lines.values()]
+    assert Counter(values_in(tmp_path)) == Counter(range(ROWS))
+    assert sum(pressed) > 0
+
+
+def test_a_recovery_without_the_rows_in_flight_drops_those_of_the_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are missing, nothing is doubled, and the tasks say how many there were."""
+    with logging_query(tmp_path) as query:
+        query.start()
+        run_until_rows_are_logged(query, tmp_path)
+        query.recover_without_in_flight = True
+        query.kill((2, 0))
+        query.run_through()
+        found = Counter(values_in(tmp_path))
+    warned = [line for line in caplog.messages if "rows that were in flight are dropped" in line]
+    dropped = sum(int(line.partition(": ")[2].split()[0]) for line in warned)
+    assert dropped > 0
+    assert found.total() == ROWS - dropped
+    assert set(found.values()) == {1}
