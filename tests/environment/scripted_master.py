@@ -39,7 +39,7 @@ class ScriptedMaster:
         methods = {
             "Challenge": strangers(handshake(master.Challenge, self._sessions.challenge)),
             "Authenticate": strangers(handshake(master.Authenticate, self._sessions.authenticate)),
-            "Instructions": grpc.unary_stream_rpc_method_handler(self._stream),
+            "Listen": grpc.unary_stream_rpc_method_handler(self._stream),
         }
         for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost", "DataEnded"):
             methods[name] = unary(self._note(name))
@@ -76,6 +76,6 @@ class ScriptedMaster:
         return run
 
     async def _stream(self, data: bytes, _: Any) -> AsyncIterator[bytes]:
-        self.heard.append(("Instructions", control.unpack(data)))
+        self.heard.append(("Listen", control.unpack(data)))
         while (message := await self.instructions.get()) is not None:
             yield control.pack(message)

@@ -16,6 +16,7 @@ import pytest
 from penstock.environment.blocking import BlockingPartition, Home
 from penstock.environment.file_view import ServedFileView
 from penstock.environment.folders import remove_folder
+from penstock.environment.producers import Producers
 from penstock.environment.read_ahead import AHEAD
 from penstock.environment.reading import FileReads
 from penstock.partition.file_output import FileOptions
@@ -66,7 +67,8 @@ def make(folder: Path, layout: Layout, chunks: int = 4) -> Bench:
     registry, reads = PartitionRegistry("here"), FileReads(chunks * CHUNK, CHUNK)
     files = StoredFiles(layout, folder, SUBPARTITIONS)
     removed: list[StoredFiles] = []
-    partition = BlockingPartition(PARTITION, files, Home("here", registry, reads, removed.append))
+    home = Home(Producers("here", registry, lambda _: None), reads, removed.append)
+    partition = BlockingPartition(PARTITION, files, home)
     registry.register(partition)
     partition.begin()
     if layout is Layout.HASH:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,26 @@ def test_a_note_removes_nothing_but_the_applications_own_folders(place: Rendezvo
     assert (other / "precious").exists()
     assert link.is_symlink()
     os.close(lock)  # type: ignore[arg-type]
+
+
+def test_folders_that_somebody_removed_are_made_again(place: Rendezvous, tmp_path: Path) -> None:
+    """As a cleaner of temporary files does; the next environment still sweeps them."""
+    there = folders(place, tmp_path / "d")
+    first = there.make(partition(0))
+    shutil.rmtree(tmp_path / "d")
+    again = there.make(partition(1))
+    assert again.parent == first.parent
+    lock = place.take_lock()
+    place.clear()
+    assert not again.parent.exists()
+    os.close(lock)  # type: ignore[arg-type]
+
+
+def test_a_host_has_room_until_a_write_failed_in_each_directory(place: Rendezvous, tmp_path: Path) -> None:
+    """Which decides whether a task that could not store its rows is worth another try."""
+    there = folders(place, tmp_path / "one", tmp_path / "two")
+    assert there.have_room()
+    for index in range(2):
+        assert there.have_room()
+        there.note_failure(there.make(partition(index)))
+    assert not there.have_room()

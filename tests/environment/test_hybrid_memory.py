@@ -21,6 +21,7 @@ from penstock.environment.inputs import Channel
 from penstock.environment.remote import ChannelBuffers, RemoteSource
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import FINISHED
+from penstock.network.frames import payload_checksum
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.hybrid_cursor import Next
@@ -192,7 +193,7 @@ def test_an_ended_channel_leaves_its_credit_to_the_others(tmp_path: Path, exclus
         connection.receive(BacklogAnnouncement(source.remote.receiver, 8))
         assert floating.requested == 8
         end = encode_event(EndOfPartition(0, 0, 0))
-        header = BufferHeader(source.remote.receiver, 0, 0, 0, DataType.EVENT, None, len(end))
+        header = BufferHeader(source.remote.receiver, 0, 0, 0, DataType.EVENT, payload_checksum(end), len(end))
         connection.receive(BufferResponse(header, end))
         assert source.is_available
         assert source.failure is None

@@ -140,7 +140,7 @@ def test_commands_are_obeyed_and_the_last_one_is_known() -> None:
     ("plain", "reason"),
     [
         ({"op": "checkpoint"}, "line to the JobMaster failed: ProtocolError.*checkpoint"),
-        ({"op": "release_job"}, "line to the JobMaster failed: ProtocolError.*ReleaseJob is not complete"),
+        ({"op": "ReleaseJob"}, "line to the JobMaster failed: ProtocolError.*ReleaseJob is not complete"),
     ],
 )
 def test_an_environment_does_not_live_on_deaf(plain: Plain, reason: str) -> None:
@@ -167,7 +167,7 @@ def test_a_stream_that_ends_is_opened_again_behind_what_has_come() -> None:
             master.instructions.put_nowait(plain)
         await owned.ended.wait()
         assert owned.obeyed == [*map(ReleaseJob, ("j1", "j2", "j3")), Shutdown()]
-        assert [each["taken"] for each in master.told("Instructions")] == [0, 2, 3, 3]
+        assert [each["taken"] for each in master.told("Listen")] == [0, 2, 3, 3]
         while master.told("Heartbeat")[-1]["taken"] < 4:
             master.changed.clear()
             await master.changed.wait()

@@ -180,6 +180,27 @@ def test_a_full_disk_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -
             spill.write(next(_chunks(1000, 10)), np.zeros(1000, np.uint8))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_what_finds_no_room_goes_to_the_next_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder that is gone and one that is full are passed over, and no row is lost."""
+    folder = str(tmp_path)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        real = tempfile.TemporaryFile
+
+        def make(dir: str, buffering: int) -> object:  # noqa: A002 - its name in the library
+            return full if dir == "full" else real(dir=dir, buffering=buffering)
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", make)
+        memory = TaskMemory(1, "/nowhere", others=("full", folder))
+        spill = SpillFile(schema, memory)
+        for batch in _chunks(1000, 10):
+            spill.write(batch, key_buckets([batch.column("k")], 0))
+        found = pa.concat_tables(pa.Table.from_batches(spill.read(n), schema) for n in range(64))
+        assert sorted(found["v"].to_pylist()) == list(range(1000))
+        spill.close()
+
+
 def test_levels_use_other_bits() -> None:
     """Rows that share a bucket are spread by the next level, and equal keys are together on each."""
     keys = int64_array(np.arange(100_000) // 2)

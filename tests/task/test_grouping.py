@@ -125,10 +125,15 @@ def test_nan_bits_and_zeros_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.string())]
+    "kind",
+    [
+        *(pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.string())),
+        *(pa.float16(), pa.decimal32(5, 2), pa.decimal64(5, 2), pa.uuid(), pa.bool8()),
+    ],
+    ids=str,
 )
-def test_nested_keys_are_refused(kind: pa.DataType) -> None:
-    """Lists, structs and maps are refused with the column's name and what to do."""
+def test_nested_and_strange_keys_are_refused(kind: pa.DataType) -> None:
+    """What Arrow can't number is refused with the column's name and what to do, before anything runs."""
     with pytest.raises(SchemaError, match=r"'k' of type .* cannot be grouped by: make plain columns"):
         refuse_ungroupable(pa.schema([("k", kind)]), ["k"])
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -29,6 +30,28 @@ def test_batches_go_to_every_output() -> None:
     assert environment.gates[0].life == ["setup", "close"]
     assert (figures["rows_in"], figures["rows_out"], figures["batches_in"]) == (3, 3, 3)
     assert figures["seconds"] >= 0
+
+
+@pytest.mark.parametrize("comes_back", ["returns", "yields", "raises"])
+def test_a_forked_child_that_comes_back_writes_nothing(comes_back: str) -> None:
+    """It ends where it leaves the user's function; the task's own rows are whole."""
+    children = []
+
+    def fork(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            child = os.fork()
+            if not child and comes_back == "returns":
+                return
+            if not child and comes_back == "raises":
+                raise ValueError("in the child")
+            if child:
+                children.append(child)
+            yield each
+
+    environment = Environment({0: [batch(1, 2), batch(3)]})
+    run(plan(outputs=(2,), operators=(MapInArrow(fork, SCHEMA),)), environment)
+    assert all_values(environment.writers[0]) == [1, 2, 3]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [1, 1]
 
 
 def test_rows_of_a_dataframe() -> None:

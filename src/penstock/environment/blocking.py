@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from penstock.buffer.view import DataListener
 from penstock.environment.file_view import FileView, LocalFileView, ServedFileView
-from penstock.environment.producers import Registrar
+from penstock.environment.producers import Producers
 from penstock.environment.reading import FileReads
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
@@ -35,10 +35,9 @@ V = TypeVar("V", LocalFileView, ServedFileView)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where partitions of files live: their environment's name, registry and reads, and how files are removed."""
+    """Where partitions of files live: who is told of them, who reads them, and how files are removed."""
 
-    host: str
-    registry: Registrar
+    producers: Producers
     reads: FileReads
     remove: Callable[[StoredFiles], None]
 
@@ -84,7 +83,7 @@ class BlockingPartition(Endings):
     def begin(self) -> None:
         """The producer may write; raises the answer that fits where the partition has ended meanwhile."""
         if self.state.is_end:
-            raise end_error(self.partition_id, self.state, self.cause, self._home.host)
+            raise end_error(self.partition_id, self.state, self.cause, self._home.producers.host)
         self._lifecycle.move(PartitionEvent.WRITE)
 
     def finish(self, ends: Sequence[EndOfPartition]) -> None:
@@ -113,7 +112,7 @@ class BlockingPartition(Endings):
 
     def range_of(self, first: int, count: int) -> StoredRange:
         """These subpartitions, to be opened."""
-        return StoredRange.of(self.files, first, count, FileOrigin(self.partition_id, self._home.host))
+        return StoredRange.of(self.files, first, count, FileOrigin(self.partition_id, self._home.producers.host))
 
     def leave(self, view: FileView) -> None:
         """A view is closed; `was_read` says whether its reader has everything."""
@@ -133,15 +132,15 @@ class BlockingPartition(Endings):
         views, self._views = self._views, {}
         for view in views:
             if unfinished:
-                view.fail(end_error(self.partition_id, state, self.cause, self._home.host))
-        self._home.registry.bury(self.partition_id)
+                view.fail(end_error(self.partition_id, state, self.cause, self._home.producers.host))
+        self._home.producers.registry.bury(self.partition_id)
         self._give_back()
         self._home.remove(self.files)
 
     def lost(self, cause: str) -> PenstockError:
         """A reader found that a file is gone: what it is told. Of a partition that has ended that is its end."""
-        self._home.registry.lose([self.partition_id], cause)
-        return end_error(self.partition_id, self.state, self.cause, self._home.host)
+        self._home.producers.registry.lose([self.partition_id], cause)
+        return end_error(self.partition_id, self.state, self.cause, self._home.producers.host)
 
     def _give_back(self) -> None:
         reserved, self._reserved = self._reserved, _Reserved()

@@ -34,7 +34,7 @@ from penstock.link.master import (
 )
 from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.errors import PenstockError, ProtocolError
+from penstock.shuffle.errors import NoStorageError, PenstockError, ProtocolError, StorageError
 
 Answer = object | Awaitable[object]
 
@@ -200,7 +200,7 @@ class TaskCalls:
     def _finish_result(self, request: ask.FinishFiles) -> Answer:
         self._services.results.finish(request.partition, request.ends)
         self._task.results.discard(request.partition)
-        self._services.pipelined.announce(request.partition)
+        self._services.pipelined.producers.announce(request.partition)
         return Done()
 
     def _fail_result(self, request: ask.FailFiles) -> Answer:
@@ -251,6 +251,8 @@ class TaskCalls:
         return answer
 
     async def _finished(self, request: TaskFinished) -> object:
+        if request.error_type == StorageError.__name__ and not await self._services.results.have_room():
+            request = dataclasses.replace(request, error_type=NoStorageError.__name__)
         answer = await self._services.master.ask(request)
         self._task.finished()
         return answer

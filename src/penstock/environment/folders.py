@@ -9,6 +9,7 @@ thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -18,8 +19,9 @@ from pathlib import Path
 
 from penstock.link.rendezvous import Rendezvous
 from penstock.partition.directories import LEFT_OUT_SECONDS, Directories
+from penstock.partition.patience import Patience
 from penstock.shuffle import PartitionId
-from penstock.shuffle.errors import ProtocolError, SettingError, StorageError
+from penstock.shuffle.errors import NoStorageError, ProtocolError, SettingError, StorageError
 from penstock.shuffle.settings import BlockingSettings
 
 log = logging.getLogger("penstock.environment")
@@ -42,10 +44,7 @@ class Folders:
 
         Raises StorageError where no directory can be used, ProtocolError where the partition has a folder already.
         """
-        with self._lock:
-            if self._directories is None:
-                self._directories = Directories(self._make_all(), self._settings.reserve)
-            parent = self._directories.choose()
+        parent = self._choose()
         folder = parent / f"{partition.dataset}.{partition.index}.{partition.attempt}"
         try:
             folder.mkdir(mode=0o700)
@@ -57,10 +56,37 @@ class Folders:
         return folder
 
     def note_failure(self, folder: Path) -> None:
-        """Something could not be written to this partition's folder: its directory is left out for a while."""
+        """Something could not be written to this partition's folder: its directory is left out for a while.
+
+        This alone waits for nothing.
+        """
+        if self._directories is not None and self._directories.note_failure(folder.parent):
+            log.warning("a write to %s failed: it is left out for %g s", folder.parent, LEFT_OUT_SECONDS)
+
+    def have_room(self) -> bool:
+        """Whether a partition that could not be stored in one directory may be in another one of this host."""
         with self._lock:
-            if self._directories is not None and self._directories.note_failure(folder.parent):
-                log.warning("a write to %s failed: it is left out for %g s", folder.parent, LEFT_OUT_SECONDS)
+            return self._directories is None or self._directories.has_room
+
+    def _choose(self) -> Path:
+        patience = Patience()
+        while True:
+            try:
+                with self._lock:
+                    if self._directories is None:
+                        self._directories = Directories(self._make_all(), self._settings.reserve)
+                    self._make_again(self._directories)
+                    return self._directories.choose()
+            except StorageError:
+                if self._directories is None or self._directories.are_broken or not patience.waits():
+                    raise
+
+    def _make_again(self, directories: Directories) -> None:
+        """Make the application's folders that somebody has removed: what lay there is lost, what follows is not."""
+        for path in directories.paths:
+            if path != self._place.results and not path.exists():
+                with contextlib.suppress(OSError, SettingError):
+                    self._place.make_folder_in(path.parent)
 
     def _make_all(self) -> list[Path]:
         wanted = self._settings.directories or os.environ.get("SPARK_LOCAL_DIRS", "")
@@ -76,7 +102,7 @@ class Folders:
                 log.warning("%s can't be used for partitions: %s", directory, error)
                 problems.append(f"{directory}: {error}")
         if not made:
-            raise StorageError(
+            raise NoStorageError(
                 f"no directory can be used for partitions ({'; '.join(problems)}): set"
                 " spark.penstock.blocking.directories to others"
             )

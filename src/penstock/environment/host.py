@@ -15,6 +15,7 @@ from typing import Final
 from penstock.buffer import SegmentMemory
 from penstock.environment.addresses import DataAddresses
 from penstock.environment.attendance import Attendance
+from penstock.environment.blocking import Home
 from penstock.environment.calls import Services, TaskCalls
 from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.config import HostConfig, Identity
@@ -27,9 +28,10 @@ from penstock.environment.line import TaskLine
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
 from penstock.environment.outputs import PipelinedPartitions
 from penstock.environment.partitions import NOT_PRODUCED_SECONDS, Partitions
+from penstock.environment.producers import Producers
 from penstock.environment.reading import FileReads
 from penstock.environment.remote import RemoteExchange
-from penstock.environment.results import ResultFiles
+from penstock.environment.results import ResultFiles, remove_files
 from penstock.environment.session import Door, TaskSession, peer_pid
 from penstock.environment.sort_buffers import SortBuffers
 from penstock.environment.storage import Storage
@@ -81,7 +83,8 @@ class Host:
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
         self.storage = Storage(folders, self.reads, blocking.reserve)
-        self.hybrid = HybridPartitions(name, self.registry, self.memory, self.arbiter, self.storage, self.consumable)
+        producers = Producers(name, self.registry, self.consumable)
+        self.hybrid = HybridPartitions(producers, self.memory, self.arbiter, self.storage)
         self.remote = RemoteExchange(self.identity, self.partitions, self.memory, network, self.supervisor)
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
@@ -91,9 +94,9 @@ class Host:
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
         self._services = Services(
-            PipelinedPartitions(name, self.registry, self.memory, ahead, network, self.consumable),
+            PipelinedPartitions(producers, self.memory, ahead, network),
             self.hybrid,
-            ResultFiles(name, self.registry, buffers, folders, self.reads),
+            ResultFiles(Home(producers, self.reads, remove_files), buffers, folders),
             Reading(name, self.partitions, self.turn, self.attendance.leave, self.remote.open),
             self.attendance,
             self.checkpoint_files,
@@ -162,7 +165,7 @@ class Host:
                     self.checkpoint_files.given_up(command.attempt, command.action.checkpoint)
                 self.attendance.act(command)
             case commands.UpdatePartitionInfo():
-                return commands.Updated(self.attendance.update(command.consumer, command.descriptor))
+                return commands.Updated(self.attendance.update(command.attempt, command.descriptor))
             case commands.ReleasePartitions():
                 self.registry.release(command.partitions)
             case commands.ExpirePartitions():

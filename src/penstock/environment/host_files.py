@@ -85,12 +85,9 @@ class HostFiles:
 
     def handed_over(self, task: Task, query: Query, checkpoint: int, size: int) -> list[Decision]:
         """A task's part of a checkpoint has come, with so many bytes."""
-        if task not in self._tasks:
-            alone = FileId(query, checkpoint, next(self._numbers))
-            return [Append(alone, task), Complete(alone)]
-        decisions = self._reached(query, checkpoint)
-        current = self._rounds[query]
-        if checkpoint < current.checkpoint or current.is_over:
+        decisions = self._reached(query, checkpoint) if task in self._tasks else []
+        current = self._rounds.get(query)
+        if task not in self._tasks or current is None or checkpoint < current.checkpoint or current.is_over:
             alone = FileId(query, checkpoint, next(self._numbers))
             return [*decisions, Append(alone, task), Complete(alone)]
         if current.open is not None and current.open_bytes + size > self._full_bytes:
@@ -104,23 +101,16 @@ class HostFiles:
 
     def settled(self, task: Task, checkpoint: int) -> list[Decision]:
         """A task has stored its part by itself, or declined."""
-        query = self._tasks.get(task)
-        if query is None:
-            return []
-        decisions = self._reached(query, checkpoint)
-        current = self._rounds[query]
-        if current.checkpoint == checkpoint:
+        decisions, current = self._spoke_of(task, checkpoint)
+        if current is not None:
             current.said.add(task)
-        return [*decisions, *self._looked_at(query)]
+            decisions += self._looked_at(self._tasks[task])
+        return decisions
 
     def given_up(self, task: Task, checkpoint: int) -> list[Decision]:
         """A task is told that nothing comes of a checkpoint: nobody waits for the others."""
-        query = self._tasks.get(task)
-        if query is None:
-            return []
-        decisions = self._reached(query, checkpoint)
-        current = self._rounds[query]
-        if current.checkpoint == checkpoint:
+        decisions, current = self._spoke_of(task, checkpoint)
+        if current is not None:
             decisions += _closed(current)
             current.is_over = True
         return decisions
@@ -138,6 +128,14 @@ class HostFiles:
                 raise AssertionError(f"{query} has files and no task")
             if current.open is not None and (current.is_over or tasks <= current.said):
                 raise AssertionError(f"{current.open} waits for nobody")
+
+    def _spoke_of(self, task: Task, checkpoint: int) -> tuple[list[Decision], _Round | None]:
+        """What follows from it alone, and the round of the checkpoint; None where it is over, or the task left."""
+        query = self._tasks.get(task)
+        if query is None:
+            return [], None
+        decisions, current = self._reached(query, checkpoint), self._rounds[query]
+        return decisions, current if current.checkpoint == checkpoint else None
 
     def _reached(self, query: Query, checkpoint: int) -> list[Decision]:
         """The checkpoint that a task speaks of may be a new one: the files of the one before are complete."""

@@ -21,7 +21,7 @@ from penstock.environment.file_view import FileView, LocalFileView, ServedFileVi
 from penstock.environment.folders import PartitionFolder, remove_folder
 from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
 from penstock.environment.memory import HostMemory, MemoryArbiter
-from penstock.environment.producers import Registrar
+from penstock.environment.producers import Producers
 from penstock.environment.storage import Storage
 from penstock.link.calls import OpenWriter
 from penstock.partition.answers import check_range, end_error
@@ -64,19 +64,17 @@ class HybridWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridPartitions:
-    """What all hybrid partitions of the environment `host` use. `announce` says that one can be consumed."""
+    """What all hybrid partitions use."""
 
-    host: str
-    registry: Registrar
+    producers: Producers
     memory: HostMemory
     arbiter: MemoryArbiter
     storage: Storage
-    announce: Callable[[PartitionId], None]
 
     def register(self, request: OpenWriter) -> HybridResult:
         """A new partition, known to readers; raises ProtocolError or StaleError where it can't be."""
         result = HybridResult(self, request)
-        self.registry.register(result)
+        self.producers.registry.register(result)
         self.arbiter.hold(result)
         return result
 
@@ -88,9 +86,9 @@ class HybridResult(Endings):
         partition, count = request.partition, request.subpartitions
         segment = partitions.memory.segments.segment_size
         rules = HybridRules(request.kind.reconnectable, segment)
-        self.core = HybridPartition(partition, count, rules, self, partitions.host)
+        self.core = HybridPartition(partition, count, rules, self, partitions.producers.host)
         self.port: HybridWriter | None = None
-        self._partitions = partitions
+        self._producers = partitions.producers
         self._memory = partitions.memory
         self._arbiter = partitions.arbiter
         self._storage = partitions.storage
@@ -119,7 +117,7 @@ class HybridResult(Endings):
     @property
     def origin(self) -> FileOrigin:
         """What its files should hold, and where they are."""
-        return FileOrigin(self.partition_id, self._partitions.host)
+        return FileOrigin(self.partition_id, self._producers.host)
 
     @property
     def held(self) -> int:
@@ -186,8 +184,8 @@ class HybridResult(Endings):
 
     def lost(self, cause: str) -> PenstockError:
         """A reader found that a file is gone: what it is told."""
-        self._partitions.registry.lose([self.partition_id], cause)
-        return end_error(self.partition_id, self.state, self.cause, self._partitions.host)
+        self._producers.registry.lose([self.partition_id], cause)
+        return end_error(self.partition_id, self.state, self.cause, self._producers.host)
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it; see `HybridPartition.end`."""
@@ -200,7 +198,7 @@ class HybridResult(Endings):
         told = error if isinstance(error, PenstockError) else PenstockError(f"{type(error).__name__}: {error}")
         if isinstance(error, StorageError):
             self.note_storage_failure()
-        port, registry = self.port, self._partitions.registry
+        port, registry = self.port, self._producers.registry
         if self.core.is_finished:
             registry.lose([self.partition_id], str(told))
         else:
@@ -212,7 +210,7 @@ class HybridResult(Endings):
         """Its folder took no more: the next partitions go elsewhere."""
         folder = self._folder.made
         if folder is not None:
-            self._storage.run(lambda: self._storage.folders.note_failure(folder), lambda *_: None)
+            self._storage.folders.note_failure(folder)
 
     # What the partition tells its environment, and asks of it.
 
@@ -254,11 +252,11 @@ class HybridResult(Endings):
 
     def on_consumable(self) -> None:
         """It can be consumed."""
-        self._partitions.announce(self.partition_id)
+        self._producers.announce(self.partition_id)
 
     def on_end(self, state: PartitionState) -> None:
         """It has ended: what it has goes."""
-        self._partitions.registry.bury(self.partition_id)
+        self._producers.registry.bury(self.partition_id)
         self._arbiter.drop(self)
         if not self._working:
             self._remove()

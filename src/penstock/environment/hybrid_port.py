@@ -47,12 +47,12 @@ class HybridPort:
     """One hybrid partition that a task is writing."""
 
     def __init__(self, partitions: HybridPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter) -> None:
-        pool = partitions.memory.pool
+        self._memory = partitions.memory
+        pool = self._memory.pool
         total = pool.total
         builders = 1 if request.broadcast else request.subpartitions
         self.is_packed = packs(pool, builders)
         self.port = request.port
-        self._memory = partitions.memory
         self._arbiter = partitions.arbiter
         self._storage = partitions.storage
         self._line = line

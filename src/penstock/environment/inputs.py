@@ -279,10 +279,7 @@ class GatePort:
             source.release()
 
     def _fail(self, channel: Channel, error: BaseException) -> None:
-        channel.is_ended = True
-        source, channel.source = channel.source, None
-        if source is not None:
-            source.release()
+        self._end(channel)
         if isinstance(error, PenstockError) and not channel.descriptor.is_unknown:
             error.partition = channel.descriptor.partition.to_wire()
         self._line.error(self.port, channel.index, error)

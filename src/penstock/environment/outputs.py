@@ -11,17 +11,15 @@ first writers would take what those that come later, perhaps the ones they wait 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import Allowance, HostMemory, packs
-from penstock.environment.producers import Registrar
+from penstock.environment.producers import Producers
 from penstock.link.calls import STREAM_BUILDERS, OpenWriter
 from penstock.link.frames import ALL, CONTINUES, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
-from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.settings import NetworkSettings
 
@@ -31,14 +29,12 @@ AHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class PipelinedPartitions:
-    """What all pipelined partitions of the environment `host` use. `announce` says that one can be consumed."""
+    """What all pipelined partitions use."""
 
-    host: str
-    registry: Registrar
+    producers: Producers
     memory: HostMemory
     ahead: Allowance
     network: NetworkSettings
-    announce: Callable[[PartitionId], None]
 
 
 class WriterPort:
@@ -47,7 +43,7 @@ class WriterPort:
     def __init__(
         self, partitions: PipelinedPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter
     ) -> None:
-        network, registry = partitions.network, partitions.registry
+        network, producers = partitions.network, partitions.producers
         own = 1 if request.broadcast else request.subpartitions
         self.is_packed = not request.streams and packs(partitions.memory.pool, own)
         builders = 1 if self.is_packed else min(own, STREAM_BUILDERS) if request.streams else own
@@ -69,14 +65,14 @@ class WriterPort:
             request.subpartitions,
             PartitionCallbacks(
                 on_recycle=lambda piece: void(references.release(piece.segment)),
-                on_consumable=lambda: partitions.announce(request.partition),
-                on_end=lambda _: registry.bury(request.partition),
+                on_consumable=lambda: producers.announce(request.partition),
+                on_end=lambda _: producers.registry.bury(request.partition),
                 on_task_event=lambda sub, payload: line.event(request.port, DataType.EVENT, sub, payload),
             ),
-            partitions.host,
+            producers.host,
         )
         try:
-            registry.register(self.partition)
+            producers.registry.register(self.partition)
         except BaseException:
             self._pool.lazy_destroy()
             raise

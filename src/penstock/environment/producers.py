@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a partition and its writer use of the registry; `PartitionRegistry` has it."""
+"""Where the partitions that tasks write on this host are known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from penstock.partition.registry import ReadablePartition
+from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 
 
-class Registrar(Protocol):
-    """Who is told of partitions that come, and of their ends."""
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """Who is told of partitions of the environment `host`. `announce` says that one can be consumed."""
 
-    def register(self, partition: ReadablePartition) -> None:
-        """Make a partition known. ProtocolError for a second one, StaleError after its end."""
-
-    def bury(self, partition: PartitionId) -> None:
-        """A partition has ended by itself: keep only how."""
-
-    def fail(self, partition: PartitionId, cause: BaseException | str) -> None:
-        """A producer failed, perhaps before it registered."""
-
-    def lose(self, partitions: Iterable[PartitionId], cause: str) -> None:
-        """Data is gone against everybody's will."""
+    host: str
+    registry: PartitionRegistry
+    announce: Callable[[PartitionId], None]

@@ -24,7 +24,7 @@ from penstock.environment.partitions import Partitions
 from penstock.environment.supervision import Supervisor
 from penstock.network.client import ConnectionManager
 from penstock.network.ledger import ReceiverCredit
-from penstock.network.receiver import ChannelSink, RemoteInputChannel
+from penstock.network.receiver import RemoteInputChannel
 from penstock.network.server import DataServer
 from penstock.network.sockets import TcpTransport
 from penstock.network.transport import split_host
@@ -106,11 +106,8 @@ class RemoteExchange:
     async def _open(self, gate: GatePort, channel: Channel) -> None:
         source = None
         try:
-            if gate.is_closed:
-                await self._decline(channel)
-                return
             source = RemoteSource(self._memory, gate, channel, self._buffers(gate, channel))
-            source.remote = await self._request(channel, source, source.credit)
+            source.remote = await self._request(channel, source)
         except PenstockError as error:
             if source is not None:
                 source.credit.release()
@@ -118,16 +115,10 @@ class RemoteExchange:
             return
         gate.attach(channel, source)
 
-    async def _decline(self, channel: Channel) -> None:
-        """Tell a producer that came late that its reader has left."""
-        sink = DecliningSink()
-        remote = await self._request(channel, sink, ReceiverCredit((), sink))
-        remote.release()
-
-    async def _request(self, channel: Channel, sink: ChannelSink, credit: ReceiverCredit) -> RemoteInputChannel:
+    async def _request(self, channel: Channel, source: RemoteSource) -> RemoteInputChannel:
         descriptor, first = channel.descriptor, channel.subpartition
         last = first + channel.count - 1
-        request = (descriptor.address, descriptor.partition, first, last, sink, credit)
+        request = (descriptor.address, descriptor.partition, first, last, source, source.credit)
         for pause in _HANDSHAKE_PAUSES:
             try:
                 return await self._client.request_partition(*request)
@@ -137,6 +128,9 @@ class RemoteExchange:
         return await self._client.request_partition(*request)
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:
+        """None for a gate that is closed: its channel is only opened to tell a producer that its reader has left."""
+        if gate.is_closed:
+            return ChannelBuffers()
         network, pool = self._network, self._memory.pool
         name = f"the gate of {gate.attempt}"
         floating = self._floating.get(gate)
@@ -160,7 +154,7 @@ class RemoteExchange:
 class ChannelBuffers:
     """The buffers of one remote channel: a `FloatingSource` over the gate's pool, and its own exclusive ones."""
 
-    def __init__(self, floating: LocalBufferPool, exclusive: LocalBufferPool | None) -> None:
+    def __init__(self, floating: LocalBufferPool | None = None, exclusive: LocalBufferPool | None = None) -> None:
         self._floating = floating
         self._exclusive = exclusive
         self.exclusive: list[int] = []
@@ -169,11 +163,12 @@ class ChannelBuffers:
 
     def request_floating(self) -> int | None:
         """A free floating segment, or None."""
-        return None if self._floating.is_destroyed else self._floating.request()
+        return None if self._floating is None or self._floating.is_destroyed else self._floating.request()
 
     def return_floating(self, segment: int) -> None:
         """A floating segment comes back."""
-        self._floating.recycle(segment)
+        if self._floating is not None:
+            self._floating.recycle(segment)
 
     def return_exclusive(self, segment: int) -> None:
         """An exclusive segment of a released channel comes back."""
@@ -182,38 +177,7 @@ class ChannelBuffers:
 
     def add_listener(self, listener: Callable[[int | None], bool]) -> bool:
         """Offer the listener a segment later."""
-        return self._floating.add_listener(listener)
-
-
-class DecliningSink:
-    """The sink, and the empty pool, of a channel that is opened only to be cancelled."""
-
-    def request_floating(self) -> int | None:
-        """None: nothing is to be received."""
-        return None
-
-    def return_floating(self, segment: int) -> None:
-        """Never called: nothing was lent."""
-
-    def return_exclusive(self, segment: int) -> None:
-        """Never called: there is none."""
-
-    def add_listener(self, listener: Callable[[int | None], bool]) -> bool:
-        """Keep nobody waiting."""
-        return True
-
-    def take_buffer(self, length: int) -> tuple[int, memoryview] | None:
-        """None: there is no credit."""
-        return None
-
-    def on_buffer(self, segment: int, length: int, backlog: int) -> None:
-        """Never called: there is no credit."""
-
-    def on_event(self, data_type: int, payload: bytes) -> None:
-        """Ignore."""
-
-    def on_error(self, error: BaseException) -> None:
-        """Ignore: nobody reads this any more."""
+        return self._floating is None or self._floating.add_listener(listener)
 
 
 class RemoteSource:

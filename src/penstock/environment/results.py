@@ -9,50 +9,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from penstock.environment.blocking import BlockingPartition, Home
 from penstock.environment.folders import Folders, remove_folder
 from penstock.environment.hybrid import HybridResult
-from penstock.environment.reading import FileReads
 from penstock.environment.sort_buffers import SortBuffers
+from penstock.environment.tasks import AttachedTask
 from penstock.link.calls import OpenFiles
-from penstock.partition.registry import PartitionRegistry
 from penstock.partition.stored import Layout, StoredFiles
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 
 
-class FileTask(Protocol):
-    """A task that writes files."""
-
-    @property
-    def results(self) -> set[PartitionId]:
-        """What it has begun and not ended: failed when it goes."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it was told to stop."""
-
-
 class ResultFiles:
-    """All blocking partitions of the environment `host`."""
+    """All blocking partitions of an environment."""
 
-    def __init__(
-        self, host: str, registry: PartitionRegistry, buffers: SortBuffers, folders: Folders, reads: FileReads
-    ) -> None:
-        self._host = host
-        self._registry = registry
+    def __init__(self, home: Home, buffers: SortBuffers, folders: Folders) -> None:
+        self._home = home
+        self._registry = home.producers.registry
         self._loop = asyncio.get_running_loop()
         self._folders = folders
         self._buffers = buffers
-        self._home = Home(host, registry, reads, self._remove)
 
-    async def open(self, task: FileTask, request: OpenFiles) -> tuple[StoredFiles, int]:
+    async def open(self, task: AttachedTask, request: OpenFiles) -> tuple[StoredFiles, int]:
         """A new partition: its files' names, and the bytes its writer may collect.
 
         Raises ProtocolError, StaleError, InsufficientBuffersError, or PenstockError where no directory can be used.
@@ -64,7 +43,7 @@ class ResultFiles:
         try:
             self._registry.register(result)
         except BaseException:
-            self._remove(files)
+            self._home.remove(files)
             raise
         task.results.add(partition)
         try:
@@ -85,15 +64,19 @@ class ResultFiles:
     def fail(self, partition: PartitionId, cause: str, *, is_storage: bool = False) -> None:
         """The producer gave up; `is_storage`: because its files took no more."""
         if is_storage:
-            self._loop.run_in_executor(None, self._folders.note_failure, self._get(partition).files.folder)
+            self._folders.note_failure(self._get(partition).files.folder)
         self._registry.fail(partition, cause)
+
+    async def have_room(self) -> bool:
+        """Whether a partition that could not be stored may be in another directory."""
+        return await self._loop.run_in_executor(None, self._folders.have_room)
 
     def missing(self, partition: PartitionId, cause: str) -> PenstockError:
         """A reader on this host found a file gone: what it is told."""
         found = self._registry.get(partition)
         return found.lost(cause) if isinstance(found, HybridResult) else self._get(partition).lost(cause)
 
-    async def _reserve(self, task: FileTask, request: OpenFiles, result: BlockingPartition) -> int:
+    async def _reserve(self, task: AttachedTask, request: OpenFiles, result: BlockingPartition) -> int:
         if result.files.layout is not Layout.SORT_MERGE:
             return 0
         buffer = await self._buffers.reserve(
@@ -110,11 +93,13 @@ class ResultFiles:
             return found
         if found is not None:
             raise ProtocolError(f"partition {partition} has no files")
-        answer = self._registry.answer(partition)
-        raise answer or PartitionNotProducedError(f"partition {partition} is not known on {self._host}")
+        answer, host = self._registry.answer(partition), self._home.producers.host
+        raise answer or PartitionNotProducedError(f"partition {partition} is not known on {host}")
 
-    def _remove(self, files: StoredFiles) -> None:
-        self._loop.run_in_executor(None, remove_folder, files.folder)
+
+def remove_files(files: StoredFiles) -> None:
+    """Remove the files of a partition and their folder, in a thread."""
+    asyncio.get_running_loop().run_in_executor(None, remove_folder, files.folder)
 
 
 def layout_of_name(name: str) -> Layout:

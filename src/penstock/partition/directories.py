@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.shuffle.errors import StorageError
+from penstock.shuffle.errors import NoStorageError
 
 LEFT_OUT_SECONDS = 300.0
 """A disk that was full may have room again, one that was broken may have been mended."""
@@ -32,14 +32,14 @@ class DirectorySpace:
 
 
 def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
-    """The position of the directory whose turn it is; StorageError naming all of them where none will do.
+    """The position of the directory whose turn it is; NoStorageError naming all of them where none will do.
 
     `turn` is where the search begins, so the position behind the last answer spreads partitions over all.
     """
     fit = {at: space.free - reserve for at, space in enumerate(spaces) if not space.problem and space.free > reserve}
     if not fit:
         told = "; ".join(f"{space.path}: {space.problem or f'{space.free} bytes are free'}" for space in spaces)
-        raise StorageError(
+        raise NoStorageError(
             f"no directory can take a partition with {reserve} bytes kept free ({told or 'there is none'}). Free "
             f"space, or set spark.penstock.blocking.directories to others or spark.penstock.blocking.reserve lower."
         )
@@ -62,7 +62,7 @@ def look(path: Path) -> DirectorySpace:
 
 
 class Directories:
-    """The directories of one host's blocking partitions. For one thread.
+    """The directories of one host's partitions. For one thread, but `note_failure` is for any.
 
     One in which a write failed is left out for LEFT_OUT_SECONDS, as long as there is another.
     """
@@ -77,14 +77,28 @@ class Directories:
         self._failed: dict[Path, float] = {}
 
     def choose(self) -> Path:
-        """The directory of the next partition; StorageError naming all of them where none will do."""
+        """The directory of the next partition; NoStorageError naming all of them where none will do."""
         spaces = [look(path) for path in self.paths]
         try:
-            chosen = choose([self._judged(space) for space in spaces], self.reserve, self._turn)
-        except StorageError:
+            chosen = self._choose_sound(spaces)
+        except NoStorageError:
             chosen = choose(spaces, self.reserve, self._turn)  # better one that has failed than none
         self._turn = (chosen + 1) % len(self.paths)
         return self.paths[chosen]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is one that has room, and in which no write has failed lately."""
+        try:
+            self._choose_sound([look(path) for path in self.paths])
+        except NoStorageError:
+            return False
+        return True
+
+    @property
+    def are_broken(self) -> bool:
+        """Whether none can be written to at all."""
+        return all(look(path).problem for path in self.paths)
 
     def note_failure(self, path: Path) -> bool:
         """A write there failed; whether it is one of these, and was not left out already."""
@@ -92,6 +106,9 @@ class Directories:
         if path in self.paths:
             self._failed[path] = self._clock()
         return path in self.paths and not was_out
+
+    def _choose_sound(self, spaces: Sequence[DirectorySpace]) -> int:
+        return choose([self._judged(space) for space in spaces], self.reserve, self._turn)
 
     def _judged(self, space: DirectorySpace) -> DirectorySpace:
         failed = self._failed.get(space.path)

@@ -9,7 +9,7 @@ Rules:
   can be claimed and filled later.
 - `reserve` bytes of the file system stay free: looked at before the first byte, every 256 KiB, and where the caller
   says what it is about to write; several writers may miss it by as much each. A full disk and a reserve that is
-  reached are one clear error, and the space is given back at once.
+  reached are waited out for some seconds (`patience`). Then they are one clear error, and the space is given back.
 - No fsync. A partition outlives its task, not its host's crash: after one it is produced again, and should a torn
   file be left behind, its checksums say so.
 """
@@ -22,10 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.partition.patience import Patience
 from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.ids import PartitionId
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAY_PASS = (errno.ENOSPC, errno.EDQUOT)
+FULL = (*_MAY_PASS, errno.EFBIG)
 """What a file system says that has no room."""
 
 _LOOK_EVERY = 256 << 10
@@ -91,25 +93,31 @@ class FileOutput:
         if size > self._unseen:
             self.ensure_room(size)
         self._unseen -= size
-        try:
-            while left:
+        patience = Patience()
+        while left:
+            try:
                 written = os.pwritev(self._fd, left[:_PARTS], offset)
-                self.writes += 1
-                offset += written
-                self.size = max(self.size, offset)
-                left = cut(left, written)[1]
-        except OSError as error:
-            self.abort()
-            raise self._failure(error) from error
+            except OSError as error:
+                if error.errno in _MAY_PASS and patience.waits():
+                    continue
+                self.abort()
+                raise self._failure(error) from error
+            self.writes += 1
+            offset += written
+            self.size = max(self.size, offset)
+            left = cut(left, written)[1]
 
     def ensure_room(self, size: int) -> None:
         """Look whether so many bytes may be appended and the reserve is kept; PenstockError, file removed, if not."""
         self._unseen = max(size, _LOOK_EVERY)
-        if not self._reserve:
-            return
-        system = os.fstatvfs(self._fd)
-        free = system.f_bavail * system.f_frsize
-        if free - size < self._reserve:
+        patience = Patience()
+        while self._reserve:
+            system = os.fstatvfs(self._fd)
+            free = system.f_bavail * system.f_frsize
+            if free - size >= self._reserve:
+                return
+            if patience.waits():
+                continue
             self.abort()
             raise StorageError(
                 f"cannot write partition {self._partition} to {self.path} after {self.size} bytes: {free} bytes are "

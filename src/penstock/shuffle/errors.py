@@ -20,6 +20,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── AuthenticationError     a peer could not prove the application's secret
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
     ├── StorageError            what is to be kept can't be written: a disk is full or broken
+    │   └── NoStorageError      ... and all other directories of this host are, too
     ├── InsufficientBuffersError  the network memory cannot give the guaranteed minimum
     ├── EnvironmentLostError    the environment process or the connection to it is gone
     ├── ControlError            the JobMaster could not be reached or did not answer in time
@@ -110,6 +111,10 @@ class StaleError(PenstockError):
 
 class StorageError(PenstockError):
     """A directory takes no more: its disk is full or broken, or there is none that takes a partition."""
+
+
+class NoStorageError(StorageError):
+    """All directories of a host are full or broken."""
 
 
 class InsufficientBuffersError(PenstockError):

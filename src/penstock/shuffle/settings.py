@@ -171,6 +171,8 @@ class StreamingSettings:
     the checkpoint has been aligned for `aligned_checkpoint_timeout`, 0: from the start. `recover_without_in_flight`
     drops the rows in flight of the checkpoint that a query begins with: they are lost. `rescale_by_function` lets the
     function of `partitionCustom` deal out rows in flight to another number of tasks, instead of an error.
+    `persist_in_flight` says when rows in flight are written: `checkpoint`, while a checkpoint is taken, or
+    `continuous`, each row as it is given to its exchange.
     """
 
     checkpoint_location: str = ""
@@ -187,6 +189,7 @@ class StreamingSettings:
     aligned_checkpoint_timeout: float = 0.0
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
+    persist_in_flight: str = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +395,7 @@ def _restart_checks(restart: RestartSettings) -> list[tuple[bool, str, str]]:
 
 def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str]]:
     kinds = ("exactly_once", "at_least_once")
+    ways = ("checkpoint", "continuous")
     return [
         (streaming.checkpoint_interval >= 0, "streaming.checkpointInterval", "must not be negative"),
         (streaming.checkpoint_timeout > 0, "streaming.checkpointTimeout", "must be positive"),
@@ -419,5 +423,20 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
             streaming.unaligned or not streaming.aligned_checkpoint_timeout,
             "streaming.alignedCheckpointTimeout",
             "is for streaming.unaligned=true: other checkpoints stay aligned",
+        ),
+        (
+            streaming.persist_in_flight in ways,
+            "streaming.persistInFlight",
+            f"must be one of {', '.join(ways)}",
+        ),
+        (
+            streaming.unaligned or streaming.persist_in_flight == "checkpoint",
+            "streaming.persistInFlight",
+            "may be continuous with streaming.unaligned=true only: aligned checkpoints have no rows in flight",
+        ),
+        (
+            streaming.checkpoint_interval > 0 or streaming.persist_in_flight == "checkpoint",
+            "streaming.persistInFlight",
+            "may be continuous with a streaming.checkpointInterval only: without checkpoints the logs grow for ever",
         ),
     ]

@@ -33,11 +33,17 @@ def refuse_ungroupable(schema: pa.Schema, keys: Sequence[str]) -> None:
         field = only_column(schema, key, "keys")
         refuse_collated(field, "keys")
         kind = field.type
-        if pt.is_nested(kind) or pt.is_union(kind) or pt.is_float16(kind) or pt.is_run_end_encoded(kind):
+        if pt.is_nested(kind) or pt.is_union(kind) or pt.is_run_end_encoded(kind) or _has_no_kernels(kind):
             raise SchemaError(
                 f"column {key!r} of type {kind} cannot be grouped by: "
                 "make plain columns of what you group by with mapInArrow first"
             )
+
+
+def _has_no_kernels(kind: pa.DataType) -> bool:
+    """Whether Arrow can carry such values and neither number nor sort them."""
+    is_short = pt.is_decimal(kind) and not (pt.is_decimal128(kind) or pt.is_decimal256(kind))
+    return is_short or pt.is_float16(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def plain(column: pa.Array) -> pa.Array:

@@ -24,20 +24,26 @@ _SPARKS_FOLDERS = "SPARK_LOCAL_DIRS"
 
 @dataclass(slots=True)
 class TaskMemory:
-    """The limit in bytes, the folder for spilled rows, and what was held at most and written there, in bytes."""
+    """The limit in bytes, the folder for spilled rows, and what was held at most and written there, in bytes.
+
+    `others` are the folders for what finds no room there, in order.
+    """
 
     limit: int
     directory: str
     peak_bytes: int = 0
     spilled_bytes: int = 0
+    others: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings, subtask: int) -> TaskMemory:
         """What the settings say; neighbouring subtasks take turns with the folders."""
         listed = settings.blocking.directories or os.environ.get(_SPARKS_FOLDERS, "")
         folders = [folder for name in listed.split(",") if (folder := name.strip()) and os.access(folder, os.W_OK)]
-        directory = folders[subtask % len(folders)] if folders else tempfile.gettempdir()
-        return cls(settings.task.group_memory, directory)
+        if not folders:
+            return cls(settings.task.group_memory, tempfile.gettempdir())
+        first = subtask % len(folders)
+        return cls(settings.task.group_memory, folders[first], others=(*folders[first + 1 :], *folders[:first]))
 
     def exceeded_by(self, held: int) -> bool:
         """Whether so many bytes are too many; remembers the most there were."""

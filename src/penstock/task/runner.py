@@ -9,6 +9,8 @@ their producers drop what they still have. Nothing here knows Spark, sockets or 
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -111,6 +113,7 @@ class _Task:
         self._gates: list[InputGate] = []
         self._input = TaskInput((), control)
         self._counts = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out"), 0)
+        self._process = os.getpid()
         self._began = self._reported = time.monotonic()
         self._failed = False
 
@@ -165,6 +168,7 @@ class _Task:
             for batch in chain[-1]:
                 self._write(batch)
         finally:
+            self._end_forked()
             # A chain that was not read to its end still holds the user's generators: let them clean up now.
             for part in reversed(chain):
                 part.close()
@@ -232,8 +236,19 @@ class _Task:
 
     def _breathe(self) -> None:
         """Between batches: stop if told to, and say how far it is."""
+        self._end_forked()
         self._control.check_cancelled()
         now = time.monotonic()
         if now - self._reported >= _REPORT_SECONDS:
             self._reported = now
             self._control.report(self.metrics())
+
+    def _end_forked(self) -> None:
+        """End here if this is a child that the user's function forked and that came back out of it.
+
+        It shares sockets and memory with the task: what it went on to write would stand among the task's rows.
+        """
+        if os.getpid() != self._process:
+            sys.stderr.write(f"{self._plan.place}: a child that a function forked came back into the task\n")
+            sys.stderr.flush()
+            os._exit(1)
