@@ -102,8 +102,8 @@ def test_a_new_event_of_the_jobmaster_is_a_class_a_route_and_a_method(copy: Path
     )
     change(
         "job/core/job_core.py",
-        "            events.TaskFinished: attempts.finished,\n",
-        "            events.TaskFinished: attempts.finished,\n            events.RemarkMade: attempts.remark,\n",
+        "            said.TaskFinished: attempts.finished,\n",
+        "            said.TaskFinished: attempts.finished,\n            events.RemarkMade: attempts.remark,\n",
     )
     change(
         "job/core/attempts.py",
@@ -149,14 +149,14 @@ def test_a_new_control_action_is_a_class_and_what_the_task_does_about_it(copy: P
     change("stream/conversation.py", "import Action, ", "import Action, EndNow, ")
     printed = _run(
         copy,
-        "from penstock.job.core.instructions import TellTask, job_of\n"
+        "from penstock.job.core.instructions import TellEnvironment, job_of\n"
         "from penstock.link import commands\n"
         "from penstock.link.control import pack, unpack\n"
         "from penstock.shuffle import AttemptId\n"
         "from penstock.shuffle.actions import EndNow\n"
         "from penstock.stream.conversation import Conversation\n"
-        "told = TellTask('env', AttemptId('j1', 0, 0, 0), EndNow('a toy'))\n"
-        "sent = commands.instruction(commands.TaskAction(told.attempt, told.action))\n"
+        "told = TellEnvironment('env', commands.TaskAction(AttemptId('j1', 0, 0, 0), EndNow('a toy')))\n"
+        "sent = commands.instruction(told.command)\n"
         "heard = commands.read_instruction(unpack(pack(sent)))\n"
         "print(job_of(told), heard.action, Conversation(0).action_came(heard.action, 0.0))\n",
     )

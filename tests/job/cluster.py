@@ -23,6 +23,8 @@ from penstock.job.core.deadlines import Deadline, DeadlineKind
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, TaskId, WorkerId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import JobResult
+from penstock.link.commands import CancelTask
+from penstock.link.master import PartitionConsumable, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.settings import RestartSettings
@@ -158,8 +160,9 @@ class Cluster:
     # --- what tests look at
 
     def of(self, kind: type[_T]) -> list[_T]:
-        """All instructions of a kind so far."""
-        return [item for item in self.log if isinstance(item, kind)]
+        """All instructions of a kind so far, or what environments were told of it."""
+        said = (item.command if isinstance(item, do.TellEnvironment) else item for item in self.log)
+        return [item for item in said if isinstance(item, kind)]
 
     def working(self, job: str = "j1") -> list[Place]:
         """The subtasks that tasks work on."""
@@ -230,13 +233,13 @@ class Cluster:
             self._plan("ask", lambda: self._ask(task), task)
         else:
             self._plan("end", lambda: self._end(task), task)
-        self.send(events.TaskFinished(attempt, **{"state": "FINISHED", **report}))  # type: ignore[arg-type]
+        self.send(TaskFinished(attempt, **{"state": "FINISHED", **report}))  # type: ignore[arg-type]
 
     def consumable(self, vertex: int, subtask: int, edge: int, job: str = "j1") -> None:
         """The first buffer of what somebody writes is there."""
         outputs = self.deployment(vertex, subtask, job).outputs
         (found,) = [output.descriptor.partition for output in outputs if output.edge == edge]
-        self.send(events.PartitionConsumable(found))
+        self.send(PartitionConsumable(found))
         self.run()
 
     def lose(self, task: SparkTask, cause: str = "its process died", *, retried: bool = True) -> None:
@@ -388,7 +391,7 @@ class Cluster:
             case do.WithdrawDeadline(job, deadline):
                 self.deadlines = [entry for entry in self.deadlines if entry[1:] != (job, deadline)]
                 self.withdrawn.append((job, deadline))
-            case do.CancelTask(_, attempt):
+            case do.TellEnvironment(_, CancelTask(attempt)):
                 self._stop(attempt)
             case do.CancelSparkJobs(job, spark_job):
                 self._plan("kill", lambda: self._kill(job, spark_job))

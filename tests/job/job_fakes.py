@@ -8,12 +8,23 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import grpc
+
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
 from penstock.job.launcher import LaunchRequest
 from penstock.job.shell.client import MasterClient
-from penstock.link.commands import Command
-from penstock.link.master import ENVIRONMENT, AttachEnvironment, RegisterTask, TaskFinished
+from penstock.link import control
+from penstock.link.commands import Command, read_instruction
+from penstock.link.master import (
+    ENVIRONMENT,
+    AttachEnvironment,
+    AwaitProducers,
+    Listen,
+    RegisterTask,
+    TaskFinished,
+    call_of,
+)
 from penstock.link.wire import Request
 from penstock.shuffle import (
     AttemptId,
@@ -143,12 +154,15 @@ class FakeEnvironment:
         return [command for command in self.commands if isinstance(command, kind)]
 
     def _listen(self) -> None:
+        stream = self.client._channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
+        message, metadata = call_of(Listen(self.name), self.client._metadata())
         try:
-            for command in self.client.commands():
+            for data in stream(message, metadata=metadata):
+                command = read_instruction(control.raise_for_error(control.unpack(data)))
                 with self.changed:
                     self.commands.append(command)
                     self.changed.notify_all()
-        except ControlError:
+        except (grpc.RpcError, ControlError):
             pass
         finally:
             self.ended.set()
@@ -208,3 +222,11 @@ class ThreadLauncher:
                     return
         except (PenstockError, ValueError) as error:  # a closed channel raises ValueError
             self.errors.append(error)
+
+
+def run_well(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
+    """A task that does nothing, well."""
+    for gate in deployment.inputs:
+        if gate.await_confirmation:
+            environment.ask(AwaitProducers(deployment.attempt))
+    environment.finished(deployment.attempt)

@@ -10,7 +10,7 @@ from job_graphs import chain, pipeline
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.ids import LENT, SparkJobId, SparkJobKind, WorkerId, WorkerNumber, task_of
-from penstock.job.core.trace import FIRST, LAST, Trace
+from penstock.job.core.result import FIRST, LAST, Trace
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError
 

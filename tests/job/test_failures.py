@@ -12,6 +12,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import SparkJobKind
 from penstock.job.core.states import JobState
+from penstock.link.commands import CancelTask
 from penstock.shuffle import AttemptId, PartitionKind
 from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
 from penstock.shuffle.settings import RestartSettings
@@ -150,7 +151,18 @@ def test_tasks_that_outlive_their_spark_job_are_told_to_stop() -> None:
     cluster.submit(chain(2))
     attempts = {cluster.attempt(0, subtask) for subtask in range(2)}
     cluster.send(events.SparkJobReturned("j1", workers_job(0), "a Python worker exited unexpectedly"))
-    assert {item.attempt for item in cluster.of(do.CancelTask)} == attempts
+    assert {item.attempt for item in cluster.of(CancelTask)} == attempts
+
+
+def test_a_lost_environment_explains_tasks_that_ended_without_a_word() -> None:
+    """Its tasks can report nothing, and their Spark job may return before anybody knows that it is gone."""
+    cluster = Cluster(8)
+    cluster.submit(pipeline(dataframe=True), restart=NEVER)
+    cluster.send(events.SparkJobReturned("j1", workers_job(0)))
+    assert "j1" not in cluster.ended, "tasks that read the DataFrame still run"
+    cluster.lose_environment("a")
+    cluster.run()
+    assert "environment a" in str(cluster.ended["j1"].error)
 
 
 # --- cancelled
@@ -340,14 +352,46 @@ def test_a_task_that_does_not_stop_does_not_keep_the_job() -> None:
 
 @pytest.mark.parametrize("kind", ["StorageError", "InsufficientBuffersError", "InfrastructureError", "ProtocolError"])
 def test_what_a_host_lacks_is_no_fault_of_the_user(kind: str) -> None:
-    """It is tried again as often as any loss, and then fails the job with its cause."""
+    """It is tried again as often as any loss, at once and then after a second, and then fails the job with its cause.
+
+    However soon it comes again, it is a failure of its own: nothing is tried in a loop uncounted.
+    """
     cluster = Cluster(4)
-    cluster.pace = 2.0
     cluster.submit(chain(2), restart=RestartSettings("fixed", 2))
-    for _ in range(2):
-        cluster.fail(0, 0, kind)
-        assert cluster.restarted() == [(0, 0)]
     cluster.fail(0, 0, kind)
+    assert cluster.restarted() == [(0, 0)]
+    assert cluster.deployment(0, 0)
+    cluster.fail(0, 0, kind)
+    cluster.deadline(DeadlineKind.RESTART)
+    assert cluster.now >= 1.0
+    cluster.fail(0, 0, kind)
+    assert "2 of 2 restarts used" in str(cluster.ended["j1"].error)
+
+
+def test_a_host_that_can_store_no_more_is_tried_once_again_where_there_is_no_other() -> None:
+    """The second try may find room; after that rows are not computed again for the full disk.
+
+    Subtasks that fail together are one failure.
+    """
+    cluster = Cluster(4)
+    cluster.submit(chain(2), restart=RestartSettings("fixed", 5))
+    cluster.fail(0, 0, "NoStorageError")
+    cluster.fail(0, 1, "NoStorageError")
+    assert not cluster.ended
+    cluster.fail(0, 1, "NoStorageError")
+    assert "there is no other directory or host" in str(cluster.ended["j1"].error)
+
+
+def test_a_full_host_does_not_fail_a_job_that_knows_another() -> None:
+    """As often as any loss, as the other host may take it."""
+    cluster = Cluster(4, ["a", "b"])
+    cluster.submit(word_count(PIPELINED), restart=RestartSettings("fixed", 2))
+    for _ in range(2):
+        cluster.fail(*M0, "NoStorageError")
+        assert not cluster.ended
+        for entry in [each for each in cluster.deadlines if each[2].kind is DeadlineKind.RESTART]:
+            cluster.deadline(entry[2].kind)
+    cluster.fail(*M0, "NoStorageError")
     assert "2 of 2 restarts used" in str(cluster.ended["j1"].error)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service
+from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 
 from penstock.graph.deployment import TaskDeployment
@@ -103,14 +103,6 @@ class Rig:
         """Close all."""
         self.master.close()
         self.environment.close()
-
-
-def run_well(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-    """A task that does nothing, well."""
-    for gate in deployment.inputs:
-        if gate.await_confirmation:
-            environment.ask(AwaitProducers(deployment.attempt))
-    environment.finished(deployment.attempt)
 
 
 @pytest.fixture
@@ -553,11 +545,14 @@ def test_an_instruction_that_fails_fails_its_job_and_keeps_no_other(
 ) -> None:
     """A consumer can't be told of its producer: the job ends with that error, and its tasks are told to stop."""
     driver = rig.master._driver
+    tell = driver._actions[do.TellEnvironment]
 
-    def refuse(_: object) -> None:
-        raise OSError("no such line")
+    def refuse(told: do.TellEnvironment) -> None:
+        if isinstance(told.command, UpdatePartitionInfo):
+            raise OSError("no such line")
+        tell(told)
 
-    monkeypatch.setitem(driver._actions, do.UpdatePartitionInfo, refuse)
+    monkeypatch.setitem(driver._actions, do.TellEnvironment, refuse)
     stopped = threading.Event()
 
     def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:

@@ -17,6 +17,8 @@ from penstock.job.core.deadlines import Deadline, DeadlineKind
 from penstock.job.core.ids import WorkerId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
+from penstock.link.commands import CancelTask, UpdatePartitionInfo
+from penstock.link.master import PartitionConsumable
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
 from penstock.shuffle.lifecycle import as_markdown
@@ -101,13 +103,13 @@ def test_consumer_gets_placeholders_and_then_the_producer() -> None:
     cluster.submit(pipeline())
     sources = [source for source, _, _ in cluster.deployment(1, 0).inputs[0].channels]
     assert all(source.is_unknown for source in sources)
-    assert not cluster.of(do.UpdatePartitionInfo)
+    assert not cluster.of(UpdatePartitionInfo)
     cluster.consumable(0, 1, 0)
-    first = [(item.consumer, item.gate, item.descriptor.partition) for item in cluster.of(do.UpdatePartitionInfo)]
+    first = [(item.attempt, item.descriptor.partition) for item in cluster.of(UpdatePartitionInfo)]
     partition = cluster.deployment(0, 1).outputs[0].descriptor.partition
-    assert first == [(cluster.attempt(1, subtask), 0, partition) for subtask in range(2)]
+    assert first == [(cluster.attempt(1, subtask), partition) for subtask in range(2)]
     cluster.consumable(0, 1, 0)
-    assert len(cluster.of(do.UpdatePartitionInfo)) == 2
+    assert len(cluster.of(UpdatePartitionInfo)) == 2
     cluster.finish_job()
     names = [name for _, name, _ in cluster.ended["j1"].result.trace]
     order = ["job_submitted", "job_admitted", "task_registered", "task_deployed", "partition_consumable"]
@@ -119,7 +121,7 @@ def test_stale_partition_reaches_nobody() -> None:
     """A consumable partition of an attempt that was never accepted changes nothing."""
     cluster = Cluster()
     cluster.submit(pipeline())
-    assert cluster.send(events.PartitionConsumable(PartitionId("j1-e0", 1, 77))) == []
+    assert cluster.send(PartitionConsumable(PartitionId("j1-e0", 1, 77))) == []
 
 
 def test_dataframe_end_needs_its_spark_job() -> None:
@@ -153,7 +155,7 @@ def test_false_end_of_a_cancelled_dataframe_is_never_committed() -> None:
     cluster.kill_spark_job("j1", workers_job(0), "cancelled by the user")
     cluster.run()
     assert isinstance(cluster.of(do.AnswerProducers)[0].error, JobCancelledError)
-    assert {item.attempt for item in cluster.of(do.CancelTask)} <= consumers
+    assert {item.attempt for item in cluster.of(CancelTask)} <= consumers
     assert isinstance(cluster.ended["j1"].error, JobCancelledError)
     assert cluster.ended["j1"].result.state is JobState.CANCELED
     assert len(cluster.core.tracker) == 0
@@ -167,8 +169,8 @@ def test_dataframe_with_fewer_partitions_leaves_empty_subtasks() -> None:
     cluster.open["j1", frame_job(0)] = 1
     cluster.run()
     cluster.finish(0, 0)
-    empty = [item for item in cluster.of(do.UpdatePartitionInfo) if item.descriptor.empty]
-    assert {(item.consumer.subtask, item.descriptor.partition.index) for item in empty} == {(0, 1), (1, 1)}
+    empty = [item for item in cluster.of(UpdatePartitionInfo) if item.descriptor.empty]
+    assert {(item.attempt.subtask, item.descriptor.partition.index) for item in empty} == {(0, 1), (1, 1)}
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
 
@@ -275,7 +277,7 @@ def test_failure_stops_the_others_through_their_environments() -> None:
     cluster.submit(pipeline())
     others = {cluster.attempt(*place) for place in cluster.working() if place != (0, 0)}
     cluster.report(cluster.task(0, 0), state="FAILED", error="boom", error_type="ValueError")
-    assert {item.attempt for item in cluster.of(do.CancelTask)} == others
+    assert {item.attempt for item in cluster.of(CancelTask)} == others
     assert not cluster.of(do.CancelSparkJobs)
     cluster.todo = [step for step in cluster.todo if step.name != "stop"]
     cluster.deadline(DeadlineKind.SETTLE)

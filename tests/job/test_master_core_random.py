@@ -32,6 +32,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import SparkJobKind, TaskId
+from penstock.link.master import TaskFinished
 from penstock.shuffle.errors import JobCancelledError
 from penstock.shuffle.settings import RestartSettings
 
@@ -229,7 +230,7 @@ class World(RowCluster):
         if self.deployments:
             attempt = self.dice.choice(sorted(self.deployments))
             if attempt not in self.running and all(task.attempt != attempt for task in self.tasks):
-                self.send(events.TaskFinished(attempt, "FINISHED"))
+                self.send(TaskFinished(attempt, "FINISHED"))
                 self.send(events.TaskLost(attempt, "late"))
 
     def check(self, jobs: list[str]) -> None:

@@ -8,7 +8,10 @@ import asyncio
 from penstock.job.shell.environments import AttachedEnvironment, Environments
 from penstock.job.shell.timers import WakingTimer
 from penstock.link.leases import WakingClock
+from penstock.link.master import AttachEnvironment
 from penstock.testing import DEADLINE
+
+SAID = AttachEnvironment("env-1", "tcp://h:1", "h", 1)
 
 SOON = 10.0
 LEASE = 60.0
@@ -34,7 +37,7 @@ def test_one_that_never_listens_is_lost_soon() -> None:
     """It was killed behind its first call, when no stream could end with it."""
     wall = Wall()
     clock, environments = WakingClock(wall), Environments()
-    environments.attach(AttachedEnvironment("env-1", "tcp://h:1", "h", 1, clock.now()))
+    environments.attach(AttachedEnvironment(SAID, clock.now()))
     found = []
     for _ in range(22):
         wall.seconds += 0.5
@@ -47,7 +50,7 @@ def test_a_lease_counts_only_what_the_driver_was_awake_for() -> None:
     """An hour's pause loses nobody; sixty seconds in which a heartbeat could have come do."""
     wall = Wall()
     clock, environments = WakingClock(wall), Environments()
-    environments.attach(AttachedEnvironment("env-1", "tcp://h:1", "h", 1, clock.now(), is_listening=True))
+    environments.attach(AttachedEnvironment(SAID, clock.now(), is_listening=True))
     wall.seconds += 3600
     assert silent(environments, clock) == []
     for _ in range(118):

@@ -19,6 +19,8 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.result import JobProgress
+from penstock.link.commands import TaskAction
+from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import SlotsError
 from penstock.shuffle.settings import RestartSettings
@@ -47,7 +49,7 @@ def acknowledge(cluster: Cluster, number: int, *places: tuple[int, int]) -> None
     """These tasks, by default all, have stored their snapshots."""
     for place in places or PLACES:
         handle = f"{place[0]}.{place[1]}@{number}".encode()
-        cluster.send(events.CheckpointAcknowledged(cluster.attempt(*place), number, handle))
+        cluster.send(AcknowledgeCheckpoint(cluster.attempt(*place), number, handle))
 
 
 def checkpoint(cluster: Cluster) -> int:
@@ -75,7 +77,7 @@ def progress_of(cluster: Cluster) -> JobProgress:
 
 def said(cluster: Cluster) -> list[tuple[tuple[int, int], Action]]:
     """All that tasks were told, with the subtask."""
-    return [((item.attempt.vertex, item.attempt.subtask), item.action) for item in cluster.of(do.TellTask)]
+    return [((item.attempt.vertex, item.attempt.subtask), item.action) for item in cluster.of(TaskAction)]
 
 
 def told(cluster: Cluster, kind: type[Action]) -> list[tuple[int, int]]:
@@ -117,12 +119,12 @@ def test_figures_of_each_task_are_kept_for_the_last_checkpoints() -> None:
     number = triggered(cluster)
     cluster.now += 2.0
     figures = {"align_seconds": 0.5, "freeze_seconds": 0.25, "store_seconds": 0.25, "bytes": 9.0}
-    cluster.send(events.CheckpointAcknowledged(cluster.attempt(1, 0), number, b"h", figures))
+    cluster.send(AcknowledgeCheckpoint(cluster.attempt(1, 0), number, b"h", figures))
     acknowledge(cluster, number, *(place for place in PLACES if place != (1, 0)))
     (store,) = cluster.of(do.StoreCheckpoint)
     assert (store.saved.seconds, store.saved.figures["u1.0"]["start_seconds"]) == pytest.approx((2.0, 1.0), abs=0.1)
     cluster.send(events.CheckpointStored("j1", number))  # the next one is due, and begins
-    cluster.send(events.CheckpointDeclined(cluster.attempt(0, 0), triggered(cluster), "the disk is full"))
+    cluster.send(DeclineCheckpoint(cluster.attempt(0, 0), triggered(cluster), "the disk is full"))
     good, bad = progress_of(cluster).checkpoints.reports
     assert (good.number, good.cause, good.tasks["u1.0"]["bytes"]) == (number, "", 9.0)
     assert good.seconds == pytest.approx(2.0, abs=0.1)
@@ -170,7 +172,7 @@ def test_stopped_query_ends_with_a_checkpoint() -> None:
     cluster.send(events.StopAsked("j1"))
     assert told(cluster, StopSource) == [(0, 0), (0, 1)]
     for place in PLACES:
-        cluster.send(events.DataEnded(cluster.attempt(*place)))
+        cluster.send(DataEnded(cluster.attempt(*place)))
     number = triggered(cluster)
     acknowledge(cluster, number)
     cluster.send(events.CheckpointStored("j1", number))
@@ -199,7 +201,7 @@ def test_more_failed_checkpoints_than_tolerated_end_the_query() -> None:
     for count in (1, 2):
         cluster.deadline(DeadlineKind.CHECKPOINT)
         number = triggered(cluster)
-        cluster.send(events.CheckpointDeclined(cluster.attempt(1, 0), number, "no space left"))
+        cluster.send(DeclineCheckpoint(cluster.attempt(1, 0), number, "no space left"))
         assert len(told(cluster, CheckpointAborted)) >= 4 * count
     cluster.run()
     cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
-from job_fakes import DEADLINE, FakeEnvironment, ThreadLauncher, fresh_service
+from job_fakes import DEADLINE, FakeEnvironment, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 
-from penstock.graph.deployment import TaskDeployment
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.job.shell.client import MasterClient
@@ -103,20 +102,13 @@ class Rig:
     def __init__(self) -> None:
         fresh_service()
         self.settings = Settings.from_conf({"spark.penstock.shuffle.service": SERVICE})
-        self.launcher = ThreadLauncher(_run_well)
+        self.launcher = ThreadLauncher(run_well)
         self.master = JobMaster(MasterIdentity("app", SECRET), self.launcher, self.settings)
         self.address = self.master.start()
 
     def attached(self) -> set[str]:
         """The environments that it knows."""
         return set(self.master._driver.environments._attached)
-
-
-def _run_well(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-    for gate in deployment.inputs:
-        if gate.await_confirmation:
-            environment.ask(AwaitProducers(deployment.attempt))
-    environment.finished(deployment.attempt)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.states import JobState
+from penstock.link.commands import CancelTask, UpdatePartitionInfo
+from penstock.link.master import PartitionConsumable, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId, PartitionKind
 from penstock.shuffle.settings import RestartSettings
 
@@ -214,9 +216,9 @@ def test_a_reader_survives_a_producer_that_gave_it_nothing() -> None:
     cluster.lose_task(*M0)
     assert cluster.restarted() == [M0]
     assert cluster.attempt(*R0) == reader
-    assert not [item for item in cluster.of(do.CancelTask) if item.attempt == reader]
+    assert not [item for item in cluster.of(CancelTask) if item.attempt == reader]
     cluster.consumable(*M0, 0)
-    told = [item for item in cluster.of(do.UpdatePartitionInfo) if item.consumer == reader]
+    told = [item for item in cluster.of(UpdatePartitionInfo) if item.attempt == reader]
     assert [item.descriptor.partition for item in told] == [PartitionId("j1-e0", 0, 1)]
 
 
@@ -230,7 +232,7 @@ def test_a_restarted_reader_is_told_of_what_is_there() -> None:
     assert [source.is_unknown for source, _, _ in channels] == [False, True]
     cluster.consumable(*M1, 0)
     new = cluster.attempt(*R1)
-    told = [item for item in cluster.of(do.UpdatePartitionInfo) if item.consumer == new]
+    told = [item for item in cluster.of(UpdatePartitionInfo) if item.attempt == new]
     assert [item.descriptor.partition.index for item in told] == [1]
 
 
@@ -242,9 +244,9 @@ def test_reports_of_withdrawn_attempts_change_nothing() -> None:
     cluster.lose_task(*M0)
     entries = len(cluster.core.trace("j1"))
     for event in (
-        events.PartitionConsumable(PartitionId("j1-e0", 0, 0)),
-        events.TaskFinished(old, "FINISHED"),
-        events.TaskFinished(old, "FAILED", error="late"),
+        PartitionConsumable(PartitionId("j1-e0", 0, 0)),
+        TaskFinished(old, "FINISHED"),
+        TaskFinished(old, "FAILED", error="late"),
         events.TaskLost(old, "late"),
         events.PartitionsLost((PartitionId("j1-e0", 0, 0),), "late"),
     ):

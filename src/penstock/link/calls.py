@@ -32,9 +32,6 @@ class OpenWriter(Request[WriterOpened]):
     subpartitions there are. Raises InsufficientBuffersError, StaleError, ProtocolError.
     """
 
-    METHOD = "local.open_writer"
-    ANSWER = WriterOpened
-
     port: int
     attempt: AttemptId
     partition: PartitionId
@@ -48,18 +45,12 @@ class OpenWriter(Request[WriterOpened]):
 class FinishWriter(Request[Done]):
     """The partition is complete; the port is closed."""
 
-    METHOD = "local.finish_writer"
-    ANSWER = Done
-
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailWriter(Request[Done]):
     """The producer gives the partition up; the port is closed. `is_storage`: its file took no more."""
-
-    METHOD = "local.fail_writer"
-    ANSWER = Done
 
     port: int
     cause: str
@@ -70,9 +61,6 @@ class FailWriter(Request[Done]):
 class OpenGate(Request[Done]):
     """Open a gate of this attempt, and request what is known of its channels."""
 
-    METHOD = "local.open_gate"
-    ANSWER = Done
-
     port: int
     attempt: AttemptId
     channels: tuple[ChannelDescriptor, ...]
@@ -81,9 +69,6 @@ class OpenGate(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class CloseGate(Request[Done]):
     """Close a gate; its channels are cancelled."""
-
-    METHOD = "local.close_gate"
-    ANSWER = Done
 
     port: int
 
@@ -103,9 +88,6 @@ class OpenFiles(Request[FilesOpened]):
     Raises InsufficientBuffersError, StaleError, ProtocolError, or PenstockError where no directory can be used.
     """
 
-    METHOD = "local.open_files"
-    ANSWER = FilesOpened
-
     attempt: AttemptId
     partition: PartitionId
     subpartitions: int
@@ -117,9 +99,6 @@ class OpenFiles(Request[FilesOpened]):
 class FinishFiles(Request[Done]):
     """The files of a blocking partition are complete: what each subpartition holds."""
 
-    METHOD = "local.finish_files"
-    ANSWER = Done
-
     partition: PartitionId
     ends: tuple[EndOfPartition, ...]
 
@@ -127,9 +106,6 @@ class FinishFiles(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class FailFiles(Request[Done]):
     """The producer gives a blocking partition up. `is_storage`: its files took no more."""
-
-    METHOD = "local.fail_files"
-    ANSWER = Done
 
     partition: PartitionId
     cause: str
@@ -139,9 +115,6 @@ class FailFiles(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class ReportMissingFile(Request[Done]):
     """A reader found that a file of a finished partition is gone; the answer is the error that says why."""
-
-    METHOD = "local.missing_file"
-    ANSWER = Done
 
     partition: PartitionId
     cause: str
@@ -158,9 +131,6 @@ class Occupying:
 class ListOccupying(Request[Occupying]):
     """Which partitions hold memory or files here."""
 
-    METHOD = "local.occupying"
-    ANSWER = Occupying
-
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -173,9 +143,6 @@ class Statistics:
 class GetStatistics(Request[Statistics]):
     """The environment's figures."""
 
-    METHOD = "local.statistics"
-    ANSWER = Statistics
-
 
 @dataclass(frozen=True, slots=True)
 class ShareFiles(Request[Done]):
@@ -183,9 +150,6 @@ class ShareFiles(Request[Done]):
 
     `location` is where the query's checkpoints lie, `epoch` that of its owner.
     """
-
-    METHOD = "local.share_files"
-    ANSWER = Done
 
     attempt: AttemptId
     location: str
@@ -195,9 +159,6 @@ class ShareFiles(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class LeaveFiles(Request[Done]):
     """The attempt takes part in no further checkpoint."""
-
-    METHOD = "local.leave_files"
-    ANSWER = Done
 
     attempt: AttemptId
 
@@ -216,9 +177,6 @@ class HandOverPart(Request[HandedOver]):
     Its bytes lie in a memory of the task (descriptor, device, inode), which stays open until the answer has come.
     `handle` is that of a part of which nothing else is known yet: its size, and its chunks as they lie in the memory.
     """
-
-    METHOD = "local.hand_over_part"
-    ANSWER = HandedOver
 
     attempt: AttemptId
     location: str

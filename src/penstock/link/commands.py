@@ -32,30 +32,21 @@ class Updated:
 class CancelTask(Request[Done]):
     """Tell the task that works on this attempt to stop."""
 
-    METHOD = "local.cancel_task"
-    ANSWER = Done
-
     attempt: AttemptId
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatePartitionInfo(Request[Updated]):
-    """The real producer of a consumer's unknown channels."""
+    """The real producer of unknown channels of a consumer, this attempt."""
 
-    METHOD = "local.update_partition_info"
-    ANSWER = Updated
-
-    consumer: AttemptId
+    attempt: AttemptId
     descriptor: ShuffleDescriptor
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartitions(Request[Done]):
     """Nobody needs these partitions any more."""
-
-    METHOD = "local.release_partitions"
-    ANSWER = Done
 
     partitions: tuple[PartitionId, ...]
 
@@ -64,9 +55,6 @@ class ReleasePartitions(Request[Done]):
 class ExpirePartitions(Request[Done]):
     """The leases of these partitions have run out."""
 
-    METHOD = "local.expire_partitions"
-    ANSWER = Done
-
     partitions: tuple[PartitionId, ...]
 
 
@@ -74,18 +62,12 @@ class ExpirePartitions(Request[Done]):
 class ReleaseJob(Request[Done]):
     """A job is over: nothing that it has here is needed any more."""
 
-    METHOD = "local.release_job"
-    ANSWER = Done
-
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAction(Request[Done]):
     """Pass an action on to the task that works on this attempt, in the order in which actions were said."""
-
-    METHOD = "local.act"
-    ANSWER = Done
 
     attempt: AttemptId
     action: Action
@@ -95,21 +77,17 @@ class TaskAction(Request[Done]):
 class Shutdown(Request[Done]):
     """Give everything up and end."""
 
-    METHOD = "local.shutdown"
-    ANSWER = Done
-
 
 Command = CancelTask | UpdatePartitionInfo | ReleasePartitions | ExpirePartitions | ReleaseJob | Shutdown | TaskAction
 
 COMMANDS: dict[str, type[Command]] = {kind.METHOD: kind for kind in get_args(Command)}
 """Every command, by its name as a call."""
-_PREFIX = "local."
 
 
 def instruction(command: Command, number: int = 0) -> Plain:
     """A command as the JobMaster sends it; with its number where it comes again over the next connection."""
     numbered = {NUMBER: number} if number else {}
-    return {OP: command.METHOD.removeprefix(_PREFIX), **numbered, **to_wire(command)}
+    return {OP: command.METHOD, **numbered, **to_wire(command)}
 
 
 def number_of(plain: Plain) -> int:
@@ -122,7 +100,7 @@ def number_of(plain: Plain) -> int:
 
 def read_instruction(plain: Plain) -> Command:
     """Inverse of `instruction`; raises ProtocolError, for a command that nobody knows too."""
-    kind = COMMANDS.get(f"{_PREFIX}{plain.get(OP)}")
+    kind = COMMANDS.get(str(plain.get(OP)))
     if kind is None:
         raise ProtocolError(f"the JobMaster gives an instruction {plain.get(OP)!r}: this environment knows none such")
     return from_wire(kind, {name: value for name, value in plain.items() if name not in (OP, NUMBER)})

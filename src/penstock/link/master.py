@@ -38,9 +38,6 @@ class Challenged:
 class Challenge(Request[Challenged]):
     """Begin."""
 
-    METHOD = "Challenge"
-    ANSWER = Challenged
-
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
@@ -54,9 +51,6 @@ class Authenticated:
 class Authenticate(Request[Authenticated]):
     """The proof of this role and identity, over both nonces."""
 
-    METHOD = "Authenticate"
-    ANSWER = Authenticated
-
     nonce: bytes
     client_nonce: bytes
     role: str
@@ -68,9 +62,6 @@ class Authenticate(Request[Authenticated]):
 class AttachEnvironment(Request[Done]):
     """An environment process is there; `address` is where others read its partitions."""
 
-    METHOD = "AttachEnvironment"
-    ANSWER = Done
-
     environment: str
     address: str
     host: str
@@ -81,9 +72,6 @@ class AttachEnvironment(Request[Done]):
 class Listen(Request[Done]):
     """The stream of `commands` for this environment, behind the number that it has `taken`; not answered once."""
 
-    METHOD = "Instructions"
-    ANSWER = Done
-
     environment: str
     taken: int = 0
 
@@ -91,9 +79,6 @@ class Listen(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[Done]):
     """An environment lives: its figures, and those of its tasks. It has `taken` the commands up to this number."""
-
-    METHOD = "Heartbeat"
-    ANSWER = Done
 
     environment: str
     statistics: dict[str, float] = field(default_factory=dict)
@@ -125,9 +110,6 @@ class RegisterTask(Request[Registered]):
     Its environment fills in its own name and address.
     """
 
-    METHOD = "RegisterTask"
-    ANSWER = Registered
-
     attempt: AttemptId
     spark_job: int = 0
     environment: str = ""
@@ -138,9 +120,6 @@ class RegisterTask(Request[Registered]):
 class AwaitProducers(Request[Done]):
     """Answered when the producers of this attempt are confirmed."""
 
-    METHOD = "AwaitProducers"
-    ANSWER = Done
-
     attempt: AttemptId
 
 
@@ -150,9 +129,6 @@ class TaskFinished(Request[Done]):
 
     `state` is FINISHED, FAILED or CANCELED; `lost` is the partition that could not be read, where that is the cause.
     """
-
-    METHOD = "TaskFinished"
-    ANSWER = Done
 
     attempt: AttemptId
     state: str
@@ -168,9 +144,6 @@ class TaskFinished(Request[Done]):
 class AcknowledgeCheckpoint(Request[Done]):
     """A task's part of a checkpoint is stored: `handle` says how it is found again, `figures` what it took."""
 
-    METHOD = "AcknowledgeCheckpoint"
-    ANSWER = Done
-
     attempt: AttemptId
     checkpoint: int
     handle: bytes
@@ -181,9 +154,6 @@ class AcknowledgeCheckpoint(Request[Done]):
 class DeclineCheckpoint(Request[Done]):
     """A task takes no part in a checkpoint."""
 
-    METHOD = "DeclineCheckpoint"
-    ANSWER = Done
-
     attempt: AttemptId
     checkpoint: int
     cause: str
@@ -192,9 +162,6 @@ class DeclineCheckpoint(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class DataEnded(Request[Done]):
     """All of a task's data is processed: it waits for the checkpoint that holds its last state."""
-
-    METHOD = "DataEnded"
-    ANSWER = Done
 
     attempt: AttemptId
 
@@ -213,9 +180,6 @@ class OpenResult(Request[ResultOpened]):
 
     A task that opens what could not be opened when its action was planned names that action.
     """
-
-    METHOD = "OpenResult"
-    ANSWER = ResultOpened
 
     result: str
     action: str = ""
@@ -242,9 +206,6 @@ class ReadResult(Request[ReadAnswer]):
     its slot to and that has let it go.
     """
 
-    METHOD = "ReadResult"
-    ANSWER = ReadAnswer
-
     result: str
     index: int
     partition: PartitionId
@@ -262,9 +223,6 @@ class ReadResult(Request[ReadAnswer]):
 class PartitionConsumable(Request[Done]):
     """A partition can be read: at its first buffer, or complete. A report, sent until it is taken."""
 
-    METHOD = "PartitionConsumable"
-    ANSWER = Done
-
     partition: PartitionId
     number: int = 0
 
@@ -272,9 +230,6 @@ class PartitionConsumable(Request[Done]):
 @dataclass(frozen=True, slots=True)
 class TaskLost(Request[Done]):
     """A task has gone without a word. A report, sent until it is taken."""
-
-    METHOD = "TaskLost"
-    ANSWER = Done
 
     attempt: AttemptId
     cause: str

@@ -30,12 +30,18 @@ Plain = dict[str, Any]
 
 
 class Request(Generic[A]):
-    """A message that is answered with an `A`. A subclass says by which name it travels, and what `A` is."""
+    """A message that is answered with an `A`. It travels by the name of its class."""
 
     __slots__ = ()
 
     METHOD: ClassVar[str]
     ANSWER: ClassVar[type[Any]]
+
+    def __init_subclass__(cls) -> None:
+        """`class Ask(Request[Told])` says both."""
+        super().__init_subclass__()
+        cls.METHOD = cls.__name__
+        (cls.ANSWER,) = typing.get_args(vars(cls)["__orig_bases__"][0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

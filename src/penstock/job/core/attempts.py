@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import RESULT_EDGE
+from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.briefings import Briefings
 from penstock.job.core.deployments import Deployments
-from penstock.job.core.failure import INFRASTRUCTURE, UNRESTORABLE, Rank, rank_of
+from penstock.job.core.failure import INFRASTRUCTURE, NO_STORAGE, UNRESTORABLE, Rank, rank_of
 from penstock.job.core.questions import Questions
 from penstock.job.core.refusals import too_late
 from penstock.job.core.stages import Stages
@@ -28,6 +29,8 @@ from penstock.job.core.subtask import Subtask
 from penstock.job.core.subtasks import Subtasks
 from penstock.job.core.topology import JobTopology
 from penstock.job.core.widths import Widths
+from penstock.link.commands import CancelTask
+from penstock.link.master import TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import PenstockError, StaleError
 
@@ -50,14 +53,16 @@ class Attempts:
         self.questions = Questions(topology, subtasks)
         self._widths = Widths(topology, stages.capacity, submitted.target_bytes)
         self._user_errors = submitted.restart.user_errors
+        self._full_since: dict[str, int] = {}
+        """Environments that could store no more, and the round of the first attempt that said so."""
         self._topology = topology
         self._subtasks = subtasks
         self._stages = stages
         self._phase = phase
 
-    def open_region(self, opened: so.OpenRegion) -> None:
-        """Its subtasks are there from now on."""
-        for number in self._stages.regions[opened.region].vertices:
+    def open_region(self, region: Region) -> None:
+        """Its subtasks are there from now on, and their number is chosen."""
+        for number in region.vertices:
             self._widths.choose(self._topology.graph.vertex(number))
             self._subtasks.open(self._topology.graph.vertex(number))
 
@@ -71,7 +76,7 @@ class Attempts:
 
     # --- how they end
 
-    def finished(self, event: events.TaskFinished) -> Iterator[so.Decision]:
+    def finished(self, event: TaskFinished) -> Iterator[so.Decision]:
         """A task reports its end."""
         yield so.LetOff(event.attempt)
         subtask = self._subtasks.current(event.attempt)
@@ -86,7 +91,7 @@ class Attempts:
         else:
             yield from self._end_badly(subtask, event)
 
-    def _end_well(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+    def _end_well(self, subtask: Subtask, event: TaskFinished) -> Iterator[so.Decision]:
         self._subtasks.step(subtask, ExecutionEvent.FINISH)
         if not subtask.is_finished:
             return  # it was told to stop, and was faster
@@ -104,7 +109,7 @@ class Attempts:
             if other:
                 yield so.CompareReaders(subtask.place, other, subtask.title)
 
-    def _end_cancelled(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+    def _end_cancelled(self, subtask: Subtask, event: TaskFinished) -> Iterator[so.Decision]:
         self._subtasks.stop(subtask)
         yield from self._hang_up(subtask)
         if self._phase.is_active:
@@ -112,14 +117,15 @@ class Attempts:
             cause = f"{subtask.title} was cancelled: {event.error or 'no reason given'}"
             yield so.AwaitReason(subtask.place, cause)
 
-    def _end_badly(self, subtask: Subtask, event: events.TaskFinished) -> Iterator[so.Decision]:
+    def _end_badly(self, subtask: Subtask, event: TaskFinished) -> Iterator[so.Decision]:
         yield from self._mark_lost(subtask)
         rank = rank_of(event.error_type)
         cause = f"{subtask.title} failed: {event.error or 'no reason given'}"
         if event.lost is not None:
             yield so.Unreadable(event.lost, cause)
         elif event.error_type in INFRASTRUCTURE:
-            subtask.avoids = subtask.environment
+            yield from self._lacks(subtask, event.error_type, cause)
+            return
         elif rank is Rank.CAUSE and event.error_type != UNRESTORABLE:
             subtask.user_errors += 1
         if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
@@ -128,6 +134,22 @@ class Attempts:
             yield so.Unrestorable(subtask.place, cause)
         else:
             yield so.Fail(frozenset({subtask.place}), cause, rank)
+
+    def _lacks(self, subtask: Subtask, error_type: str, cause: str) -> Iterator[so.Decision]:
+        """Its host lacks something: tried again elsewhere, and later where there is no elsewhere.
+
+        Not so where a host has told before this attempt began that it can store no more, and there is no other one.
+        """
+        host = subtask.environment
+        subtask.avoids = host
+        known = self._full_since.get(host, subtask.round) < subtask.round
+        if error_type == NO_STORAGE and known and all(s.environment in ("", host) for s in self._subtasks):
+            yield so.FailForGood(cause, Rank.CAUSE, why=" (tried again, and there is no other directory or host)")
+            return
+        if error_type == NO_STORAGE:
+            self._full_since.setdefault(host, subtask.round)
+        places = frozenset({subtask.place})
+        yield so.Fail(places, cause, Rank.CAUSE, subtask.round, lacks=True)
 
     def orphan(self, orphan: so.Orphan) -> Iterator[so.Decision]:
         """Nobody works on an attempt any more."""
@@ -145,14 +167,14 @@ class Attempts:
         for subtask in lost:
             if subtask.attempt is not None and subtask.deployed:
                 # Spark kills its process some seconds later, and that one may still write.
-                yield do.CancelTask(subtask.environment, subtask.attempt, "its Spark job is over")
+                yield do.TellEnvironment(subtask.environment, CancelTask(subtask.attempt, "its Spark job is over"))
             yield from self._mark_lost(subtask)
         places, launched, missing = frozenset(s.place for s in lost), orphans.launched, orphans.missing
         if orphans.error is not None and not orphans.own:
             cause = f"the Spark job of the tasks failed: {orphans.error}"
             yield so.Fail(places, cause, Rank.ECHO, launched, explains=True, missing=missing)
         elif lost:
-            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CAUSE, launched, explains=True)
+            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CONSEQUENCE, launched, explains=True)
         elif missing and not orphans.own:
             cause = f"the Spark job of the tasks returned, but {missing} of its tasks never came"
             yield so.Fail(places, cause, Rank.ECHO, launched, missing=missing)
@@ -166,7 +188,7 @@ class Attempts:
             for subtask in lost:
                 yield from self._mark_lost(subtask)
             places = frozenset(subtask.place for subtask in open_)
-            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CAUSE, lost[0].round)
+            yield so.Fail(places, f"{lost[0].title}: {_NEVER_ENDED}", Rank.CONSEQUENCE, lost[0].round)
             return
         for subtask in open_:
             self._subtasks.skip(subtask)
@@ -230,7 +252,7 @@ class Attempts:
     def _stop_for_restart(self, subtask: Subtask, attempt: AttemptId) -> Iterator[so.Decision]:
         if subtask.call is None:
             if subtask.is_live:
-                yield do.CancelTask(subtask.environment, attempt, f"{subtask.title} is run again")
+                yield do.TellEnvironment(subtask.environment, CancelTask(attempt, f"{subtask.title} is run again"))
                 yield so.DrainWorker(attempt)
         elif subtask.vertex.is_bound:
             yield from self._hang_up(subtask, StaleError(f"{attempt}: its DataFrame is read again"))
@@ -251,7 +273,7 @@ class Attempts:
                 self._subtasks.stop(subtask)
             elif subtask.attempt is not None and subtask.is_live:
                 self._subtasks.step(subtask, ExecutionEvent.CANCEL)
-                yield do.CancelTask(subtask.environment, subtask.attempt, stop.cause)
+                yield do.TellEnvironment(subtask.environment, CancelTask(subtask.attempt, stop.cause))
         yield from self.questions.drop_all(self._too_late)
 
     def abandon(self, _: so.Abandon) -> Iterator[so.Decision]:

@@ -16,6 +16,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.progress import Roll
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.topology import JobTopology
+from penstock.link.commands import UpdatePartitionInfo
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 
@@ -83,7 +84,7 @@ class Briefings:
             reader = self._subtasks.find(consumer, number)
             if reader is not None and reader.deployed and reader.attempt is not None and not reader.is_ended:
                 told += 1
-                yield do.UpdatePartitionInfo(reader.environment, reader.attempt, edge, descriptor)
+                yield do.TellEnvironment(reader.environment, UpdatePartitionInfo(reader.attempt, descriptor))
         if told:
             yield so.Record("partition_info_updated", str(descriptor.partition))
 

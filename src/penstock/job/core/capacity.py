@@ -1,9 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job can run on: the task slots of the application, and the hosts that it had better leave alone."""
+"""What a job can run on: the task slots of the application, and the hosts that it had better leave alone. Pure.
+
+A host that loses its environments again and again is left out for a while: a job gives its workers there nothing as
+long as it can go on with workers of other hosts. They keep their slots meanwhile: given back, Spark would fill them
+with the next workers.
+"""
 
 from __future__ import annotations
 
-from penstock.job.core.hosts import Hosts
+from collections import deque
+from collections.abc import Callable
+
+LOSSES = 3
+"""So many losses, in WITHIN_SECONDS, are no accident any more."""
+WITHIN_SECONDS = 600.0
+LEFT_OUT_SECONDS = 300.0
+
+
+class Hosts:
+    """The hosts of one application."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._losses: dict[str, deque[float]] = {}
+        self._out_until: dict[str, float] = {}
+
+    def lost(self, environment: str) -> str | None:
+        """An environment failed; its host, where that is left out from now on."""
+        host, now = host_of(environment), self._now()
+        losses = self._losses.setdefault(host, deque(maxlen=LOSSES))
+        losses.append(now)
+        if len(losses) < LOSSES or now - losses[0] > WITHIN_SECONDS:
+            return None
+        losses.clear()
+        self._out_until[host] = now + LEFT_OUT_SECONDS
+        return host
+
+    @property
+    def are_fine(self) -> bool:
+        """Whether none is left out."""
+        self._out_until = {host: until for host, until in self._out_until.items() if until > self._now()}
+        return not self._out_until
+
+    def is_out(self, environment: str) -> bool:
+        """Whether this environment's host is left out."""
+        return self._out_until.get(host_of(environment), 0.0) > self._now()
+
+
+def host_of(environment: str) -> str:
+    """The host in the name of an environment: what stands before its process and its random end."""
+    return environment.rsplit("-", 2)[0]
 
 
 class Capacity:

@@ -22,13 +22,6 @@ from penstock.shuffle.errors import JobError, PenstockError
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRegion:
-    """The subtasks of this region are there from now on, and their number is chosen."""
-
-    region: int
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
     """A task waits for what it is to do, and is to run this attempt."""
 
@@ -176,7 +169,8 @@ class Fail:
     """Something failed that may be mended: these subtasks, for this reason.
 
     `launched`: the round in which the Spark job was launched that has failed, where that is known. `explains`: the
-    reason holds for the stopped tasks too of which nobody has said why. `missing` workers never came.
+    reason holds for the stopped tasks too of which nobody has said why. `missing` workers never came. `lacks`: their
+    host had no room, memory or buffers.
     """
 
     places: frozenset[Place]
@@ -185,6 +179,7 @@ class Fail:
     launched: int = 0
     explains: bool = False
     missing: int = 0
+    lacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +324,7 @@ class Conclude:
 
 
 Decision = (
-    OpenRegion | Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
+    Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
     | DeployRegion | Forgive | Unrestorable | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
     | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
     | Fail | AwaitReason | CompareReaders | Withdraw

@@ -21,6 +21,7 @@ from penstock.job.core.states import Phase
 from penstock.job.core.subtask import Subtask
 from penstock.job.core.subtasks import Subtasks
 from penstock.job.core.topology import JobTopology
+from penstock.link.master import PartitionConsumable
 from penstock.shuffle import PartitionId, ProducerDescriptor
 from penstock.shuffle.errors import StaleError
 
@@ -41,7 +42,7 @@ class Deployments:
 
     def start(self, start: so.Start) -> Iterator[so.Decision]:
         """A task is to run an attempt; refused where another one came first."""
-        attempt, where = start.attempt, (start.environment, start.address)
+        attempt = start.attempt
         subtask = self._subtasks.find(attempt.vertex, attempt.subtask)
         if subtask is None or subtask.attempt is not None or subtask.empty:
             first = "there is none now" if subtask is None else "its Spark job has returned without it"
@@ -49,9 +50,9 @@ class Deployments:
                 first = f"another attempt came first ({subtask.attempt})"
             yield do.AnswerRegistration(start.call, attempt, StaleError(f"{attempt}: not of this subtask: {first}"))
             return
-        self._subtasks.begin(subtask, attempt, start.call, where)
+        self._subtasks.begin(subtask, attempt, start.call, start.environment)
         yield so.Record("task_registered", str(attempt))
-        producer = ProducerDescriptor(attempt, *where)
+        producer = ProducerDescriptor(attempt, start.environment, start.address)
         for edge, service, partition in self._topology.outputs(subtask.vertex, subtask.index):
             subtask.unregistered += 1
             yield do.RegisterPartition(edge, service, partition, producer)
@@ -76,7 +77,7 @@ class Deployments:
         if subtask is not None:
             yield so.FailForGood(f"{subtask.title}: its output could not be registered: {event.cause}")
 
-    def consumable(self, event: events.PartitionConsumable) -> Iterator[so.Decision]:
+    def consumable(self, event: PartitionConsumable) -> Iterator[so.Decision]:
         """A partition can be read: tell those who wait for it."""
         subtask = self.producer_of(event.partition)
         if subtask is not None and self._phase.is_active:

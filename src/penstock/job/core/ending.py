@@ -11,8 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from penstock.job.core import decisions as so
 from penstock.job.core.deadlines import (
@@ -25,40 +24,26 @@ from penstock.job.core.deadlines import (
 )
 from penstock.job.core.events import CancelRequested, InstructionFailed
 from penstock.job.core.failure import FailureCause, Rank
-from penstock.job.core.progress import Remainder
+from penstock.job.core.progress import Roll
+from penstock.job.core.spark_jobs import SparkJobs
 from penstock.job.core.stages import Stages
 from penstock.job.core.states import JobEvent, JobLifecycle, JobState
+from penstock.job.core.workers import Workers
 from penstock.shuffle.errors import JobCancelledError, PenstockError
-
-
-class Held(Protocol):
-    """What Spark still holds for the job."""
-
-    @property
-    def draining(self) -> int:
-        """Workers that were told to stop and have not."""
-
-    @property
-    def missing(self) -> int:
-        """Workers that have never come."""
-
-    @property
-    def all_returned(self) -> bool:
-        """Whether no Spark job is under way."""
-
-    def open_frames(self) -> Sequence[int]:
-        """The vertices whose DataFrame a Spark job reads."""
 
 
 class Ending:
     """The end of one job. Moves its lifecycle; others only look at that."""
 
-    def __init__(self, name: str, lifecycle: JobLifecycle, stages: Stages, remainder: Remainder, held: Held) -> None:
-        self._name = name
+    def __init__(
+        self, lifecycle: JobLifecycle, stages: Stages, subtasks: Roll, workers: Workers, spark_jobs: SparkJobs
+    ) -> None:
+        self._name = stages.name
         self._lifecycle = lifecycle
         self._stages = stages
-        self._remainder = remainder
-        self._held = held
+        self._subtasks = subtasks
+        self._workers = workers
+        self._spark_jobs = spark_jobs
         self._failure = FailureCause()
         self._why_given_up = ""
         self._consumed: set[int] = set()
@@ -138,7 +123,7 @@ class Ending:
             if all(self._stages.is_complete(region) for region in self._stages.regions):
                 self._lifecycle.move(JobEvent.TASKS_FINISHED)
         if self._lifecycle.state is JobState.CONFIRMING:
-            if self._held.all_returned or not (self._held.open_frames() or self._held.draining):
+            if self._spark_jobs.all_returned or not (self._spark_jobs.open_frames() or self._workers.draining):
                 self._lifecycle.move(JobEvent.CONFIRMED)
                 yield so.DismissWorkers()
                 yield so.Interrupt("the job has ended", for_good=True)
@@ -161,19 +146,19 @@ class Ending:
         """End a job that fails or is cancelled when nothing of it is left, or hurry along what is."""
         if self._is_stopping:
             return
-        if self._held.all_returned:
+        if self._spark_jobs.all_returned:
             yield from self._end()
-        elif not self._failure.awaits_spark and (self._held.missing or self._has_frames_to_begin()):
+        elif not self._failure.awaits_spark and (self._workers.missing or self._has_frames_to_begin()):
             # What is left has not begun, so there is nothing in it to stop politely. Where a DataFrame broke off,
             # its Spark job fails by itself, and must not be cancelled before it has said why.
             yield from self._ask_spark()
 
     @property
     def _is_stopping(self) -> bool:
-        return bool(self._held.draining or self._remainder.live)
+        return bool(self._workers.draining or self._subtasks.live)
 
     def _has_frames_to_begin(self) -> bool:
-        return any(self._remainder.pending(vertex) for vertex in self._held.open_frames())
+        return any(self._subtasks.pending(vertex) for vertex in self._spark_jobs.open_frames())
 
     def _ask_spark(self) -> Iterator[so.Decision]:
         if not self._asked_spark:
@@ -191,13 +176,13 @@ class Ending:
 
     def deadlines(self) -> Wanted:
         """What it waits for now."""
-        if self._lifecycle.state is JobState.CONFIRMING and self._held.draining and not self._drained:
+        if self._lifecycle.state is JobState.CONFIRMING and self._workers.draining and not self._drained:
             return {Deadline(DeadlineKind.DRAIN): SETTLE_SECONDS}
         if not self._lifecycle.is_ending:
             return {}
         last = (DeadlineKind.ABANDON, ABANDON_SECONDS) if self._asked_spark else (DeadlineKind.SETTLE, SETTLE_SECONDS)
         wanted = {Deadline(last[0]): last[1]}
-        if self._is_stopping and self._held.all_returned:
+        if self._is_stopping and self._spark_jobs.all_returned:
             # Spark has given these tasks up and kills them in some seconds, which nobody needs to wait for.
             wanted[Deadline(DeadlineKind.GRACE)] = GRACE_SECONDS
         return wanted

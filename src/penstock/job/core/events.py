@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can happen to the JobMaster's core. Plain values: no clock, socket or thread in them.
 
-A `call` is the number of an answer somebody waits for; the core gives exactly one answer for each.
+What tasks and environments report goes in as they said it (`link.master`); the rest is here. A `call` is the number
+of an answer somebody waits for; the core gives exactly one answer for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.ids import SparkJobId, TaskId
+from penstock.link.master import (
+    AcknowledgeCheckpoint,
+    DataEnded,
+    DeclineCheckpoint,
+    PartitionConsumable,
+    TaskFinished,
+)
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.settings import RestartSettings
 
@@ -67,13 +74,6 @@ class PartitionRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionConsumable:
-    """A partition can be read: its first buffer is there, or all of it."""
-
-    partition: PartitionId
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionsLost:
     """Partitions are gone, as their ShuffleMaster says."""
 
@@ -87,24 +87,6 @@ class ProducersAwaited:
 
     call: int
     attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
-    """A task reports its end: `FINISHED`, `FAILED` or `CANCELED`.
-
-    `sizes` holds, per edge it wrote as a stored partition, the bytes of each subpartition, and `fingerprints`, per
-    edge, a number that is the same for the same rows. `lost` is the partition that it could not read.
-    """
-
-    attempt: AttemptId
-    state: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    error: str = ""
-    error_type: str = ""
-    sizes: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    fingerprints: Mapping[int, int] = field(default_factory=dict)
-    lost: PartitionId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,32 +160,6 @@ class ResultReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointAcknowledged:
-    """A task's snapshot for a checkpoint is stored; `handle` says where, `figures` what it took."""
-
-    attempt: AttemptId
-    checkpoint: int
-    handle: bytes
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointDeclined:
-    """A task took no snapshot for a checkpoint."""
-
-    attempt: AttemptId
-    checkpoint: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class DataEnded:
-    """A task of a query has handled all of its data, and waits for a checkpoint that says so."""
-
-    attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointAsked:
     """Somebody wants a checkpoint of a query now."""
 
@@ -253,8 +209,8 @@ Event = (
     | DeadlinePassed
     | InstructionFailed
     | ResultReleased
-    | CheckpointAcknowledged
-    | CheckpointDeclined
+    | AcknowledgeCheckpoint
+    | DeclineCheckpoint
     | DataEnded
     | CheckpointAsked
     | CheckpointStored
@@ -270,7 +226,7 @@ def job_of(event: Event) -> str:
             return event.task.job
         case PartitionRegistered() | PartitionRefused() | ProducersAwaited() | TaskFinished():
             return event.attempt.job
-        case CheckpointAcknowledged() | CheckpointDeclined() | DataEnded():
+        case AcknowledgeCheckpoint() | DeclineCheckpoint() | DataEnded():
             return event.attempt.job
         case PartitionConsumable():
             return event.partition.dataset.rpartition("-")[0]

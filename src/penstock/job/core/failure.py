@@ -27,7 +27,12 @@ CONSEQUENCES = frozenset(
 """Error types a task reports when something else went wrong first."""
 
 
-INFRASTRUCTURE = frozenset({"StorageError", "InsufficientBuffersError", "ProtocolError", "InfrastructureError"})
+NO_STORAGE = "NoStorageError"
+"""The error type of a task that could store its rows in no directory of its host."""
+
+INFRASTRUCTURE = frozenset(
+    {"StorageError", NO_STORAGE, "InsufficientBuffersError", "ProtocolError", "InfrastructureError"}
+)
 """Error types of what a task's host lacks or has damaged: no fault of the user's code. The last one stands for errors
 of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their type."""
 

@@ -11,9 +11,12 @@ from penstock.graph.streaming import SavedParts
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId
 from penstock.job.core.result import JobResult
+from penstock.link.commands import CancelTask, TaskAction, UpdatePartitionInfo
 from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, ProducerDescriptor, ShuffleDescriptor
-from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import PenstockError
+
+ForTask = CancelTask | TaskAction | UpdatePartitionInfo
+"""What an environment passes on to one of its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +72,11 @@ class AnswerProducers:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdatePartitionInfo:
-    """Tell a consumer's environment who an unknown producer is."""
+class TellEnvironment:
+    """Tell an environment something for one of its tasks."""
 
     environment: str
-    consumer: AttemptId
-    gate: int
-    descriptor: ShuffleDescriptor
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTask:
-    """Tell a task, through its environment, to stop."""
-
-    environment: str
-    attempt: AttemptId
-    cause: str
+    command: ForTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +145,6 @@ class ResultLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TellTask:
-    """Tell a task of a streaming query, through its environment, to do something."""
-
-    environment: str
-    attempt: AttemptId
-    action: Action
-
-
-@dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """Write the metadata of a checkpoint; the answer is CheckpointStored or CheckpointStoreFailed."""
 
@@ -220,8 +203,7 @@ Instruction = (
     | AnswerRegistration
     | ReleaseWorker
     | AnswerProducers
-    | UpdatePartitionInfo
-    | CancelTask
+    | TellEnvironment
     | StartDeadline
     | WithdrawDeadline
     | ReleasePartitions
@@ -230,7 +212,6 @@ Instruction = (
     | CompleteJob
     | ResultLost
     | LeaveOut
-    | TellTask
     | StoreCheckpoint
     | DiscardCheckpoint
     | DiscardPart
@@ -239,15 +220,20 @@ Instruction = (
 )
 
 
+def name_of(instruction: Instruction) -> str:
+    """Its name for an error: of something told to an environment, the name of that."""
+    return type(instruction.command if isinstance(instruction, TellEnvironment) else instruction).__name__
+
+
 def job_of(instruction: Instruction) -> str:
     """The job that an instruction is for."""
     match instruction:
         case RegisterPartition():
             return instruction.producer.attempt.job
-        case AnswerRegistration() | AnswerProducers() | CancelTask() | TellTask():
+        case AnswerRegistration() | AnswerProducers():
             return instruction.attempt.job
-        case UpdatePartitionInfo():
-            return instruction.consumer.job
+        case TellEnvironment():
+            return instruction.command.attempt.job
         case ReleasePartitions():
             return instruction.descriptors[0].partition.dataset.rpartition("-")[0]
         case ReleaseWorker() | LeaveOut():

@@ -25,11 +25,10 @@ from penstock.job.core import instructions as do
 from penstock.job.core.accounts import Accounts
 from penstock.job.core.arrivals import Arrivals
 from penstock.job.core.attempts import Attempts
-from penstock.job.core.capacity import Capacity
+from penstock.job.core.capacity import Capacity, Hosts
 from penstock.job.core.checkpoints import Checkpoints
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
 from penstock.job.core.ending import Ending
-from penstock.job.core.hosts import Hosts
 from penstock.job.core.recovery import Recovery
 from penstock.job.core.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult
@@ -39,6 +38,7 @@ from penstock.job.core.states import JobLifecycle
 from penstock.job.core.subtasks import Live, Subtasks
 from penstock.job.core.topology import JobTopology
 from penstock.job.core.tracker import PartitionTracker
+from penstock.link import master as said
 
 Apply = Callable[[Any], Iterable[so.Decision] | None]
 Cause = events.Event | so.Decision
@@ -67,7 +67,7 @@ class JobCore:
         self.slots = Slots(submitted, self.topology, self.stages, self.subtasks, self.lifecycle)
         sets = RestartSets(self.topology, self.stages, self.subtasks, tracker)
         self.recovery = Recovery(submitted.restart, sets, self.lifecycle, now)
-        self.ending = Ending(submitted.graph.name, self.lifecycle, self.stages, self.subtasks, self.slots)
+        self.ending = Ending(self.lifecycle, self.stages, self.subtasks, self.slots.workers, self.slots.spark_jobs)
         self.checkpoints = Checkpoints(submitted, self.topology, self.subtasks, self.lifecycle, now)
         self._arrivals = Arrivals(self.slots, self.topology, self.lifecycle)
         self._owners = {**self._event_routes(), **self._decision_routes()}
@@ -97,7 +97,8 @@ class JobCore:
             closed = [region for region, _ in self.stages.startable() if not self.stages.is_open(region)]
             if not closed:
                 break
-            self.run([so.OpenRegion(region.number) for region in closed])
+            for region in closed:
+                self.attempts.open_region(region)
         self.run(self.slots.refuse_lost())
         self.run(self.ending.settle())
 
@@ -123,12 +124,12 @@ class JobCore:
             events.EnvironmentLost: arrivals.environment_lost,
             events.SparkJobReturned: arrivals.returned,
             events.SlotsChanged: self.slots.change,
-            events.TaskFinished: attempts.finished,
+            said.TaskFinished: attempts.finished,
             events.ProducersAwaited: attempts.ask,
             events.PartitionsLost: attempts.lose_partitions,
             events.PartitionRegistered: attempts.deployments.registered,
             events.PartitionRefused: attempts.deployments.refused,
-            events.PartitionConsumable: attempts.deployments.consumable,
+            said.PartitionConsumable: attempts.deployments.consumable,
             events.CancelRequested: self.ending.cancel,
             events.InstructionFailed: self.ending.break_off,
             events.DeadlinePassed: self._deadline_passed,
@@ -139,9 +140,9 @@ class JobCore:
         """Where the events of a query's checkpoints go in."""
         checkpoints = self.checkpoints
         return {
-            events.CheckpointAcknowledged: checkpoints.acknowledged,
-            events.CheckpointDeclined: checkpoints.declined,
-            events.DataEnded: checkpoints.data_ended,
+            said.AcknowledgeCheckpoint: checkpoints.acknowledged,
+            said.DeclineCheckpoint: checkpoints.declined,
+            said.DataEnded: checkpoints.data_ended,
             events.CheckpointAsked: checkpoints.asked,
             events.CheckpointStored: checkpoints.stored,
             events.CheckpointStoreFailed: checkpoints.store_failed,
@@ -153,7 +154,6 @@ class JobCore:
         attempts, slots, recovery = self.attempts, self.slots, self.recovery
         ending, accounts, checkpoints = self.ending, self.accounts, self.checkpoints
         return {
-            so.OpenRegion: attempts.open_region,
             so.Start: attempts.deployments.start,
             so.Orphan: attempts.orphan,
             so.OrphanMany: attempts.orphan_many,

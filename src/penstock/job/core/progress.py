@@ -10,44 +10,12 @@ from penstock.job.core.subtask import Subtask
 from penstock.shuffle import AttemptId
 
 
-class Progress(Protocol):
-    """How far the vertices of a job are; of a vertex that is not open, nothing has happened."""
-
-    def is_open(self, vertex: int) -> bool:
-        """Whether its subtasks are there."""
-
-    def is_taken(self, vertex: int) -> bool:
-        """Whether any subtask waits for its deployment."""
-
-    def is_running(self, vertex: int) -> bool:
-        """Whether any subtask runs."""
-
-    def is_deployed(self, vertex: int) -> bool:
-        """Whether all subtasks run or ended well."""
-
-    def is_complete(self, vertex: int) -> bool:
-        """Whether all subtasks ended well."""
-
-    def is_confirmed(self, vertex: int) -> bool:
-        """Whether its DataFrame was read to its end."""
-
-    def undeployed(self, vertex: int) -> int:
-        """How many subtasks neither run nor have ended well."""
-
-
-class Remainder(Protocol):
-    """What is left to be done."""
+class Roll(Protocol):
+    """Which subtasks there are, and how far; of a vertex that is not open, nothing has happened."""
 
     @property
     def live(self) -> int:
-        """How many subtasks somebody works on."""
-
-    def pending(self, vertex: int) -> int:
-        """How many subtasks of an open vertex nobody has taken."""
-
-
-class Roll(Progress, Protocol):
-    """Which subtasks there are."""
+        """How many somebody works on."""
 
     @property
     def round(self) -> int:
@@ -75,3 +43,26 @@ class Roll(Progress, Protocol):
 
     def first_pending(self, vertex: int, count: int) -> Sequence[Subtask]:
         """The first of them."""
+
+    # --- how far a vertex is
+
+    def is_open(self, vertex: int) -> bool:
+        """Whether its subtasks are there."""
+
+    def is_taken(self, vertex: int) -> bool:
+        """Whether any subtask waits for its deployment."""
+
+    def is_running(self, vertex: int) -> bool:
+        """Whether any subtask runs."""
+
+    def is_deployed(self, vertex: int) -> bool:
+        """Whether all subtasks run or ended well."""
+
+    def is_complete(self, vertex: int) -> bool:
+        """Whether all subtasks ended well."""
+
+    def is_confirmed(self, vertex: int) -> bool:
+        """Whether its DataFrame was read to its end."""
+
+    def undeployed(self, vertex: int) -> int:
+        """How many subtasks neither run nor have ended well."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.job.core import instructions as do
-from penstock.job.core.progress import Progress
+from penstock.job.core.progress import Roll
 from penstock.job.core.topology import JobTopology
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError
@@ -19,7 +19,7 @@ from penstock.shuffle.errors import PenstockError
 class Questions:
     """The open questions of one job, by attempt."""
 
-    def __init__(self, topology: JobTopology, progress: Progress) -> None:
+    def __init__(self, topology: JobTopology, progress: Roll) -> None:
         self._topology = topology
         self._progress = progress
         self._open: dict[AttemptId, list[int]] = {}

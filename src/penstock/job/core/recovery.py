@@ -24,6 +24,9 @@ from penstock.shuffle.settings import RestartSettings
 BURST_SECONDS = 1.0
 """Failures this soon after one that counted are taken for its consequences."""
 
+LACKING_SECONDS = 1.0
+"""Where a host lacks something again, the least wait: so that it may have it by then."""
+
 FIRST_TRIES = 3
 """A streaming query restarts for ever, once it has run; before that somebody waits to hear why it does not."""
 LOST_TRIES = 10
@@ -63,6 +66,8 @@ class Recovery:
             given_up = f" ({self._strategy.describe()})" if self._round else ""
             yield so.FailForGood(failed.cause, failed.rank, why=given_up)
             return
+        if failed.lacks and self._round and not is_burst:
+            delay = max(delay, LACKING_SECONDS)
         self._round += 1
         if not is_burst:
             self._counted, self._counted_round = self._now(), self._round

@@ -4,13 +4,44 @@
 from __future__ import annotations
 
 import html
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.states import JobState
-from penstock.job.core.trace import TraceEntry
 from penstock.shuffle import ShuffleDescriptor
+
+TraceEntry = tuple[float, str, str]
+"""Seconds since the job was submitted, the name of what happened, and to whom."""
+
+FIRST = 2_000
+LAST = 18_000
+"""How many entries are kept of the beginning and of the rest."""
+
+
+class Trace:
+    """What has happened in one job, in order: its beginning and its last part, however long it is."""
+
+    def __init__(self) -> None:
+        self._first: list[TraceEntry] = []
+        self._last: deque[TraceEntry] = deque(maxlen=LAST)
+        self._dropped = 0
+
+    def add(self, seconds: float, name: str, ids: str) -> None:
+        """Write down an entry."""
+        if len(self._first) < FIRST:
+            self._first.append((seconds, name, ids))
+            return
+        self._dropped += len(self._last) == LAST
+        self._last.append((seconds, name, ids))
+
+    def entries(self) -> tuple[TraceEntry, ...]:
+        """All that is kept; where entries were dropped in the middle, one says how many."""
+        if not self._dropped:
+            return (*self._first, *self._last)
+        gap = (self._last[0][0], "entries_dropped", str(self._dropped))
+        return (*self._first, gap, *self._last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +169,8 @@ class CheckpointCounts:
     """How many checkpoints a query took, the last complete one, and why the last one failed, if one has.
 
     `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
-    `reports` are those of the last ones, oldest first.
+    `reports` are those of the last ones, oldest first. `restored_bytes` are those of the rows in flight with which
+    the query began, or began anew: as long as they are not read, checkpoints hold them too.
     """
 
     completed: int = 0
@@ -149,6 +181,7 @@ class CheckpointCounts:
     restarts: int = 0
     cause: str = ""
     reports: tuple[CheckpointReport, ...] = ()
+    restored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,25 +69,6 @@ class Slots:
         frames = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
         return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.lent
 
-    @property
-    def draining(self) -> int:
-        """Workers that were told to stop and have not."""
-        return self.workers.draining
-
-    @property
-    def missing(self) -> int:
-        """Workers that have never come."""
-        return self.workers.missing
-
-    @property
-    def all_returned(self) -> bool:
-        """Whether no Spark job is under way."""
-        return self.spark_jobs.all_returned
-
-    def open_frames(self) -> list[int]:
-        """The vertices whose DataFrame a Spark job reads."""
-        return self.spark_jobs.open_frames()
-
     def demand(self) -> Demand | None:
         """The slots it would like to have now beside those it holds."""
         return self._match().demand

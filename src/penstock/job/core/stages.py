@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from penstock.graph.job_graph import JobEdge
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.job.core.capacity import Capacity
-from penstock.job.core.progress import Progress
+from penstock.job.core.progress import Roll
 from penstock.job.core.topology import JobTopology
 
 
 class Stages:
     """The regions of one job, in an order in which they can run."""
 
-    def __init__(self, topology: JobTopology, progress: Progress, capacity: Capacity) -> None:
+    def __init__(self, topology: JobTopology, progress: Roll, capacity: Capacity) -> None:
         self.capacity = capacity
         self.regions = regions(topology.graph)
         self._topology = topology
@@ -28,6 +28,11 @@ class Stages:
         self._region_of = {vertex: region for region in self.regions for vertex in region.vertices}
         self._reads = {region.number: self._edges_into(region) for region in self.regions}
         self._behind = self._vertices_behind()
+
+    @property
+    def name(self) -> str:
+        """The job's, for people."""
+        return self._topology.graph.name
 
     @property
     def slots_needed(self) -> int:
@@ -65,7 +70,7 @@ class Stages:
         """Whether all that the region reads is there, or comes while it is read."""
         return all(self._is_readable(edge) for edge in self.read_by(region))
 
-    def may_start_soon(self, region: Region) -> bool:
+    def _may_start_soon(self, region: Region) -> bool:
         """Whether all it waits for are hybrid producers that have slots, or get theirs first.
 
         Not behind bound producers: a DataFrame's Spark job may run long before its tasks come.
@@ -79,7 +84,7 @@ class Stages:
         for region in self.regions:
             if not self.is_complete(region):
                 may_start = self.may_start(region)
-                if may_start or self.may_start_soon(region):
+                if may_start or self._may_start_soon(region):
                     yield region, not may_start
 
     def _is_readable(self, edge: JobEdge) -> bool:

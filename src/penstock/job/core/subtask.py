@@ -21,7 +21,6 @@ class Subtask:
     generation: int = 0
     attempt: AttemptId | None = None
     environment: str = ""
-    address: str = ""
     call: int | None = None
     """The question for a deployment that waits for its answer."""
     unregistered: int = 0
@@ -59,13 +58,12 @@ class Subtask:
         fresh.avoids = self.avoids
         return fresh
 
-    def begin(self, attempt: AttemptId, call: int, environment: str, address: str) -> None:
+    def begin(self, attempt: AttemptId, call: int, environment: str) -> None:
         """Somebody will run it and waits for what it is to do."""
         if self.state is ExecutionState.CREATED:
             self.lifecycle.move(ExecutionEvent.SCHEDULE)
         self.lifecycle.move(ExecutionEvent.DEPLOY)
-        self.attempt, self.call = attempt, call
-        self.environment, self.address = environment, address
+        self.attempt, self.call, self.environment = attempt, call, environment
 
     @property
     def place(self) -> tuple[int, int]:

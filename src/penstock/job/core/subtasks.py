@@ -2,7 +2,7 @@
 """The subtasks of one job, from the opening of their region: who is there, and their figures.
 
 What is asked at every event is kept, per vertex, as a few numbers. Only `attempts` changes anything here; others
-read it, most of them through `stages.Progress`.
+read it, most of them through `progress.Roll`.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class Subtasks:
         for index in range(count):
             self._by_place[vertex.id, index] = Subtask.of(self._topology.job, vertex, index)
 
-    def begin(self, subtask: Subtask, attempt: AttemptId, call: int, where: tuple[str, str]) -> None:
+    def begin(self, subtask: Subtask, attempt: AttemptId, call: int, environment: str) -> None:
         """Somebody will run it and waits for what it is to do."""
         self._take(subtask)
-        subtask.begin(attempt, call, *where)
+        subtask.begin(attempt, call, environment)
         self.live += 1
 
     def deploy(self, subtask: Subtask) -> None:

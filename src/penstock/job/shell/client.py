@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,9 +17,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 
 from penstock.link import control
-from penstock.link.commands import Command, read_instruction
-from penstock.link.master import Challenge, Listen, MasterProof, Metadata, call_of
-from penstock.link.wire import Request, from_wire, to_wire
+from penstock.link.master import Challenge, MasterProof, Metadata, call_of
+from penstock.link.wire import Request, from_wire
 from penstock.shuffle.errors import ControlError
 
 A = TypeVar("A")
@@ -62,15 +60,6 @@ class MasterClient:
         """The answer; raises what the JobMaster raised, or ControlError where there is none in time."""
         return self._send(request, timeout, self._metadata())
 
-    def commands(self) -> Iterator[Command]:
-        """The commands for this environment; ends when the JobMaster ends it, raises ControlError when it breaks."""
-        stream = self._channel.unary_stream(self._path(Listen))
-        try:
-            for data in stream(control.pack(to_wire(Listen(self._identity))), metadata=self._metadata()):
-                yield read_instruction(control.raise_for_error(control.unpack(data)))
-        except grpc.RpcError as error:
-            raise self._unanswered(Listen, error) from error
-
     def close(self) -> None:
         """Hang up; idempotent."""
         with contextlib.suppress(Exception):
@@ -96,10 +85,10 @@ class MasterClient:
         answer: A = from_wire(request.ANSWER, control.raise_for_error(control.unpack(data)))
         return answer
 
-    def _unanswered(self, request: Request[Any] | type[Request[Any]], error: Any) -> ControlError:
+    def _unanswered(self, request: Request[Any], error: Any) -> ControlError:
         what = f"{request.METHOD}: {error.code().name} ({error.details()})"
         return ControlError(f"the JobMaster at {self._address} did not answer {what}")
 
     @staticmethod
-    def _path(request: Request[Any] | type[Request[Any]]) -> str:
+    def _path(request: Request[Any]) -> str:
         return f"/{control.SERVICE}/{request.METHOD}"

@@ -16,8 +16,8 @@ from typing import Any
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.deadlines import Deadline
-from penstock.job.core.hosts import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.ids import SparkJobId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
@@ -63,7 +63,7 @@ class JobDriver:
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
         self._loop = asyncio.get_running_loop()
-        self.queries = Queries(self.handle, self.environments, self.calls)
+        self.queries = Queries(self.handle, self.calls)
         self._jobs: dict[str, _RunningJob] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -74,8 +74,7 @@ class JobDriver:
             do.AnswerRegistration: self._answer_registration,
             do.ReleaseWorker: self._release_worker,
             do.AnswerProducers: self._answer_producers,
-            do.UpdatePartitionInfo: self._update_partition_info,
-            do.CancelTask: self._cancel_task,
+            do.TellEnvironment: self._tell,
             do.StartDeadline: self._start_deadline,
             do.WithdrawDeadline: self._withdraw_deadline,
             do.ReleasePartitions: self._release_partitions,
@@ -98,8 +97,9 @@ class JobDriver:
             try:
                 self._actions[type(instruction)](instruction)
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for what it leads to
-                _LOG.exception("%s could not be carried out", type(instruction).__name__)
-                cause = f"{type(instruction).__name__} could not be carried out: {type(error).__name__}: {error}"
+                what = f"{do.name_of(instruction)} could not be carried out"
+                _LOG.exception("%s", what)
+                cause = f"{what}: {type(error).__name__}: {error}"
                 self._loop.call_soon(self.handle, events.InstructionFailed(do.job_of(instruction), cause))
 
     def submit(self, submission: Submission) -> asyncio.Future[FinishedJob]:
@@ -249,13 +249,8 @@ class JobDriver:
     def _answer_producers(self, instruction: do.AnswerProducers) -> None:
         self.calls.answer(instruction.call, instruction.error or Done())
 
-    def _update_partition_info(self, instruction: do.UpdatePartitionInfo) -> None:
-        command = commands.UpdatePartitionInfo(instruction.consumer, instruction.descriptor)
-        self.environments.tell(instruction.environment, command)
-
-    def _cancel_task(self, instruction: do.CancelTask) -> None:
-        command = commands.CancelTask(instruction.attempt, instruction.cause)
-        self.environments.tell(instruction.environment, command)
+    def _tell(self, instruction: do.TellEnvironment) -> None:
+        self.environments.tell(instruction.environment, instruction.command)
 
     def _start_deadline(self, instruction: do.StartDeadline) -> None:
         timers = self._jobs[instruction.job].timers

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.job.shell.command_line import CommandLine
 from penstock.link.commands import Command, Shutdown
+from penstock.link.master import AttachEnvironment
 from penstock.link.outbox import Inbox
 from penstock.link.questions import Answers
 from penstock.shuffle import AttemptId
@@ -23,12 +24,9 @@ _LOST_REMEMBERED = 4096
 
 @dataclass(slots=True)
 class AttachedEnvironment:
-    """One attached environment process."""
+    """One attached environment process, as it said that it is there."""
 
-    name: str
-    address: str
-    host: str
-    pid: int
+    said: AttachEnvironment
     last_heard: float
     """Seconds of the JobMaster's clock."""
     is_listening: bool = False
@@ -38,9 +36,15 @@ class AttachedEnvironment:
     reports: Inbox = field(default_factory=Inbox)
     statistics: dict[str, float] = field(default_factory=dict)
 
-    def is_same_process(self, other: AttachedEnvironment) -> bool:
-        """Whether both are one process, which says again that it is there."""
-        return (self.address, self.host, self.pid) == (other.address, other.host, other.pid)
+    @property
+    def name(self) -> str:
+        """Which no other has."""
+        return self.said.environment
+
+    @property
+    def address(self) -> str:
+        """Where others read its partitions."""
+        return self.said.address
 
 
 class Environments:
@@ -66,7 +70,7 @@ class Environments:
             raise _stale(environment.name)
         found = self._attached.setdefault(environment.name, environment)
         self._empty.clear()
-        return not found.is_same_process(environment)
+        return found.said != environment.said
 
     def get(self, name: str) -> AttachedEnvironment:
         """An attached environment; raises StaleError where it is lost or unknown."""

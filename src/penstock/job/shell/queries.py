@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out what the core decides for streaming queries: commands for tasks, and what is stored.
+"""Carries out what the core decides for the checkpoints of streaming queries.
 
 All but the storing runs on the JobMaster's event loop. Each query has a thread that stores its checkpoints one after
 the other, so a location that is slow or away holds up nobody but its own query's checkpoints.
@@ -20,8 +20,6 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.calls import Calls
-from penstock.job.shell.environments import Environments
-from penstock.link import commands
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,14 +29,12 @@ Handle = Callable[[events.Event], None]
 class Queries:
     """The queries of one JobMaster."""
 
-    def __init__(self, handle: Handle, environments: Environments, calls: Calls) -> None:
+    def __init__(self, handle: Handle, calls: Calls) -> None:
         self._handle = handle
-        self._environments = environments
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         self._stores: dict[str, _Store] = {}
         self.actions: dict[type, Callable[[Any], None]] = {
-            do.TellTask: self._tell,
             do.StoreCheckpoint: self._store,
             do.DiscardCheckpoint: self._discard,
             do.DiscardPart: self._discard_part,
@@ -77,19 +73,16 @@ class Queries:
         except RuntimeError:  # the loop is closed, so the query has been given up
             _LOG.debug("%s came after the JobMaster closed", event)
 
-    def _tell(self, told: do.TellTask) -> None:
-        self._environments.tell(told.environment, commands.TaskAction(told.attempt, told.action))
-
     def _store(self, instruction: do.StoreCheckpoint) -> None:
         self._stores[instruction.job].store(instruction.saved)
 
     def _discard(self, instruction: do.DiscardCheckpoint) -> None:
         if instruction.job in self._stores:
-            self._stores[instruction.job].discard(instruction.checkpoint)
+            self._stores[instruction.job].put(lambda storage: storage.discard(instruction.checkpoint))
 
     def _discard_part(self, instruction: do.DiscardPart) -> None:
         if instruction.job in self._stores:
-            self._stores[instruction.job].discard_part(instruction.handle)
+            self._stores[instruction.job].put(lambda storage: storage.discard_part(instruction.handle))
 
     def _answer(self, instruction: do.AnswerCheckpoint) -> None:
         number = instruction.checkpoint
@@ -116,16 +109,13 @@ class _Store:
         """Store a checkpoint, and say how it went."""
         self._work.put(lambda: self._later(self._stored(saved)))
 
-    def discard(self, checkpoint: int) -> None:
-        """Remove a checkpoint."""
-        self._work.put(lambda: self._storage.discard(checkpoint))
-
-    def discard_part(self, handle: bytes) -> None:
-        """Remove what came too late."""
-        self._work.put(lambda: self._storage.discard_part(handle))
+    def put(self, work: Callable[[QueryStorage], None]) -> None:
+        """Do this when its turn comes; the log tells where it failed."""
+        self._work.put(lambda: work(self._storage))
 
     def close(self) -> None:
         """Do what is still to be done, and end."""
+        self._work.put(self._storage.end)
         self._work.put(None)
 
     def _run(self) -> None:

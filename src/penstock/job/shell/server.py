@@ -69,9 +69,7 @@ class JobMasterService:
             ask.PartitionConsumable: self._partition_consumable,
             ask.TaskFinished: self._task_finished,
             ask.TaskLost: self._task_lost,
-            ask.AcknowledgeCheckpoint: self._acknowledge,
-            ask.DeclineCheckpoint: self._decline,
-            ask.DataEnded: self._data_ended,
+            **dict.fromkeys(ask.UNANSWERED, self._heard),
             ask.OpenResult: self._open_result,
             ask.ReadResult: self._read_result,
         }
@@ -125,13 +123,11 @@ class JobMasterService:
         return session, request
 
     async def _attach_environment(self, session: Session, request: ask.AttachEnvironment) -> Done:
-        environment = AttachedEnvironment(
-            session.identity, request.address, request.host, request.pid, self._driver.clock.now()
-        )
+        environment = AttachedEnvironment(request, self._driver.clock.now())
         if self._driver.environments.attach(environment):
             self._driver.lose_environment(session.identity, "it attached a second time")
             self._driver.environments.get(session.identity)
-        _LOG.info("environment %s attached from %s", environment.name, environment.host)
+        _LOG.info("environment %s attached from %s", environment.name, request.host)
         return Done()
 
     async def _instructions(self, messages: Messages, context: Any) -> AsyncIterator[bytes]:
@@ -177,29 +173,18 @@ class JobMasterService:
         self._driver.handle(events.ProducersAwaited(call, request.attempt))
         return await self._driver.calls.wait(call)
 
+    async def _heard(self, _: Session, request: events.Event) -> Done:
+        self._driver.handle(request)
+        return Done()
+
     async def _partition_consumable(self, session: Session, request: ask.PartitionConsumable) -> Done:
-        self._report(session, request, events.PartitionConsumable(request.partition))
+        self._report(session, request, request)
         return Done()
 
-    async def _task_finished(self, _: Session, ended: ask.TaskFinished) -> Done:
-        attempt, state = ended.attempt, ended.state
-        if state not in ("FINISHED", "FAILED", "CANCELED"):
-            raise ProtocolError(f"{attempt} ended as {state!r}, which is no end")
-        how = (ended.metrics, ended.error, ended.error_type, ended.sizes, ended.fingerprints, ended.lost)
-        self._driver.handle(events.TaskFinished(attempt, state, *how))
-        return Done()
-
-    async def _acknowledge(self, _: Session, said: ask.AcknowledgeCheckpoint) -> Done:
-        self._driver.handle(events.CheckpointAcknowledged(said.attempt, said.checkpoint, said.handle, said.figures))
-        return Done()
-
-    async def _decline(self, _: Session, said: ask.DeclineCheckpoint) -> Done:
-        self._driver.handle(events.CheckpointDeclined(said.attempt, said.checkpoint, said.cause))
-        return Done()
-
-    async def _data_ended(self, _: Session, said: ask.DataEnded) -> Done:
-        self._driver.handle(events.DataEnded(said.attempt))
-        return Done()
+    async def _task_finished(self, session: Session, ended: ask.TaskFinished) -> Done:
+        if ended.state not in ("FINISHED", "FAILED", "CANCELED"):
+            raise ProtocolError(f"{ended.attempt} ended as {ended.state!r}, which is no end")
+        return await self._heard(session, ended)
 
     async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:
         self._report(session, request, events.TaskLost(task_of(request.attempt), request.cause))
