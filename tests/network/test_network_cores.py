@@ -12,7 +12,7 @@ from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, par
 from penstock.buffer.data_types import DataType
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode, payload_checksum
-from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelEvent, ChannelLifecycle
+from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelEvent, ChannelState
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -42,7 +42,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
-from penstock.shuffle.lifecycle import Table, as_markdown
+from penstock.shuffle.lifecycle import Lifecycle, Table, as_markdown
 
 
 def messages_of(frames: list[OutgoingFrame]) -> list[Message]:
@@ -715,7 +715,7 @@ class TestLifecycle:
 
     def test_an_illegal_event_raises_with_the_story(self) -> None:
         """The error names object, state, event and the last events."""
-        life = ChannelLifecycle("channel 5")
+        life = Lifecycle("channel 5", CHANNEL_TABLE, ChannelState.OPEN)
         life.move(ChannelEvent.BARRIER)
         life.move(ChannelEvent.FAIL)
         with pytest.raises(IllegalTransitionError, match=r"channel 5: 'resumed' in state FAILED.*received, failed"):

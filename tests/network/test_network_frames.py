@@ -208,7 +208,7 @@ def test_each_side_refuses_what_only_it_may_send() -> None:
 def test_nothing_is_allocated_for_a_frame_that_is_refused() -> None:
     """A header that announces 64 MiB of data for a channel that is gone costs no memory of that size."""
     decoder = FrameDecoder(SERVER_TYPES)
-    header = BufferHeader(1, 0, 0, 0, DataType.DATA, None, 64 << 20)
+    header = BufferHeader(1, 0, 0, 0, DataType.DATA, 0, 64 << 20)
     decode(encode_header(header), (), decoder)
     assert len(decoder.next_target()) <= 64 << 10
 
@@ -216,7 +216,7 @@ def test_nothing_is_allocated_for_a_frame_that_is_refused() -> None:
 def test_local_misuse_is_not_blamed_on_the_peer() -> None:
     """Encoding what does not fit raises ValueError or struct.error, not ProtocolError."""
     with pytest.raises(ValueError, match="at most"):
-        encode_header(BufferHeader(1, 0, 0, 0, DataType.EVENT, None, 1 << 20))
+        encode_header(BufferHeader(1, 0, 0, 0, DataType.EVENT, 0, 1 << 20))
     with pytest.raises(ValueError, match="TASK_EVENT"):
         encode(TaskEventRequest(1, bytes(1 << 20)))
     with pytest.raises(struct.error):

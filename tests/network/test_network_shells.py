@@ -402,7 +402,7 @@ def test_loss_in_the_middle_of_a_frame() -> None:
     """The half-received buffer is not delivered, its segment comes home, the error says where it broke."""
 
     async def script(endpoint: Endpoint) -> None:
-        header = BufferHeader(1, 0, 0, 0, DataType.DATA, None, 10_000)
+        header = BufferHeader(1, 0, 0, 0, DataType.DATA, 0, 10_000)
         endpoint.send_nowait([encode(BufferResponse(header, bytes(10_000)))[:5000]])
         endpoint.close()
 

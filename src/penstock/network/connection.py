@@ -134,8 +134,12 @@ class FrameConnection:
         self._on_closed(self, error)
 
     def _read_turn(self) -> None:
+        self._guarded(self._read)
+
+    def _guarded(self, turn: Callable[[], None]) -> None:
+        """A turn that raises ends the connection; a fault of ours is raised behind that."""
         try:
-            self._read()
+            turn()
         except PenstockError as error:
             self.close(error)
         except OSError as error:
@@ -165,13 +169,7 @@ class FrameConnection:
 
     def _write_turn(self) -> None:
         self._turn = None
-        try:
-            self._write()
-        except OSError as error:
-            self.close(_lost(self.peer, error))
-        except BaseException as error:
-            self.close(_lost(self.peer, error))
-            raise
+        self._guarded(self._write)
 
     def _write(self) -> None:
         budget = TURN

@@ -108,9 +108,9 @@ class FrameDecoder:
         """The next whole message, or None until more bytes come. Raises ProtocolError."""
         if self._broken is not None:
             raise self._broken
-        if self._finish is not None:
-            return None if self._remaining else self._finished()
         try:
+            if self._finish is not None:
+                return None if self._remaining else self._finished()
             return self._parse()
         except ProtocolError as error:
             self._broken = error
@@ -130,7 +130,7 @@ class FrameDecoder:
         if not low <= length - HEADER.size <= high:
             raise ProtocolError(f"{kind.name} frame of {length} bytes: its body must have {low} to {high}")
         if kind is FrameType.BUFFER_RESPONSE:
-            return self._parse_buffer(flags, length, arrived)
+            return self._parse_buffer(length, arrived)
         body_start = self._start + HEADER.size
         if length <= arrived:
             body = self._scratch[body_start : self._start + length]
@@ -157,13 +157,11 @@ class FrameDecoder:
             raise ProtocolError(f"{kind.name} with unknown flags {flags:#06x}")
         return kind
 
-    def _parse_buffer(self, flags: int, length: int, arrived: int) -> Message | None:
+    def _parse_buffer(self, length: int, arrived: int) -> Message | None:
         if arrived < BUFFER_HEAD:
             return None
         body_start = self._start + HEADER.size
-        header = decode_buffer_header(
-            self._scratch[body_start : body_start + BUFFER.size], flags, length - BUFFER_HEAD
-        )
+        header = decode_buffer_header(self._scratch[body_start : body_start + BUFFER.size], length - BUFFER_HEAD)
         self._start += BUFFER_HEAD
         if header.data_type == DataType.DATA:
             if header.length == 0:
@@ -191,8 +189,4 @@ class FrameDecoder:
         self._finish = self._target = None
         if finish is None:
             raise AssertionError("no payload is being received")
-        try:
-            return finish(target)
-        except ProtocolError as error:
-            self._broken = error
-            raise
+        return finish(target)

@@ -55,8 +55,6 @@ MAX_DATASET: Final = 1 << 10
 MAX_CREDIT: Final = 1 << 24
 """More credit than this on one channel is 4 TiB of segments: a fault, not a wish."""
 
-FLAG_CHECKSUM: Final = 1
-"""BUFFER_RESPONSE: the checksum field is filled in."""
 FLAG_RECEIVER: Final = 1
 """ERROR_RESPONSE: it concerns one receiver only; without it the whole connection failed."""
 
@@ -128,7 +126,6 @@ BODY_LIMITS: Final[dict[FrameType, tuple[int, int]]] = {
 }
 """Smallest and largest body of each type."""
 FLAGS: Final[dict[FrameType, int]] = {
-    FrameType.BUFFER_RESPONSE: FLAG_CHECKSUM,
     FrameType.ERROR_RESPONSE: FLAG_RECEIVER,
 }
 """The flag bits a type defines; none where it is not listed."""
@@ -151,13 +148,13 @@ def encode_header(header: BufferHeader) -> bytes:
         MAGIC,
         FrameType.BUFFER_RESPONSE,
         VERSION,
-        0 if header.checksum is None else FLAG_CHECKSUM,
+        0,
         header.receiver,
         header.subpartition,
         header.sequence,
         header.backlog,
         header.data_type,
-        header.checksum or 0,
+        header.checksum,
     )
 
 
@@ -208,13 +205,12 @@ def _cut(text: str) -> bytes:
     return f"{head}\n[...]\n{tail}".encode()
 
 
-def decode_buffer_header(body: memoryview, flags: int, length: int) -> BufferHeader:
+def decode_buffer_header(body: memoryview, length: int) -> BufferHeader:
     """The head of a BUFFER_RESPONSE out of its fixed part; `length` is that of the payload behind it."""
     receiver, subpartition, sequence, backlog, data_type, checksum = BUFFER.unpack_from(body)
     if data_type != DataType.DATA and length > MAX_EVENT:
         raise ProtocolError(f"an event of {length} bytes: at most {MAX_EVENT} are allowed")
-    kept = checksum if flags & FLAG_CHECKSUM else None
-    return BufferHeader(receiver, subpartition, sequence, backlog, data_type, kept, length)
+    return BufferHeader(receiver, subpartition, sequence, backlog, data_type, checksum, length)
 
 
 def decode_body(kind: FrameType, flags: int, body: memoryview) -> Message:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from penstock.shuffle.lifecycle import Lifecycle, Table
+from penstock.shuffle.lifecycle import Table
 
 
 class ReaderState(Enum):
@@ -70,21 +70,3 @@ CHANNEL_TABLE: Final[Table[ChannelState, ChannelEvent]] = {
     (ChannelState.BLOCKED, ChannelEvent.RELEASE): ChannelState.RELEASED,
     (ChannelState.FAILED, ChannelEvent.RELEASE): ChannelState.RELEASED,
 }
-
-
-class ReaderLifecycle(Lifecycle[ReaderState, ReaderEvent]):
-    """The state of one reader."""
-
-    __slots__ = ()
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, READER_TABLE, ReaderState.WAITING)
-
-
-class ChannelLifecycle(Lifecycle[ChannelState, ChannelEvent]):
-    """The state of one channel."""
-
-    __slots__ = ()
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, CHANNEL_TABLE, ChannelState.OPEN)

@@ -78,7 +78,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class BufferHeader:
-    """The head of a BUFFER_RESPONSE. `checksum` is None where the sender did not compute it.
+    """The head of a BUFFER_RESPONSE.
 
     Only data costs credit and lands in a segment; data types above the known ones are ordinary events.
     """
@@ -88,7 +88,7 @@ class BufferHeader:
     sequence: int
     backlog: int
     data_type: int
-    checksum: int | None
+    checksum: int
     length: int
 
 

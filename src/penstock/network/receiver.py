@@ -25,7 +25,7 @@ from penstock.buffer.data_types import DataType
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import SERVER_TYPES, OutgoingFrame, payload_checksum
 from penstock.network.ledger import ReceiverCredit
-from penstock.network.lifecycle import ChannelEvent, ChannelLifecycle, ChannelState
+from penstock.network.lifecycle import CHANNEL_TABLE, ChannelEvent, ChannelState
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -44,6 +44,7 @@ from penstock.network.messages import (
 )
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.lifecycle import Lifecycle
 
 _SEQUENCES: Final = 1 << 32
 
@@ -85,7 +86,7 @@ class RemoteInputChannel:
         credit: ReceiverCredit,
     ) -> None:
         self._connection = connection
-        self._lifecycle = ChannelLifecycle(f"channel {receiver} of {request.partition}")
+        self._lifecycle = Lifecycle(f"channel {receiver} of {request.partition}", CHANNEL_TABLE, ChannelState.OPEN)
         self._sink = sink
         self._received = 0
         self.receiver = receiver
@@ -165,7 +166,7 @@ class RemoteInputChannel:
 
     def on_data(self, header: BufferHeader, segment: int, payload: memoryview) -> None:
         """A payload is complete in its segment."""
-        if header.checksum is not None and payload_checksum(payload) != header.checksum:
+        if payload_checksum(payload) != header.checksum:
             self.credit.recycle(segment)
             self.fail(ProtocolError(f"{self._lifecycle}: the checksum of buffer {header.sequence} does not match"))
             return
@@ -176,7 +177,7 @@ class RemoteInputChannel:
         empty = None
         try:
             self._check_header(header)
-            if header.checksum is not None and payload_checksum(payload) != header.checksum:
+            if payload_checksum(payload) != header.checksum:
                 raise ProtocolError(f"{self._lifecycle}: the checksum of event {header.sequence} does not match")
             if header.data_type == DataType.DATA:
                 empty = self.credit.take()

@@ -24,7 +24,7 @@ from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, Serva
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, OutgoingFrame, encode_header, payload_checksum
 from penstock.network.ledger import SenderCredit
-from penstock.network.lifecycle import ReaderEvent, ReaderLifecycle, ReaderState
+from penstock.network.lifecycle import READER_TABLE, ReaderEvent, ReaderState
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -42,6 +42,7 @@ from penstock.network.messages import (
 )
 from penstock.network.views import PartitionProvider
 from penstock.shuffle.errors import PartitionNotProducedError, ProtocolError
+from penstock.shuffle.lifecycle import Lifecycle
 
 MAX_READERS: Final = 1 << 18
 """512 tasks reading 512 tasks over one connection: more is a fault."""
@@ -86,7 +87,9 @@ class _Reader:
         self.request = request
         self.listener = listener
         self.credit = SenderCredit(request.credit)
-        self.lifecycle = ReaderLifecycle(f"reader {request.receiver} of {request.partition}")
+        self.lifecycle = Lifecycle(
+            f"reader {request.receiver} of {request.partition}", READER_TABLE, ReaderState.WAITING
+        )
         self.view: ServableView | None = None
         self.credit_listener: CreditListener | None = None
         """The view, if it reads ahead of what it gives."""
@@ -115,11 +118,8 @@ class _Reader:
 class PartitionRequestQueue:
     """Core of the serving side of one connection. Single-threaded, no I/O; see the module's rules."""
 
-    def __init__(
-        self, provider: PartitionProvider, wake: Callable[[], None] = lambda: None, *, checksums: bool = True
-    ) -> None:
+    def __init__(self, provider: PartitionProvider, wake: Callable[[], None] = lambda: None) -> None:
         self._provider = provider
-        self._checksums = checksums
         self._readers: dict[int, _Reader] = {}
         self._ready: deque[_Reader] = deque()
         self._control: deque[Message] = deque()
@@ -330,7 +330,7 @@ class PartitionRequestQueue:
                 reader.sequence % _SEQUENCES,
                 0 if taken.data_type == DataType.ALIGNED_BARRIER else view.backlog,
                 taken.data_type,
-                payload_checksum(payload) if self._checksums and length else None,
+                payload_checksum(payload),
                 length,
             )
             head = encode_header(header)

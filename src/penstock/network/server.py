@@ -37,7 +37,6 @@ class ServerSettings:
     request_timeout: float = 10.0
     stall_timeout: float = 60.0
     max_handshakes: int = MOST
-    checksums: bool = True
     marks: WaterMarks = field(default_factory=WaterMarks)
 
 
@@ -207,7 +206,7 @@ class DataServer:
 
     def _serve(self, endpoint: Endpoint) -> None:
         self._accepted += 1
-        queue = PartitionRequestQueue(self._provider, checksums=self._settings.checksums)
+        queue = PartitionRequestQueue(self._provider)
         served = _ServedConnection(queue, self._settings.request_timeout)
         connection = FrameConnection(endpoint, served, self._on_closed, self._settings.marks)
         served.close = connection.close

@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -35,7 +36,6 @@ from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, Request, from_wire, to_wire
-from penstock.services.local.arrivals import Arrivals
 from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
 from penstock.services.local.ports import PORT_FRAMES, Port, Ports
@@ -58,6 +58,16 @@ _HAND_IN_SECONDS = 10.0
 _TIMEVAL = struct.Struct("@ll")
 
 
+class Arrivals:
+    """What has come to a task: `count` goes up with every frame but the answers; `actions` are for it to take."""
+
+    __slots__ = ("actions", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.actions: deque[TaskAction] = deque()
+
+
 class Attachment:
     """One task's attachment; made by `attach`."""
 
@@ -66,7 +76,6 @@ class Attachment:
     ) -> None:
         self.environment = welcome.environment
         self.address = welcome.address
-        self.rendezvous = str(place.folder)
         self.memory = kept_memory.take(welcome, memory_fd)
         self._place = place
         self._pulse = PulseWatch(place.pulse, lease)
@@ -87,6 +96,11 @@ class Attachment:
         self._next_report = 0.0
         self._closed = False
         _open_attachments.add(self)
+
+    @property
+    def rendezvous(self) -> str:
+        """The folder where the tasks of this host find its environment."""
+        return str(self._place.folder)
 
     def ask(self, request: Request[A], timeout: float | None = None) -> A:
         """Ask the environment or, through it, the JobMaster; raises what the other side raised.

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.buffer.arrow import PayloadFormat
-from penstock.link.calls import CloseGate, OpenGate, ReportMissingFile
+from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
-from penstock.link.frames import EXTENTS, FILE, FrameType, channel_frame
+from penstock.link.frames import EXTENTS, FILE, FrameType
 from penstock.partition.extent_reader import TOGETHER, ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_index import LAYOUT, HybridRange
@@ -26,50 +26,27 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.ports import Port
-from penstock.services.local.recycling import Recycling
+from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
-from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
 
 
-class SegmentInputGate:
+class SegmentInputGate(GateEnd):
     """An `InputGate` over an attachment."""
 
     def __init__(
         self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool = True
     ) -> None:
-        self._attachment = attachment
-        self._owner = owner
-        self._descriptor = descriptor
+        super().__init__(attachment, owner, descriptor)
         self._metrics = owner.metrics
         codec = BatchCodec(descriptor.schema)
         self._counters = [CompletenessCounter() for _ in descriptor.channels]
         self._assemblers = [MessageAssembler(codec, counter, verify=verify) for counter in self._counters]
-        self._incoming: deque[tuple[int, object]] = deque()
         self._files: deque[Iterator[Received]] = deque()
         self._ready: deque[Received] = deque()
-        self._recycling = Recycling(attachment)
-        self._open = len(descriptor.channels)
         self._verify = verify
         self._size = PayloadFormat(descriptor.schema).size
-        self._port = 0
-        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
-
-    @property
-    def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
-        return self._descriptor
-
-    def setup(self) -> None:
-        """Make the gate known and request the partitions that are known already."""
-        port = Port(
-            f"gate {self._descriptor.gate}", on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error
-        )
-        self._port = self._recycling.port = self._attachment.open_port(port)
-        self._lifecycle.move(GateEvent.SET_UP)
-        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
 
     def next(self, timeout: float | None = None) -> Received | None:
         """The next batch or event, or None when every channel has ended."""
@@ -80,7 +57,7 @@ class SegmentInputGate:
             elif self._incoming:
                 self._take(*self._incoming.popleft())
             elif not self._open:
-                self._recycling.ship()
+                self._ship()
                 return None
             else:
                 self._wait(deadline)
@@ -88,36 +65,20 @@ class SegmentInputGate:
 
     def send_task_event(self, channel: int, payload: bytes) -> None:
         """Send an event backwards to the producer of a channel."""
-        self._attachment.send(channel_frame(FrameType.TASK_EVENT, self._port, channel, payload))
-
-    def resume_consumption(self, channel: int) -> None:
-        """Let a channel that an event blocked at its sender go on."""
-        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel))
+        self._send(FrameType.TASK_EVENT, channel, payload)
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
-        was_open = self._lifecycle.state is GateState.OPEN
-        self._lifecycle.move(GateEvent.CLOSE)
-        if was_open:
-            self._attachment.close_port(self._port)
-            self._attachment.hand_in(CloseGate(self._port))
-        for queue in (self._incoming, self._ready, self._files):
-            queue.clear()
-
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Note data of a channel."""
-        self._incoming.append((channel, (segment, offset, length)))
+        super().close()
+        self._ready.clear()
+        self._files.clear()
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel."""
         self._incoming.append((channel, unpack(payload) if data_type in (FILE, EXTENTS) else payload))
 
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """Note that a channel can't be read."""
-        self._incoming.append((channel, error))
-
     def _wait(self, deadline: float | None) -> None:
-        self._recycling.ship()
+        self._ship()
         begin = time.monotonic()
         left = None if deadline is None else max(0.0, deadline - begin)
         try:
@@ -125,12 +86,12 @@ class SegmentInputGate:
         finally:
             self._metrics.add("idle_seconds", time.monotonic() - begin)
 
-    def _take(self, channel: int, item: object) -> None:
+    def _take(self, channel: int, item: Item) -> None:
         if isinstance(item, tuple):
             segment, offset, length = item
             self._metrics.add("bytes_in", length)
             batches = self._assemblers[channel].feed(self._attachment.memory.view(segment, offset, length))
-            self._recycling.add(segment)
+            self._recycle(segment)
             self._ready.extend(Received(channel, batch) for batch in batches)
         elif isinstance(item, bytes):
             event = decode_event(item)
@@ -139,7 +100,7 @@ class SegmentInputGate:
             self._ready.append(Received(channel, event=event))
         elif isinstance(item, dict):
             self._files.append(self._read(channel, item))
-        elif isinstance(item, BaseException):
+        else:
             raise item
 
     def _read_file(self) -> None:

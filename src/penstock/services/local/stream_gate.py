@@ -17,22 +17,16 @@ from typing import TypeVar
 import pyarrow as pa
 
 from penstock.buffer.data_types import DataType
-from penstock.link.calls import CloseGate, OpenGate
-from penstock.link.frames import FrameType, channel_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.ports import Port
-from penstock.services.local.recycling import Recycling
+from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle.descriptors import InputGateDescriptor
-from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import IncompleteDataError, PenstockError
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, decode_event
 from penstock.shuffle.service import OwnerContext, Received
 
-_Item = tuple[int, int, int] | bytes | BaseException
-_Incoming = tuple[int, _Item]
 _Thing = TypeVar("_Thing")
 
 
@@ -100,33 +94,21 @@ def _messages(end: EpochEnd) -> int:
     return end.messages or 0
 
 
-class SegmentStreamGate:
+class SegmentStreamGate(GateEnd):
     """A `StreamInputGate` over an attachment."""
 
     def __init__(
         self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool
     ) -> None:
-        self._attachment = attachment
-        self._owner = owner
-        self._descriptor = descriptor
+        super().__init__(attachment, owner, descriptor)
         codec = BatchCodec(descriptor.schema)
         sources = [channel.source for channel in descriptor.channels]
         self._channels = [
             _Channel(codec, f"partition {each.partition} (host environment {each.environment})", verify=verify)
             for each in sources
         ]
-        self._incoming: deque[_Incoming] = deque()
         self._ready: deque[Received] = deque()
         self._priority: deque[Received] = deque()
-        self._recycling = Recycling(attachment)
-        self._open = len(self._channels)
-        self._port = 0
-        self._lifecycle = GateLifecycle(f"stream gate {descriptor.gate} of {owner.name}")
-
-    @property
-    def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
-        return self._descriptor
 
     @property
     def is_ended(self) -> bool:
@@ -138,15 +120,6 @@ class SegmentStreamGate:
         """How many messages of each channel were given so far."""
         return [channel.messages for channel in self._channels]
 
-    def setup(self) -> None:
-        """Make the gate known and request the partitions that are known already."""
-        port = Port(
-            f"gate {self._descriptor.gate}", on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error
-        )
-        self._port = self._recycling.port = self._attachment.open_port(port)
-        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
-        self._lifecycle.move(GateEvent.SET_UP)
-
     def poll(self, channels: Container[int] | None = None) -> Received | None:
         """What has come: a batch, or an event; None where there is nothing."""
         if self._priority:
@@ -155,7 +128,7 @@ class SegmentStreamGate:
             item = _pick(self._incoming, channels, _channel_in)
             if item is None:
                 if channels is None:
-                    self._recycling.ship()
+                    self._ship()
                 return None
             self._take(*item, is_ahead=channels is not None)
         if received.batch is not None:
@@ -166,23 +139,11 @@ class SegmentStreamGate:
         """The next of what has come ahead of all rows."""
         return self._priority.popleft() if self._priority else None
 
-    def resume_consumption(self, channel: int) -> None:
-        """Let a channel that a blocking event stopped at its sender go on."""
-        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel))
-
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
-        was_open = self._lifecycle.state is GateState.OPEN
-        self._lifecycle.move(GateEvent.CLOSE)
-        if was_open:
-            self._attachment.close_port(self._port)
-            self._attachment.hand_in(CloseGate(self._port))
-        for queue in (self._incoming, self._ready, self._priority):
-            queue.clear()
-
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Note data of a channel."""
-        self._incoming.append((channel, (segment, offset, length)))
+        super().close()
+        self._ready.clear()
+        self._priority.clear()
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note an event of a channel; one with priority is the next to be polled."""
@@ -195,20 +156,16 @@ class SegmentStreamGate:
         elif data_type != DataType.PRIORITY_EVENT:
             raise PenstockError(f"gate {self._descriptor.gate}: data of type {data_type} in a streaming query")
 
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """Note that a channel can't be read."""
-        self._incoming.append((channel, error))
-
-    def _take(self, channel: int, item: _Item, *, is_ahead: bool) -> None:
+    def _take(self, channel: int, item: Item, *, is_ahead: bool) -> None:
         if isinstance(item, tuple):
             segment, offset, length = item
             self._owner.metrics.add("bytes_in", length)
             batches = self._channels[channel].take(self._attachment.memory.view(segment, offset, length))
-            (self._recycling.keep if is_ahead else self._recycling.add)(segment)
+            (self._copied.append if is_ahead else self._recycle)(segment)
             self._ready.extend([Received(channel, batch) for batch in batches])
         elif isinstance(item, bytes):
             self._ready.append(Received(channel, event=self._checked(channel, decode_event(item))))
-        else:
+        elif isinstance(item, BaseException):
             raise item
 
     def _checked(self, channel: int, event: Event) -> Event:
@@ -238,5 +195,5 @@ def _channel_of(received: Received) -> int:
     return received.channel
 
 
-def _channel_in(incoming: _Incoming) -> int:
+def _channel_in(incoming: tuple[int, Item]) -> int:
     return incoming[0]

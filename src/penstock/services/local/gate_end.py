@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gate's end of an attachment: what has come and was not looked at yet, and what goes back."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from penstock.link.calls import CloseGate, OpenGate
+from penstock.link.frames import FrameType, channel_frame, segments_frame
+from penstock.services.local.attachment import Attachment
+from penstock.services.local.ports import Port
+from penstock.shuffle.descriptors import InputGateDescriptor
+from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
+from penstock.shuffle.service import OwnerContext
+
+Item = tuple[int, int, int] | bytes | dict[str, Any] | BaseException
+"""A slice as segment, offset and length; an event; what names files; or why a channel can't be read."""
+
+_SHIP_AT = 4
+"""Segments per message; less than the environment's window, or the pair would stop."""
+
+
+class GateEnd:
+    """What the gates of batch tasks and of streaming ones have in common."""
+
+    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self._attachment = attachment
+        self._owner = owner
+        self._descriptor = descriptor
+        self._incoming: deque[tuple[int, Item]] = deque()
+        """By channel."""
+        self._copied: list[int] = []
+        """Segments that go back with the next message."""
+        self._port = 0
+        self._open = len(descriptor.channels)
+        """Channels that have not ended."""
+        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
+
+    @property
+    def descriptor(self) -> InputGateDescriptor:
+        """What this gate was made from."""
+        return self._descriptor
+
+    def setup(self) -> None:
+        """Make the gate known and request the partitions that are known already."""
+        name = f"gate {self._descriptor.gate}"
+        port = Port(name, on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error)
+        self._port = self._attachment.open_port(port)
+        self._lifecycle.move(GateEvent.SET_UP)
+        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a channel that an event blocked at its sender go on."""
+        self._send(FrameType.RESUME, channel)
+
+    def close(self) -> None:
+        """Cancel what is still open and give back all buffers; idempotent."""
+        was_open = self._lifecycle.state is GateState.OPEN
+        self._lifecycle.move(GateEvent.CLOSE)
+        if was_open:
+            self._attachment.close_port(self._port)
+            self._attachment.hand_in(CloseGate(self._port))
+        self._incoming.clear()
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        """Note data of a channel."""
+        self._incoming.append((channel, (segment, offset, length)))
+
+    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
+        """Note an event of a channel."""
+        self._incoming.append((channel, payload))
+
+    def on_error(self, channel: int, error: BaseException) -> None:
+        """Note that a channel can't be read."""
+        self._incoming.append((channel, error))
+
+    def _send(self, kind: FrameType, channel: int, payload: bytes = b"") -> None:
+        self._attachment.send(channel_frame(kind, self._port, channel, payload))
+
+    def _recycle(self, segment: int) -> None:
+        """Give back a segment that was copied, with those before it where that makes a message."""
+        self._copied.append(segment)
+        if len(self._copied) >= _SHIP_AT:
+            self._ship()
+
+    def _ship(self) -> None:
+        """Give back what was copied, if there is any: ahead of a wait."""
+        if self._copied:
+            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._copied))
+            self._copied.clear()
