@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.api.lineage import SourceStep
 from penstock.api.plan import plan_job
+from penstock.api.readers import readParquet, readText
 from penstock.api.stream import Stream
 from penstock.graph import JobGraph, Resources
+from penstock.graph.shares import FEW_BYTES
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.kinds import MODES
@@ -89,7 +93,7 @@ def test_an_exchange_after_a_union_has_an_edge_for_each_branch() -> None:
 def test_diamonds_that_end_in_a_union_stay_pipelined() -> None:
     """Branches that share a stage may meet again where all that comes is read."""
     shared = source().mapInArrow(same, ROWS.schema)
-    job = graph(shared.keyBy("k").union(shared.keyBy("v")).rebalance(1))
+    job = graph(shared.keyBy("k", numPartitions=2).union(shared.keyBy("v", numPartitions=2)).rebalance(1), 9)
     assert {edge.kind for edge in job.edges} == {PartitionKind.PIPELINED_BOUNDED}
     assert job.notes == ()
 
@@ -99,9 +103,9 @@ def test_diamonds_that_end_in_a_join_store_what_is_read_last() -> None:
 
     def join(mode: str | None) -> JobGraph:
         shared = source(2).mapInArrow(same, ROWS.schema)
-        left = shared.keyBy("k", mode=mode).agg(v=("v", "max")).mapInArrow(same, ROWS.schema)
-        right = shared.keyBy("v").mapInArrow(other, ROWS.schema).mapInArrow(same, "k string, w long")
-        return graph(left.keyBy("k", mode=mode).join(right.keyBy("k")))
+        left = shared.keyBy("k", numPartitions=1, mode=mode).agg(v=("v", "max")).mapInArrow(same, ROWS.schema)
+        right = shared.keyBy("v", numPartitions=1).mapInArrow(other, ROWS.schema).mapInArrow(same, "k string, w long")
+        return graph(left.keyBy("k", mode=mode).join(right.keyBy("k", numPartitions=2)))
 
     job = join(None)
     hybrid = [edge for edge in job.edges if edge.kind is PartitionKind.HYBRID_FULL]
@@ -131,7 +135,7 @@ def test_auto_is_blocking_where_writers_need_more_buffers_than_there_are() -> No
 def test_auto_is_hybrid_where_not_everything_fits() -> None:
     """What runs at once must fit the slots; a note has the numbers; then every stage has all slots to itself."""
     stream = source(9).keyBy("k", numPartitions=4).rebalance(2)
-    assert {edge.kind for edge in graph(stream, 7).edges} == {PartitionKind.PIPELINED_BOUNDED}
+    assert {edge.kind for edge in graph(stream, 11).edges} == {PartitionKind.PIPELINED_BOUNDED}
     job = graph(stream, 6)
     assert [edge.kind for edge in job.edges] == [PartitionKind.HYBRID_FULL] * 2
     assert [vertex.parallelism for vertex in job.vertices] == [6, 4, 2]
@@ -141,6 +145,45 @@ def test_auto_is_hybrid_where_not_everything_fits() -> None:
         f"exchange 0 (batches in 9 partitions -> hash(k)): {reason}",
         f"exchange 1 (hash(k) -> rebalance): {reason}",
     )
+
+
+def test_auto_is_hybrid_where_a_stage_would_have_few_of_the_slots() -> None:
+    """Work is often in one stage: at once it has its share of the slots, else all; asked numbers and parts count."""
+    three = source(9).rebalance().mapInArrow(same, ROWS.schema).rebalance()
+    job = graph(three, 4)
+    assert [edge.kind for edge in job.edges] == [PartitionKind.HYBRID_FULL] * 2
+    assert [vertex.parallelism for vertex in job.vertices] == [4, 4, 4]
+    assert "because at once the stage 'batches in 9 partitions' would have 1 of 4 slots" in job.notes[0]
+    for stream, slots in (
+        (source(9).rebalance(), 4),  # two stages have half of the slots each
+        (three, 3),  # as many slots as stages: half of three is one
+        (source(1).rebalance(2).rebalance(1), 4),  # nothing may be wider
+        (source(9).rebalance(mode="pipelined").rebalance(mode="pipelined"), 4),
+    ):
+        assert {edge.kind for edge in graph(stream, slots).edges} == {PartitionKind.PIPELINED_BOUNDED}
+
+
+def test_auto_stays_pipelined_where_sources_hold_next_to_nothing() -> None:
+    """More tasks cost more than they give where all sources are known to be small; others may be large."""
+
+    def three(size: int | None, other_size: int | None) -> JobGraph:
+        branches = [SourceStep("file", ROWS.schema, limit=9, bytes=each) for each in (size, other_size)]
+        return graph(Stream(tuple(branches)).rebalance().rebalance(), 4)
+
+    for sizes in ((1, FEW_BYTES - 2), (1, 0)):
+        assert {edge.kind for edge in three(*sizes).edges} == {PartitionKind.PIPELINED_BOUNDED}
+    for sizes in ((1, FEW_BYTES - 1), (1, None), (None, None)):
+        assert {edge.kind for edge in three(*sizes).edges} == {PartitionKind.HYBRID_FULL}
+
+
+def test_readers_say_how_much_their_files_hold(tmp_path: Path) -> None:
+    """So three stages over a small file stay pipelined, and over a large one they do not."""
+    for rows, kind in ((10, PartitionKind.PIPELINED_BOUNDED), (FEW_BYTES, PartitionKind.HYBRID_FULL)):
+        numbers = pa.table({"v": range(rows)})
+        pq.write_table(numbers, tmp_path / "rows.parquet", row_group_size=max(1, rows // 4))
+        (tmp_path / "rows.txt").write_text("line\n" * rows * 4)
+        for stream in (readParquet(None, tmp_path / "rows.parquet"), readText(None, tmp_path / "rows.txt")):
+            assert {edge.kind for edge in graph(stream.rebalance().rebalance(), 4).edges} == {kind}
 
 
 def test_auto_is_chosen_region_by_region() -> None:
@@ -189,13 +232,15 @@ def test_edges_have_their_own_mode_and_service() -> None:
     ("stream", "slots", "parallelisms"),
     [
         (source(9).rebalance(), 8, [4, 4]),
-        (source(9).rebalance(6), 8, [2, 6]),
+        (source(9).rebalance(4), 8, [4, 4]),
+        (source(9).rebalance(6), 8, [8, 6]),
+        (source(9).rebalance(6, mode="pipelined"), 8, [2, 6]),
         (source(9).rebalance(8), 8, [8, 8]),
         (source(9).rebalance(8, mode="pipelined"), 8, [1, 8]),
         (source(9).rebalance(20, mode="pipelined"), 8, [1, 20]),
         (source(9).rebalance(20), 8, [8, 20]),
         (source(9).rebalance(mode="hybrid").rebalance(), 8, [8, 4, 4]),
-        (source(2).rebalance().rebalance(), 9, [2, 3, 3]),
+        (source(2).rebalance().rebalance(), 9, [2, 9, 9]),
         (source(9).toOne(), 8, [7, 1]),
         (source(9).keyBy(), 8, [7, 1]),
         (source(9).rebalance().rebalance(), 2, [2, 2, 2]),

@@ -155,6 +155,7 @@ CALLS = {
     ),
     "a nested column": (lambda s: s.sortBy("l"), SchemaError, "'l' of type list"),
     "an interval": (lambda s: s.sortBy("i"), SchemaError, "'i' of type month_day_nano_interval has no order"),
+    "a scale below zero": (lambda s: s.sortBy("r"), SchemaError, r"'r' of type decimal128\(5, -2\) has no order"),
     "zero partitions": (lambda s: s.sortBy("n", numPartitions=0), PlanError, "sortBy: numPartitions"),
 }
 
@@ -162,7 +163,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_sorts_are_refused_at_the_call(name: str) -> None:
     """Each wrong argument is refused where it is written, by an error that names it."""
-    rows = pa.table({"n": [1], "s": ["a"], "l": [[1]], "i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    interval, rounded = pa.array([(1, 2, 3)], pa.month_day_nano_interval()), pa.array([100], pa.decimal128(5, -2))
+    rows = pa.table({"n": [1], "s": ["a"], "l": [[1]], "i": interval, "r": rounded})
     call, error, message = CALLS[name]
     with pytest.raises(error, match=message):
         call(fromBatches(rows))

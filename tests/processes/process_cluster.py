@@ -41,6 +41,12 @@ PRELOADED = (
     "penstock.torture.gates",
     "pyspark.cloudpickle",
 )
+STREAMING_PRELOADED = (
+    *PRELOADED,
+    "penstock.spark.stream_task",
+    "penstock.stream.folder_sink",
+    "penstock.stream.rate",
+)
 CONF = {
     "spark.penstock.environment.scope": "executor",
     "spark.penstock.environment.leaseTimeout": "20s",

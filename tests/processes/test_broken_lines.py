@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from cuttable_proxy import CuttableProxy
-from process_cluster import PRELOADED, ProcessCluster
+from process_cluster import STREAMING_PRELOADED, ProcessCluster
 from pyarrow import fs
 
+from cuttable_proxy import CuttableProxy
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
@@ -38,9 +38,7 @@ ROWS, RATE = 6_000, 4_000
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """One for all tests of this file."""
-    with Nursery(
-        [*PRELOADED, "penstock.spark.stream_task", "penstock.stream.folder_sink", "penstock.stream.rate"]
-    ) as nursery:
+    with Nursery(STREAMING_PRELOADED) as nursery:
         yield nursery
 
 

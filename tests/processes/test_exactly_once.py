@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill
+from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from pyarrow import fs
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.checkpoint.errors import FencedError
-from penstock.graph.streaming import StreamingOptions
+from penstock.graph.streaming import CONTINUOUS, StreamingOptions
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle
 from penstock.shuffle.errors import JobCancelledError, JobError
@@ -65,9 +65,7 @@ class Places:
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """One for all tests of this file."""
-    with Nursery(
-        [*PRELOADED, "penstock.spark.stream_task", "penstock.stream.folder_sink", "penstock.stream.rate"]
-    ) as made:
+    with Nursery(STREAMING_PRELOADED) as made:
         yield made
 
 
@@ -200,6 +198,8 @@ def start_shape(
         sources.append(Stream((step,)))
     unaligned = shape.timeout is not None
     options = streaming(places, unaligned=unaligned, aligned_timeout=shape.timeout or 0.0)
+    if unaligned and chance.random() < 0.5:
+        options = replace(options, persist_in_flight=CONTINUOUS)
     return submitted(cluster, shape.stream(sources, widths), places, options)
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def wait_until(what: str, holds: Callable[[], object], seconds: float = DEADLINE
             raise AssertionError(f"not within {seconds:g} s: {what}")
         pause.wait(0.01)
     return time.monotonic() - began
+
+
+@contextmanager
+def conf(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """With these settings of the session, and afterwards with those from before."""
+    before = {key: spark.conf.get(key) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
 
 
 class SessionProbe:

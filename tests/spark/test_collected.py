@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
+from session_probe import conf
 
 import penstock
 from penstock.api.actions import all_rows
@@ -27,19 +27,6 @@ VALUES = """
       NULL, NULL, NULL
 """
 OTHERS = "SELECT 1 AS id, INTERVAL '1' DAY AS span, 'a' COLLATE UTF8_LCASE AS word"
-
-
-@contextmanager
-def conf(spark: Any, settings: dict[str, str]) -> Iterator[None]:
-    """With these settings of the session."""
-    before = {key: spark.conf.get(key) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value)
 
 
 def streams(spark: Any, query: str) -> tuple[Any, Any]:

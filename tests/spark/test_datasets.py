@@ -83,9 +83,9 @@ def only(spark: Any) -> DatasetInfo:
     return info
 
 
-def total(stream: Stream) -> int:
+def total(stream: Stream, mode: str | None = None) -> int:
     """The sum of the ids, by a pipeline and an action of its own."""
-    (row,) = stream.toOne().agg(total=("id", "sum")).toDF().collect()
+    (row,) = stream.toOne(mode=mode).agg(total=("id", "sum")).toDF().collect()
     return int(row.total)
 
 
@@ -187,8 +187,9 @@ def test_running_readers_finish(spark: Any, source: Stream, tmp_path: Path) -> N
     assert wide.toDF().count() == ROWS
     held = files_of(spark, wide)
     assert len(held & set(probe.files())) == 5
-    reader = wide.mapInArrow(waiting(str(tmp_path)), "id long").keyBy("id", numPartitions=6)
-    action = threading.Thread(target=lambda: found.append(total(reader)))  # one slot is left for reading five parts
+    reader = wide.mapInArrow(waiting(str(tmp_path)), "id long").keyBy("id", numPartitions=6, mode="pipelined")
+    # Of eight slots one is left for reading five parts, as all run at once.
+    action = threading.Thread(target=lambda: found.append(total(reader, mode="pipelined")))
     action.start()
     try:
         wait_until("the reader runs", (tmp_path / "started").exists, STAGE_SECONDS)

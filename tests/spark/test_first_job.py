@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from penstock.shuffle import Settings
+from penstock.spark import application
+from penstock.spark.application import Application, start_workers
 from penstock.spark.preflight import import_ahead, is_here
+from penstock.spark.runtime import session_conf
+from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import only_local_folder
 
 _DAEMON = "spark.python.daemon.module"
@@ -52,3 +59,50 @@ def test_another_python_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert is_here(Path(sys.executable).name)
     assert not is_here("no-such-python")
+
+
+def _daemon(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.record_batch([pa.array([os.getppid()])], names=["pid"])
+
+
+@pytest.mark.spark
+def test_workers_that_are_started_early_are_those_of_the_job(spark: Any) -> None:
+    """The task that does nothing runs under the daemon that reads DataFrames later, with all imports done."""
+    context, conf = spark.sparkContext, session_conf(spark)
+    start_workers(context, conf)
+    numbers = in_shared_workers(context.parallelize([0], 1).mapPartitions(lambda _: [os.getppid()]), conf)
+    (early,) = numbers.collect()
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(_daemon, "pid long").collect()
+    assert row.pid == early
+
+
+@pytest.mark.spark
+def test_workers_are_started_early_for_the_first_job_that_plans_frames(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only beside the planning of a first job's DataFrames there is time to win; no later job starts them again."""
+    began: list[str] = []
+    monkeypatch.setattr(application, "start_workers", lambda *_: began.append(threading.current_thread().name))
+    settings = Settings.from_conf({"spark.penstock.environment.scope": "executor"})  # leaves the environment out
+    for first, expected in ((False, 0), (True, 1)):
+        one = Application(spark.sparkContext)
+        try:
+            for plans_frames in (first, True):
+                one.start_ahead(settings, {}, plans_frames=plans_frames)
+                for thread in [thread for thread in threading.enumerate() if thread.name == "penstock-start-workers"]:
+                    thread.join(60)
+        finally:
+            one.close()
+        assert len(began) == expected
+
+
+@pytest.mark.spark
+def test_workers_that_cannot_be_started_early_are_no_error(spark: Any) -> None:
+    """A cancelled or impossible early start is left to the first real task, which says what is wrong."""
+
+    class Stopped:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("the session was stopped")
+
+    start_workers(Stopped(), session_conf(spark))  # type: ignore[arg-type] - what a stopped context does

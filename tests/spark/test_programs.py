@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session_probe import conf
 
 from penstock.bench.programs.answers import difference
 from penstock.bench.programs.catalogue import PROGRAMS
@@ -19,13 +20,8 @@ ROWS = 1_500
 @pytest.fixture(scope="module")
 def session(spark: Any) -> Iterator[Any]:
     """The folder's session; Spark's own shuffle in two partitions, and both sides without adaptive stages."""
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-    before = {key: spark.conf.get(key) for key in conf}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, value in before.items():
-        spark.conf.set(key, value)
+    with conf(spark, {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}):
+        yield spark
 
 
 @pytest.mark.spark

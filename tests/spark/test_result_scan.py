@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from session_probe import conf
 
 import penstock
 from sessions import GENERATED_CODE
@@ -24,12 +25,8 @@ ROWS = 1000
 @pytest.fixture(autouse=True, scope="module")
 def generated_code(spark: Any) -> Iterator[None]:
     """Spark reads results by generated code here, as it does for users; most other tests do without it."""
-    before = {key: spark.conf.get(key) for key, _ in GENERATED_CODE}
-    for key, value in GENERATED_CODE:
-        spark.conf.set(key, value)
-    yield
-    for key, value in before.items():
-        spark.conf.set(key, value)
+    with conf(spark, dict(GENERATED_CODE)):
+        yield
 
 
 def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

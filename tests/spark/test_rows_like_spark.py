@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from session_probe import conf
 
 import penstock
 from penstock.shuffle.errors import PlanError, SchemaError
@@ -49,20 +49,6 @@ REFUSED_HERE = {
     *((f, f"interval {unit}") for f in ("sum", "mean", "avg") for unit in ("hour", "day to second")),
 }
 """What Spark does by a cast, or for intervals, and `agg` refuses: the table in docs/api.md."""
-
-
-@contextmanager
-def conf(spark: Any, **settings: str) -> Iterator[None]:
-    """With these settings of the session; `__` stands for a dot."""
-    keys = {name.replace("__", "."): value for name, value in settings.items()}
-    before = {key: spark.conf.get(key) for key in keys}
-    for key, value in keys.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value)
 
 
 def spark_function(function: str, column: str) -> Any:
@@ -151,11 +137,11 @@ WIDE = f"SELECT explode(array(CAST('{'9' * 38}' AS DECIMAL(38,0)), CAST(1 AS DEC
 def test_sums_that_leave_their_type(spark: Any, source: str, function: str) -> None:
     """With ANSI rules Spark's error, without them Spark's value; the rules are those of the call of agg."""
     frame = spark.sql(source)
-    with conf(spark, spark__sql__ansi__enabled="true"):
+    with conf(spark, {"spark.sql.ansi.enabled": "true"}):
         strict = penstock.fromDataFrame(frame).toOne().agg(r=("v", function))
         with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW"):
             frame.agg(spark_function(function, "v")).collect()
-    with conf(spark, spark__sql__ansi__enabled="false"):
+    with conf(spark, {"spark.sql.ansi.enabled": "false"}):
         loose = penstock.fromDataFrame(frame).toOne().agg(r=("v", function))
         expected = spark.sql(source).agg(spark_function(function, "v")).collect()[0][0]
     with pytest.raises(Exception, match=rf"ARITHMETIC_OVERFLOW.*r={function}\(v\)"):
@@ -195,7 +181,7 @@ def shown_of_two(key: tuple[Any, ...], left: Any, _: Any) -> Any:
 
 def test_keys_of_functions_over_frames(spark: Any) -> None:
     """Types and values of all keys, present and missing, in applyInPandas and cogroup: PySpark's."""
-    with conf(spark, spark__sql__session__timeZone="America/New_York"):
+    with conf(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         rows = [f"SELECT {', '.join(KEYS)}", f"SELECT {', '.join(f'nullif({key}, {key})' for key in KEYS)}"]
         names = [f"k{number}" for number in range(len(KEYS))]
         frame = spark.sql(" UNION ALL ".join(rows)).toDF(*names).localCheckpoint()

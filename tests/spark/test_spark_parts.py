@@ -291,6 +291,16 @@ def test_error_text_shows_the_users_frames() -> None:
     assert error_text(TaskCancelledError("told to stop")) == "told to stop"
 
 
+@pytest.mark.parametrize("kind", [ValueError, JobError])
+def test_any_message_of_an_error_can_travel(kind: type[Exception]) -> None:
+    """What is no UTF-8 is written with escapes, and of megabytes the begin and the end: it names its type."""
+    assert error_text(kind("bad \ud800 text")).encode().count(b"\\ud800") >= 1
+    text = error_text(kind("begin " + "y" * 10_000_000 + " end"))
+    assert "begin" in text
+    assert text.endswith("end")
+    assert len(text) < 20_000
+
+
 def test_a_result_is_one_line_and_a_table() -> None:
     """A job's result in a shell and in a notebook."""
     metrics = {

@@ -16,6 +16,7 @@ import secrets
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 
 from pyspark import SparkContext
 
@@ -33,6 +34,7 @@ from penstock.spark.launcher import SparkLauncher
 from penstock.spark.preflight import import_ahead, run_workers_in_this_python, warn_of_what_is_wrong
 from penstock.spark.results_in_use import ResultInUse, ResultsInUse
 from penstock.spark.running_jobs import RunningJobs
+from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import SlotWatch, is_local, may_shrink, naming_holders, only_local_folder, slots_now
 
 _LOG = logging.getLogger(__name__)
@@ -107,13 +109,19 @@ class Application:
         """What tasks need to reach their host's environment."""
         return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
 
-    def start_environment(self, settings: Settings) -> None:
-        """Where tasks run on this machine: start its environment beside Spark's planning of the first job."""
+    def start_ahead(self, settings: Settings, conf: Mapping[str, str], *, plans_frames: bool) -> None:
+        """Where tasks run on this machine: start what they need beside Spark's planning of the first job.
+
+        That is the environment, and, where there are DataFrames to plan, the daemon of Spark's Python workers.
+        """
         with self._lock:
             is_first, self._started = not self._started, True
-        if not (is_first and is_local(self._context) and settings.environment.scope == "host"):
+        if not (is_first and is_local(self._context)):
             return
-        if settings.shuffle.service == "local":
+        if plans_frames:
+            work = functools.partial(start_workers, self._context, conf)
+            threading.Thread(target=work, name="penstock-start-workers", daemon=True).start()
+        if settings.environment.scope == "host" and settings.shuffle.service == "local":
             launch, folder = self.launch(settings), only_local_folder(self._context)
             if folder:
                 work = functools.partial(_start_environment, launch, folder)
@@ -204,6 +212,14 @@ class Application:
             master = self._master
             if master is not None:
                 master.close_nowait()
+
+
+def start_workers(context: SparkContext, conf: Mapping[str, str]) -> None:
+    """Run a task that does nothing: Spark starts the daemon for it, which imports what all workers need."""
+    try:
+        in_shared_workers(context.parallelize([0], 1).mapPartitions(iter), conf).collect()
+    except Exception as error:  # noqa: BLE001 - a stopped session, a cancelled job: the first real task tries again
+        _LOG.debug("the Python workers could not be started ahead of the tasks: %r", error)
 
 
 def _start_environment(launch: EnvironmentLaunch, folder: str) -> None:

@@ -15,58 +15,40 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import types as t
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from penstock.spark.types import conform_batch
 
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _PLAIN = (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    TimestampNTZType,
-    TimestampType,
+    t.BinaryType,
+    t.BooleanType,
+    t.ByteType,
+    t.DateType,
+    t.DecimalType,
+    t.DoubleType,
+    t.FloatType,
+    t.IntegerType,
+    t.LongType,
+    t.ShortType,
+    t.TimestampNTZType,
+    t.TimestampType,
 )
 
 
-def is_plain(kind: DataType) -> bool:
+def is_plain(kind: t.DataType) -> bool:
     """Whether PySpark's conversion from Arrow gives values of this type as its DataFrames do."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, t.StructType):
         names = kind.names
         return bool(names) and len(set(names)) == len(names) and all(is_plain(field.dataType) for field in kind)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, t.ArrayType):
         return is_plain(kind.elementType)
-    if isinstance(kind, MapType):
+    if isinstance(kind, t.MapType):
         return is_plain(kind.keyType) and is_plain(kind.valueType)
-    return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _PLAIN)
+    return kind == t.StringType() if isinstance(kind, t.StringType) else isinstance(kind, _PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +56,7 @@ class CollectedRows:
     """The rows of a result: their types, and batches that may have other Arrow types of the same meaning."""
 
     spark: SparkSession
-    types: StructType
+    types: t.StructType
     batches: list[pa.RecordBatch]
 
     def toArrow(self) -> pa.Table:

@@ -319,7 +319,8 @@ class SparkRuntime:
         if missing:
             raise SettingError(f"job {graph.name}: no DataFrame was given for {', '.join(missing)}")
         refuse_what_cannot_travel(graph)
-        self._application.start_environment(settings)
+        conf = session_conf(self._spark)
+        self._application.start_ahead(settings, conf, plans_frames=bool(dataframes))
         graph = with_slots(graph, self._context)
         master = self._application.master(settings)
         job = master.new_job()
@@ -328,7 +329,6 @@ class SparkRuntime:
             self._application.running.add(job, graph)
         user.apply(self._spark)
         launch = self._application.launch(settings)
-        conf = session_conf(self._spark)
         if graph.streaming is None and is_wanted(conf, setting=settings.observe.progress):
             self._application.watch.look()
         sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}

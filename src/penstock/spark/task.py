@@ -328,10 +328,18 @@ class AttachedControl:
 def error_text(failure: BaseException) -> str:
     """What the user should see: the message of an error of ours, the traceback of his own code's."""
     if isinstance(failure, PenstockError) and not getattr(failure, "__notes__", None):
-        return str(failure)[:_TEXT_LIMIT]
+        return _short(str(failure))
     from penstock.task.failure import failure_text
 
-    return failure_text(failure).strip()[-_TEXT_LIMIT:]
+    return _short(failure_text(failure).strip())
+
+
+def _short(text: str) -> str:
+    """Its begin and its end, as text that can travel: users' messages hold what is no UTF-8, and megabytes."""
+    if len(text) > _TEXT_LIMIT:
+        cut = len(text) - _TEXT_LIMIT
+        text = f"{text[: _TEXT_LIMIT // 4]}\n... {cut:,} characters ...\n{text[-_TEXT_LIMIT * 3 // 4 :]}"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class DataFrameInputError(PenstockError):

@@ -93,8 +93,13 @@ class LongJob:
 
 
 def _can_persist(recipe: Recipe) -> bool:
-    """Whether what is persisted is no broadcast stream; of a stream by key that is the one before the key."""
+    """Whether what is persisted is no broadcast stream; of a stream by key that is the one before the key.
+
+    To bring to one task what is in one already is no exchange.
+    """
     kinds = [step.kind for step in recipe.steps if isinstance(step, Exchange)]
+    while kinds[-1] == "one" and len(kinds) > 1:
+        kinds.pop()
     if kinds[-1] == "key":
         kinds.pop()
     return bool(recipe.aggregate) or not kinds or kinds[-1] != "broadcast"
