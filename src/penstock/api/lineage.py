@@ -20,7 +20,8 @@ class SourceStep:
     """Where rows come from: a source that tasks read themselves, or a Spark DataFrame.
 
     `limit` is the parallelism beyond which further subtasks would have nothing to read; `partitions` the parallelism
-    that was asked for. A `streaming` source is read by a streaming query only, and may have no end.
+    that was asked for. `bytes` are those of all rows, about, where that is known. A `streaming` source is read by a
+    streaming query only, and may have no end.
     """
 
     name: str
@@ -30,6 +31,7 @@ class SourceStep:
     limit: int | None = None
     partitions: int | None = None
     streaming: bool = False
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -12,10 +12,11 @@ not split finer than its parts, and a vertex behind a forward edge has its produ
 Sources read no more than is needed of them (`penstock.api.pushdown`).
 
 Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
-there are become hybrid, and then its stages need not run at once. Where even so its writers need more network buffers
-than the environments have, they become blocking, which need none. What was asked to be pipelined stays, and whether
-it fits is the JobMaster's to say. What could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say
-what was changed and why.
+there are become hybrid, and then its stages need not run at once; so do those of a region some stage of which would
+get less than half of the slots, for the work of a program is often all in one stage, unless its sources hold next to
+nothing. Where even so its writers need more network buffers than the environments have, they become blocking, which
+need none. What was asked to be pipelined stays, and whether it fits is the JobMaster's to say. What could deadlock is
+stored (`penstock.graph.deadlocks`). The graph's notes say what was changed and why.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from penstock.graph import (
     slots_needed,
     without_deadlocks,
 )
+from penstock.graph.shares import FEW_BYTES
 from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind, Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
@@ -160,6 +162,20 @@ class _Builder:
         if len(set(vertices)) != len(vertices):
             raise PlanError("a stream cannot be united with itself: read its source twice, or write it out first")
         return vertices
+
+    @property
+    def reads_little(self) -> bool:
+        """Whether all sources together are known to have so little that one more task costs more than it gives."""
+        sizes = [vertex.source.bytes for vertex in self.vertices if vertex.source is not None]
+        known = [size for size in sizes if size is not None]
+        return len(known) == len(sizes) and sum(known) < FEW_BYTES
+
+    def may_be_wider(self, vertex: JobVertex, slots: int) -> bool:
+        """Whether nobody said how many tasks this stage has, and it has less than half of what it could have."""
+        made = self.vertices[vertex.id]
+        leader = self.vertices[made.leader]
+        most = slots if leader.limit is None else min(slots, leader.limit)
+        return leader.asked is None and vertex.parallelism < most // 2
 
     def _add(self, step: Step) -> int:
         if isinstance(step, SourceStep):
@@ -278,7 +294,11 @@ def _fitted(graph: JobGraph, builder: _Builder, slots: int, buffers: int | None)
         shares = _parallelism(builder.vertices, groups, slots)
         vertices = tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in mended.vertices)
         mended = replace(mended, vertices=vertices, notes=(*crowded, *reasons))
-        found = _crowded(mended, builder.asked, slots) or _thirsty(mended, builder.asked, slots, buffers)
+        found = (
+            _crowded(mended, builder.asked, slots)
+            or _narrow(mended, builder, slots)
+            or _thirsty(mended, builder.asked, slots, buffers)
+        )
         if found is None:
             return mended
         kind, edges, why = found
@@ -297,6 +317,20 @@ def _crowded(graph: JobGraph, asked: set[int], slots: int) -> _Change | None:
         loose = [edge for edge in _joining(graph, region) if edge.id not in asked]
         if slots_needed(graph, region) > slots and loose:
             return PartitionKind.HYBRID_FULL, loose, _crowded_text(graph, region, slots)
+    return None
+
+
+def _narrow(graph: JobGraph, builder: _Builder, slots: int) -> _Change | None:
+    """The automatic edges of a region whose stages share the slots so finely that most cores may stand still.
+
+    The work is often in one stage. At once, that stage has only its share of the slots; stage after stage, all.
+    """
+    for region in () if builder.reads_little else regions(graph):
+        loose = [edge for edge in _joining(graph, region) if edge.id not in builder.asked]
+        few = [vertex for number in region.vertices if builder.may_be_wider(vertex := graph.vertex(number), slots)]
+        if loose and few:
+            why = f"at once the stage {few[0].name!r} would have {few[0].parallelism} of {slots} slots"
+            return PartitionKind.HYBRID_FULL, loose, why
     return None
 
 

@@ -90,8 +90,10 @@ def _kept(rows: Stream, condition: Any, columns: Sequence[str] | None) -> Stream
 
 def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | None) -> Stream:
     partitions = partitions_argument(numPartitions, verb)
-    limit = max(1, len(source.files.row_groups))
-    return Stream((SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions),), spark)
+    groups = source.files.row_groups
+    limit, size = max(1, len(groups)), sum(group.bytes for group in groups)
+    step = SourceStep(source.name, source.schema, source, limit=limit, partitions=partitions, bytes=size)
+    return Stream((step,), spark)
 
 
 def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: int | None = None) -> Stream:
@@ -151,5 +153,6 @@ def readJson(
 
 def _lines(spark: Any, source: LinesSource, verb: str, numPartitions: int | None) -> Stream:
     partitions = partitions_argument(numPartitions, verb)
-    limit = max(1, len(source.pieces))
-    return Stream((SourceStep(source.name, source.format.schema, source, limit=limit, partitions=partitions),), spark)
+    limit, size = max(1, len(source.pieces)), sum(file.size for file in source.files)
+    step = SourceStep(source.name, source.format.schema, source, limit=limit, partitions=partitions, bytes=size)
+    return Stream((step,), spark)

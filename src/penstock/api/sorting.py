@@ -40,7 +40,8 @@ def sort_keys(columns: Sequence[str], schema: pa.Schema, ascending: object, null
         field = only_column(schema, column, "sortBy")
         refuse_collated(field, "sortBy")
         kind = field.type
-        if pt.is_interval(kind) or pt.is_nested(kind):
+        is_rounded = pt.is_decimal(kind) and kind.scale < 0  # which Arrow does not compare
+        if pt.is_interval(kind) or pt.is_nested(kind) or is_rounded:
             raise SchemaError(
                 f"sortBy: column {column!r} of type {kind} has no order: make a plain column of it with withColumn"
             )

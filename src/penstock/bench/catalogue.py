@@ -260,15 +260,21 @@ def _checkpoint(micros: float, ways: str) -> Row:
     return Row(f"{micros:g} µs a row, {ways}", "From the trigger of a checkpoint until it is complete.", CHECKPOINTS)
 
 
+ALIGNED = "aligned"
+UNALIGNED = "unaligned"
+CONTINUOUS = "unaligned, continuous"
+"""The ways to take a checkpoint; the last one logs rows in flight as they are given out (`persistInFlight`)."""
 CHECKPOINTS_WHOLE = {
-    (10.0, False): _checkpoint(10, "whole segments, aligned"),
-    (10.0, True): _checkpoint(10, "whole segments, unaligned"),
-    (100.0, True): _checkpoint(100, "whole segments, unaligned"),
+    (10.0, ALIGNED): _checkpoint(10, f"whole segments, {ALIGNED}"),
+    (10.0, UNALIGNED): _checkpoint(10, f"whole segments, {UNALIGNED}"),
+    (10.0, CONTINUOUS): _checkpoint(10, f"whole segments, {CONTINUOUS}"),
+    (100.0, UNALIGNED): _checkpoint(100, f"whole segments, {UNALIGNED}"),
 }
-"""With `inFlightTime` 0, by the microseconds of a row, then by whether checkpoints are unaligned."""
+"""With `inFlightTime` 0, by the microseconds of a row, then by the way."""
 CHECKPOINTS_TARGET = {
-    (10.0, False): _checkpoint(10, "aligned"),
-    (10.0, True): _checkpoint(10, "unaligned"),
+    (10.0, ALIGNED): _checkpoint(10, ALIGNED),
+    (10.0, UNALIGNED): _checkpoint(10, UNALIGNED),
+    (10.0, CONTINUOUS): _checkpoint(10, CONTINUOUS),
 }
 """The same with the `inFlightTime` that a query has where nobody says one."""
 CHECKPOINTS_HELD = Row(
@@ -283,29 +289,34 @@ CHECKPOINTS_FLAT = Row(
 )
 
 
-def _both(label: str, meaning: str) -> dict[bool, Row]:
-    return {
-        each: Row(f"{label}, {'unaligned' if each else 'aligned'}", meaning, CHECKPOINTS) for each in (False, True)
-    }
+def _ways(label: str, meaning: str, *ways: str) -> dict[str, Row]:
+    return {way: Row(f"{label}, {way}", meaning, CHECKPOINTS) for way in ways or (ALIGNED, UNALIGNED)}
 
 
-CHECKPOINTS_VISIBLE = _both(
+CHECKPOINTS_VISIBLE = _ways(
     "10 µs a row: until a row is visible",
     "From a row's making until its Parquet file has its name, the median; a checkpoint each quarter of a second, or "
     "as soon as the last one is complete.",
 )
-CHECKPOINTS_REPLAYED = _both(
+CHECKPOINTS_REPLAYED = _ways(
     "10 µs a row: rows replayed",
     "Rows that the sources give again when the last operator has failed, with checkpoints one after the other.",
 )
-CHECKPOINTS_RATE = _both(
+CHECKPOINTS_RATE = _ways(
     "no back-pressure",
     "Rows that reach the last stage in a second, with a checkpoint each second; the sources' stage is the busy one.",
+    ALIGNED,
+    UNALIGNED,
+    CONTINUOUS,
 )
-CHECKPOINTS_FULL = _both(
-    "as fast as it goes", "The same where the sources cost nothing, so all wait for the exchanges."
+CHECKPOINTS_FULL = _ways(
+    "as fast as it goes",
+    "The same where the sources cost nothing, so all wait for the exchanges.",
+    ALIGNED,
+    UNALIGNED,
+    CONTINUOUS,
 )
-"""These four by whether checkpoints are unaligned."""
+"""These four by the way."""
 CHECKPOINTS_PRESSED = Row(
     "no back-pressure: sources held back", "The share of their time, in the queries above.", CHECKPOINTS
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checkpoints of both kinds do to a query: when rows are visible, what a failure costs, how fast rows flow."""
+"""What checkpoints of each kind do to a query: when rows are visible, what a failure costs, how fast rows flow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from penstock.api.streaming.query import StreamingQuery
 from penstock.bench import catalogue
-from penstock.bench.checkpoint_queries import TASKS, Batches, Function, busy, pressed, query, until
+from penstock.bench.checkpoint_queries import TASKS, WAYS, Batches, Function, busy, pressed, query, until
 from penstock.bench.measure import COUNT, ROWS_RATE, SECONDS, SHARE, Outcome, Say
 
 _SLOW = 10.0
@@ -26,23 +26,25 @@ _FAILURES = 3
 _CHECKPOINTS_BETWEEN = 3
 _FILL_SECONDS = 5.0
 _RATE_REPORTS = 6
-_ROUNDS = 2
+_ROUNDS = 4
 _HASHES = 24
 """So often a source's rows are hashed, which makes its stage the one that is busy."""
 _RANGE = "<qq"
 
 
 def effects(spark: Any, say: Say) -> list[Outcome]:
-    """Rows of the catalogue, each aligned and unaligned."""
+    """Rows of the catalogue, each for some ways to take checkpoints."""
     visible, replayed = catalogue.CHECKPOINTS_VISIBLE, catalogue.CHECKPOINTS_REPLAYED
-    outcomes = [_told(say, row, _visible(spark, unaligned), SECONDS) for unaligned, row in visible.items()]
-    outcomes += [_told(say, row, _replayed(spark, unaligned), COUNT) for unaligned, row in replayed.items()]
+    outcomes = [_told(say, row, _visible(spark, way), SECONDS) for way, row in visible.items()]
+    outcomes += [_told(say, row, _replayed(spark, way), COUNT) for way, row in replayed.items()]
     held: list[float] = []
     for rows, first in ((catalogue.CHECKPOINTS_RATE, hashing), (catalogue.CHECKPOINTS_FULL, None)):
-        rates: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(_ROUNDS):
-            for unaligned, found in rates.items():
-                reports = _freely(spark, unaligned, first)
+        rates: dict[str, list[float]] = {way: [] for way in rows}
+        for turn in range(_ROUNDS):
+            ways = list(rates.items())
+            # The machine may be busier at one time than at another: each way is first, and last, as often.
+            for way, found in ways if turn % 2 else reversed(ways):
+                reports = _freely(spark, way, first)
                 found += [each["stages"][-1]["rowsIn"] / each["batchDuration"] / 1e3 for each in reports]
                 if first is not None:
                     held += [100 * each["stages"][0]["backPressured"] for each in reports]
@@ -63,10 +65,10 @@ def _told(say: Say, row: catalogue.Row, figures: tuple[float, ...], unit: str) -
     return Outcome(row, penstock=figures, unit=unit)
 
 
-def _visible(spark: Any, unaligned: bool) -> tuple[float, ...]:
+def _visible(spark: Any, way: str) -> tuple[float, ...]:
     """The median of the seconds from the making of a row until its file is visible."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        with query(spark, _SLOW, folder=folder, unaligned=unaligned, checkpointInterval="250ms") as started:
+        with query(spark, _SLOW, folder=folder, **WAYS[way], checkpointInterval="250ms") as started:
             pressed(started)
             began, completed = time.time(), _completed(started)
             until(started, lambda: time.time() - began > _VISIBLE_SECONDS and _completed(started) > completed + 1)
@@ -79,12 +81,12 @@ def _visible(spark: Any, unaligned: bool) -> tuple[float, ...]:
     return (float(np.median(np.concatenate(waits))),)
 
 
-def _replayed(spark: Any, unaligned: bool) -> tuple[float, ...]:
+def _replayed(spark: Any, way: str) -> tuple[float, ...]:
     """Rows that were given again after each of some failures, on average."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         flag = Path(folder) / "fail"
         first, last = _noting(folder), busy(_SLOW, _failing(flag))
-        with query(spark, first=first, last=last, unaligned=unaligned, checkpointInterval="50ms") as started:
+        with query(spark, first=first, last=last, **WAYS[way], checkpointInterval="50ms") as started:
             for failures in range(_FAILURES):
                 _let_run(started)
                 flag.touch()
@@ -145,9 +147,9 @@ def _restarts(started: StreamingQuery) -> int:
     return 0 if progress is None else int(progress["restarts"])
 
 
-def _freely(spark: Any, unaligned: bool, first: Function | None) -> list[dict[str, Any]]:
+def _freely(spark: Any, way: str, first: Function | None) -> list[dict[str, Any]]:
     """The reports of some seconds, each with a checkpoint."""
-    with query(spark, first=first, unaligned=unaligned, checkpointInterval="1s") as started:
+    with query(spark, first=first, **WAYS[way], checkpointInterval="1s") as started:
         until(started, lambda: len(_with_checkpoints(started)) >= _RATE_REPORTS)
         return _with_checkpoints(started)[-_RATE_REPORTS:]
 

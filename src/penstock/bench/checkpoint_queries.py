@@ -13,8 +13,15 @@ import pyarrow as pa
 import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.bench import recovery
+from penstock.bench.catalogue import ALIGNED, CONTINUOUS, UNALIGNED
 
 TASKS = 4
+WAYS: dict[str, dict[str, Any]] = {
+    ALIGNED: {},
+    UNALIGNED: {"unaligned": "true"},
+    CONTINUOUS: {"unaligned": "true", "persistInFlight": "continuous"},
+}
+"""The options of each way to take checkpoints."""
 Batches = Iterator[pa.RecordBatch]
 Function = Callable[[Batches], Batches]
 _PRESSED = 0.8

@@ -3,7 +3,7 @@
 
 Two exchanges between stages of four tasks; the sources give rows as fast as they go, and the last operator is busy
 for some microseconds with each row. Checkpoints are asked for one after the other, once the sources stand still most
-of the time. Aligned and unaligned ones are measured in queries of their own.
+of the time. Each way to take them is measured in queries of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.bench import catalogue
+from penstock.bench.catalogue import ALIGNED, UNALIGNED
 from penstock.bench.checkpoint_effects import effects
-from penstock.bench.checkpoint_queries import TASKS, pressed, query
+from penstock.bench.checkpoint_queries import TASKS, WAYS, pressed, query
 from penstock.bench.measure import MEGABYTES, RATIO, SECONDS, Outcome, Say
 
 SLOTS = 3 * TASKS + 1
@@ -41,35 +42,37 @@ def checkpoint_outcomes(spark: Any, repeat: int, say: Say) -> list[Outcome]:
     """All rows of the catalogue's section."""
     outcomes: list[Outcome] = []
     whole = _measured(spark, catalogue.CHECKPOINTS_WHOLE, repeat, say, outcomes, inFlightTime="0s")
-    unaligned = whole[10.0, True]
+    unaligned = whole[10.0, UNALIGNED]
     outcomes += [
-        Outcome(catalogue.CHECKPOINTS_HELD, penstock=(max(unaligned.held, whole[100.0, True].held),), unit=MEGABYTES),
+        Outcome(
+            catalogue.CHECKPOINTS_HELD, penstock=(max(unaligned.held, whole[100.0, UNALIGNED].held),), unit=MEGABYTES
+        ),
         Outcome(catalogue.CHECKPOINTS_BOUND, penstock=(unaligned.bound,), unit=MEGABYTES),
-        _ratio(catalogue.CHECKPOINTS_SHORTER, whole[10.0, False].median / unaligned.median),
-        _ratio(catalogue.CHECKPOINTS_FLAT, whole[100.0, True].median / unaligned.median),
+        _ratio(catalogue.CHECKPOINTS_SHORTER, whole[10.0, ALIGNED].median / unaligned.median),
+        _ratio(catalogue.CHECKPOINTS_FLAT, whole[100.0, UNALIGNED].median / unaligned.median),
     ]
     target = _measured(spark, catalogue.CHECKPOINTS_TARGET, repeat, say, outcomes)
     outcomes += [
-        Outcome(catalogue.CHECKPOINTS_TARGET_HELD, penstock=(target[10.0, True].held,), unit=MEGABYTES),
-        _ratio(catalogue.CHECKPOINTS_TARGET_SHORTER, target[10.0, False].median / target[10.0, True].median),
+        Outcome(catalogue.CHECKPOINTS_TARGET_HELD, penstock=(target[10.0, UNALIGNED].held,), unit=MEGABYTES),
+        _ratio(catalogue.CHECKPOINTS_TARGET_SHORTER, target[10.0, ALIGNED].median / target[10.0, UNALIGNED].median),
     ]
     return outcomes + effects(spark, say)
 
 
 def _measured(
     spark: Any,
-    rows: dict[tuple[float, bool], catalogue.Row],
+    rows: dict[tuple[float, str], catalogue.Row],
     repeat: int,
     say: Say,
     outcomes: list[Outcome],
     **options: str,
-) -> dict[tuple[float, bool], _Measured]:
+) -> dict[tuple[float, str], _Measured]:
     """Each row's query, one after the other; also put into the outcomes."""
     found = {}
-    for (micros, unaligned), row in rows.items():
+    for (micros, way), row in rows.items():
         # An aligned one that waits for whole segments takes half a minute.
-        count = 1 if options and not unaligned else max(repeat, 5)
-        found[micros, unaligned] = each = _under_pressure(spark, micros, count, unaligned=unaligned, **options)
+        count = 1 if options and way == ALIGNED else max(repeat, 5)
+        found[micros, way] = each = _under_pressure(spark, micros, count, **WAYS[way], **options)
         say(f"{row.label}: {each.median:.3f} s, {each.held:.1f} MB in flight (at most {each.bound:.0f})")
         outcomes.append(Outcome(row, penstock=each.seconds, unit=SECONDS))
     return found
@@ -78,7 +81,8 @@ def _measured(
 def _under_pressure(spark: Any, micros: float, count: int, **options: Any) -> _Measured:
     """So many checkpoints of a query that is held back."""
     count += _WARM if count > 1 else 0
-    with query(spark, micros, checkpointInterval="0s", **options) as started:
+    # Logs are for queries that take checkpoints by themselves; none is due in this time.
+    with query(spark, micros, checkpointInterval="1000s", **options) as started:
         pressed(started)
         for _ in range(count):
             started.checkpoint(_CHECKPOINT_SECONDS)
