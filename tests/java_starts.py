@@ -13,9 +13,11 @@ and an archive is for one class path. What that variable has from outside comes 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from penstock.shuffle.errors import PenstockError
+from penstock.spark import class_archive
 
 VARIABLE = "JDK_JAVA_OPTIONS"
 
@@ -32,30 +34,12 @@ workers begin with everything imported."""
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
-_PROGRAM = """
-import tempfile
-import penstock
-from penstock.spark.session import open_session
-from pyspark import SparkContext
-
-with open_session("classes", 4) as spark:
-    frame = spark.range(0, 100, 1, 2)
-    with tempfile.TemporaryDirectory() as folder:
-        frame.selectExpr("id % 3 AS k", "id AS v").groupBy("k").sum("v").orderBy("k").write.parquet(folder + "/p")
-        spark.read.parquet(folder + "/p").mapInArrow(lambda batches: batches, "k long, v long").collect()
-    penstock.repartition(frame, 2, "id").toArrow()
-gateway = SparkContext._gateway
-gateway.shutdown()
-gateway.proc.stdin.close()
-gateway.proc.wait()
-"""
-
 
 def options(*, defaults: bool = True) -> str:
     """Of every Java of a run; without Spark defaults where a test wants those that Spark itself has."""
     found = [_QUICK]
     if ARCHIVE.exists() and ARCHIVE.stat().st_size:
-        found += [f'"-XX:SharedArchiveFile={ARCHIVE}"', "-Xlog:disable -Xlog:all=error:stderr"]
+        found.append(class_archive.java_options(ARCHIVE))
     if defaults:
         found += [f"-D{name}={value}" for name, value in _DEFAULTS.items()]
     return " ".join(found)
@@ -69,15 +53,12 @@ def start_soon() -> None:
 
 def write_archive() -> None:
     """Of what a short session loads; an empty file where that fails, for tests pass without."""
-    new = ARCHIVE.with_suffix(".new")
-    submit = f"--driver-java-options -XX:ArchiveClassesAtExit={new} pyspark-shell"
-    environ = {**os.environ, VARIABLE: _QUICK, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-c", _PROGRAM]
-    ran = subprocess.run(command, env=environ, check=False, capture_output=True, text=True, timeout=1200)
-    if ran.returncode or not new.exists():
-        print(f"Spark's classes are in no archive, so sessions start slowly: {ran.stderr[-2000:]}", file=sys.stderr)
-        new.touch()
-    new.replace(ARCHIVE)
+    os.environ[VARIABLE] = _QUICK
+    try:
+        class_archive.write_archive(ARCHIVE)
+    except PenstockError as error:
+        print(f"sessions start slowly: {error}", file=sys.stderr)
+        ARCHIVE.touch()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `wordcount`, `checkpoints inspect`, `bench`, `torture`.
+"""The command line: `penstock doctor`, `preload`, `wordcount`, `checkpoints inspect`, `bench`, `torture`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"penstock {importlib.metadata.version('penstock')}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
+    _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
     _add_wordcount(commands.add_parser("wordcount", help="count words of text files through an exchange on Spark"))
     _add_checkpoints(commands.add_parser("checkpoints", help="look at the checkpoints of a streaming query"))
     _add_bench(commands.add_parser("bench", help="measure Penstock beside Spark's own shuffle"))
@@ -52,6 +53,10 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of the session")
     parser.add_argument("--json", action="store_true", help="one JSON list")
     parser.set_defaults(run=_doctor, parser=parser)
+
+
+def _add_preload(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_preload, parser=parser)
 
 
 def _add_wordcount(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +167,12 @@ def _doctor(options: argparse.Namespace) -> int:
     from penstock.doctor.command import DoctorOptions, run_doctor
 
     return run_doctor(DoctorOptions(options.master, {key: value for key, _, value in pairs}, options.json))
+
+
+def _preload(_: argparse.Namespace) -> int:
+    from penstock.spark.class_archive import preload
+
+    return preload()
 
 
 def _wordcount(options: argparse.Namespace) -> int:

@@ -135,6 +135,7 @@ def test_public_names() -> None:
         "datasets",
         "fromDataFrame",
         "groupBy",
+        "preloading",
         "readCsv",
         "readDelta",
         "readIceberg",

@@ -10,6 +10,8 @@ import pytest
 from penstock.bench import start
 from penstock.shuffle.errors import PenstockError
 
+WAYS = (start.Way("A", "pyspark"), start.Way("B", "penstock"), start.Way("C", "penstock", start.DAEMON))
+
 
 def test_the_ways_take_turns() -> None:
     """One run of each, then again; the medians are of each figure alone."""
@@ -20,13 +22,13 @@ def test_the_ways_take_turns() -> None:
         assert slots == 2
         return {"first": float(len(ran)), "second": 0.5}
 
-    found = start.measured(run, 3, 2)
-    assert ran == [way.name for way in start.WAYS] * 3
-    assert start.medians(found)[start.WAYS[1].name] == {"first": 5.0, "second": 0.5}
+    found = start.measured(run, WAYS, 3, 2)
+    assert ran == [way.name for way in WAYS] * 3
+    assert start.medians(found)["B"] == {"first": 5.0, "second": 0.5}
 
 
 def test_a_run_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the way and the end of what was printed."""
     monkeypatch.setattr(start, "_PROGRAM", "import sys; sys.exit('no Java here')")
-    with pytest.raises(PenstockError, match=r"PySpark failed: no Java here"):
-        start.run_cold(start.WAYS[0], 2)
+    with pytest.raises(PenstockError, match=r"A failed: no Java here"):
+        start.run_cold(WAYS[0], 2)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.persisted import datasets
     from penstock.api.readers import readCsv, readDelta, readIceberg, readJson, readParquet, readText
+    from penstock.api.session_start import preloading
     from penstock.api.stream import Stream
     from penstock.api.streaming.query import StreamingQuery, streams
     from penstock.api.streaming.reader import readStream
@@ -26,6 +27,7 @@ __all__ = [
     "datasets",
     "fromDataFrame",
     "groupBy",
+    "preloading",
     "readCsv",
     "readDelta",
     "readIceberg",
@@ -42,6 +44,7 @@ _MODULES = {
     "keyed_stream": ("KeyedStream",),
     "persisted": ("datasets",),
     "readers": ("readCsv", "readDelta", "readIceberg", "readJson", "readParquet", "readText"),
+    "session_start": ("preloading",),
     "stream": ("Stream",),
     "streaming.query": ("StreamingQuery", "streams"),
     "streaming.reader": ("readStream",),

@@ -110,7 +110,7 @@ class Application:
         return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
 
     def start_ahead(self, settings: Settings, conf: Mapping[str, str], *, plans_frames: bool) -> None:
-        """Where tasks run on this machine: start what they need beside Spark's planning of the first job.
+        """Where tasks run on this machine: start what they need beside the planning of the first job.
 
         That is the environment, and, where there are DataFrames to plan, the daemon of Spark's Python workers.
         """

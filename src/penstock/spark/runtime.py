@@ -284,6 +284,7 @@ class SparkRuntime:
     ) -> DataFrame:
         """A lazy DataFrame over a job's result; `build` plans the job when an action first needs it."""
         settings = settings or self.settings()
+        self._application.start_ahead(settings, session_conf(self._spark), plans_frames=True)
         user = UserThread.capture(self._spark)
         types = struct_type(schema)
         places = place_names(types.names)
