@@ -266,7 +266,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
     "a Python UDF": (
         lambda d: d.rows.withColumn("u", F.udf(lambda n: n)("n")),
         SchemaError,
-        "there is no Python UDF there",
+        "Python UDF is not supported there",
         "compute it with mapInArrow",
     ),
     "a window": (

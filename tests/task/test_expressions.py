@@ -128,6 +128,35 @@ def test_decimals_are_rounded_half_up() -> None:
     assert evaluate(call("Cast", DOUBLE, d), batch(d=pa.array([Decimal("99.99")], kind))).to_pylist() == [99.99]
 
 
+def test_a_number_rounded_up_has_room_for_one_more_digit() -> None:
+    """The whole number above 99.99 is 100; Arrow's own result, in the type of what it was given, is 0."""
+    kind = pa.decimal128(4, 2)
+    rows = batch(d=pa.array([Decimal("99.99"), Decimal("-99.99"), Decimal("0.01"), None], kind))
+    for function, expected in (("Ceil", ["100", "-99", "1", None]), ("Floor", ["99", "-100", "0", None])):
+        found = evaluate(call(function, pa.decimal128(3, 0), column("d", kind)), rows)
+        assert [None if value is None else str(value) for value in found.to_pylist()] == expected
+
+
+@pytest.mark.parametrize("function", ["Ceil", "Floor"])
+@pytest.mark.parametrize("value", [1e30, -1e30, float("inf"), 2.0**63])
+def test_a_double_beyond_all_longs_is_refused(function: str, value: float) -> None:
+    """In ANSI mode the whole number above or below it is an error that shows it, else the end of the longs."""
+    rows = batch(x=pa.array([value, 1.5, NAN, None, -(2.0**63)]))
+    with pytest.raises(ValuesError, match="does not fit a long"):
+        evaluate(call(function, LONG, column("x", DOUBLE), options=(("failOnError", True),)), rows)
+    plain = evaluate(call(function, LONG, column("x", DOUBLE), options=(("failOnError", False),)), rows)
+    end = 2**63 - 1 if value > 0 else -(2**63)
+    assert plain.to_pylist() == [end, 2 if function == "Ceil" else 1, 0, None, -(2**63)]
+    well = evaluate(call(function, LONG, column("x", DOUBLE), options=(("failOnError", True),)), rows.slice(1))
+    assert well.to_pylist() == plain.to_pylist()[1:]
+
+
+def test_the_sign_of_a_zero_is_kept() -> None:
+    """Java's signum gives a negative zero back as it is."""
+    found = evaluate(call("Signum", DOUBLE, column("x", DOUBLE)), batch(x=pa.array([-0.0, 0.0, -3.0, None])))
+    assert repr(found.to_pylist()) == "[-0.0, 0.0, -1.0, None]"
+
+
 def test_rounding_goes_by_decimal_digits() -> None:
     """2.675 is below that in binary and rounds up, as Java's BigDecimal has it; NaN stays."""
     rows = batch(x=pa.array([2.675, -2.675, 1.005, 0.5, NAN, None]))
@@ -222,6 +251,15 @@ def test_strings_count_code_points(name: str) -> None:
     """Positions and lengths are of characters, not bytes; null in, null out, but for concat_ws."""
     make, expected = STRINGS[name]
     assert evaluate(make(), batch(s=pa.array(["été", "ab", None]))).to_pylist() == expected
+
+
+def test_joined_nulls_are_an_empty_string() -> None:
+    """concat_ws of nothing but nulls gives a row, as in Spark; without a separator it is null."""
+    rows = batch(s=pa.array(["a", None, None]), t=pa.array([None, None, "b"]), by=pa.array(["-", "-", None]))
+    s, t = column("s", TEXT), column("t", TEXT)
+    assert evaluate(call("ConcatWs", TEXT, constant("-", TEXT), s, t), rows).to_pylist() == ["a", "", "b"]
+    assert evaluate(call("ConcatWs", TEXT, constant("-", TEXT), s), rows).to_pylist() == ["a", "", ""]
+    assert evaluate(call("ConcatWs", TEXT, column("by", TEXT), s, t), rows).to_pylist() == ["a", "", None]
 
 
 def test_in_knows_what_it_cannot_know() -> None:

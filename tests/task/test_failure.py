@@ -14,7 +14,8 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.shuffle.errors import StorageError
-from penstock.task.failure import error_type
+from penstock.task.expressions import Call, ColumnRef, ValuesError, evaluate
+from penstock.task.failure import error_type, failure_text
 
 HOST = "InfrastructureError"
 
@@ -53,3 +54,15 @@ def test_an_error_of_another_library_is_not_taken_for_ours() -> None:
     theirs = type("StorageError", (Exception,), {"__module__": "their.storage"})
     assert error_type(theirs("no such bucket")) == "their.storage.StorageError"
     assert error_type(ValueError("no such bucket")) == "ValueError"
+
+
+def test_a_value_that_is_refused_shows_no_frames() -> None:
+    """What Arrow raised under our expressions is no code of the user's: the message is all there is to say."""
+    value = ColumnRef("n", pa.int64())
+    most = pa.record_batch([pa.array([2**63 - 1])], names=["n"])
+    with pytest.raises(ValuesError) as caught:
+        evaluate(Call("Add", pa.int64(), (value, value), (("mode", "ANSI"),)), most)
+    assert caught.value.__traceback__ is not None
+    text = failure_text(caught.value.with_traceback(caught.value.__traceback__.tb_next))  # without this test's frame
+    assert "overflow (cast to a wider type first)" in text
+    assert len(text.splitlines()) == 1

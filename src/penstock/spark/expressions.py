@@ -67,7 +67,7 @@ def unsupported(verb: str, items: Sequence[object], what: str) -> SchemaError:
     """The refusal of what Spark understands and Arrow cannot compute."""
     what = "Python UDF" if what == "PythonUDF" else what
     return SchemaError(
-        f"{verb}: {shown(items)} cannot be computed over Arrow batches: there is no {what} there; "
+        f"{verb}: {shown(items)} cannot be computed over Arrow batches: {what} is not supported there; "
         "compute it with mapInArrow, or in Spark before fromDataFrame or behind toDF"
     )
 

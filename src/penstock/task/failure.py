@@ -119,10 +119,10 @@ def failure_text(error: BaseException) -> str:
 
 
 def _keep_user_frames(summary: traceback.TracebackException) -> bool:
-    """Leave our frames out where there are others; gives whether there are, in it or in what led to it."""
+    """Leave our frames out where there are others; gives whether the user's are, in it or in what led to it."""
     parts = [part for part in (summary.__cause__, summary.__context__) if part is not None]
     below = [_keep_user_frames(part) for part in parts]
     user = [frame for frame in summary.stack if not frame.filename.startswith(_PACKAGE)]
     if user:
         summary.stack = traceback.StackSummary.from_list(user)
-    return bool(user) or any(below)
+    return any(not _is_library(frame.filename) for frame in user) or any(below)

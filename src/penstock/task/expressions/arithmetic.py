@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.task.expressions.decimals import decimal_binary, rounded_decimal
+from penstock.task.expressions.decimals import decimal_binary, fitted_decimal, rounded_decimal, wide_decimal
 from penstock.task.expressions.tree import Call, UnsupportedError
 from penstock.task.expressions.values import (
     Datum,
@@ -126,6 +126,7 @@ def _round(mode: str) -> Kernel:
 
 
 _FLOAT_DIGITS = 15
+_LONG_END = number_scalar(2.0**63, pa.float64())
 _EXACT = float(1 << 53)
 
 
@@ -155,11 +156,16 @@ def _rounded_float(value: Datum, digits: int, mode: str) -> Datum:
 def _whole(function: Callable[[Datum], Datum]) -> Kernel:
     def kernel(call: Call, values: list[Datum]) -> Datum:
         if pt.is_decimal(values[0].type):
-            return function(values[0]).cast(call.type)
+            # Arrow keeps the type, in which 9.99 has no room for the 10.00 above it.
+            return fitted_decimal(function(wide_decimal(values[0])), call.type)
         if pt.is_integer(values[0].type):
             return values[0]
         (column,) = columns_of_rows([function(values[0])])
         found = numbers(column)
+        if call.option("failOnError"):
+            # NaN is 0, as in Java; what is beyond all longs is their end, and refused in ANSI mode.
+            beyond = pc.or_(pc.greater_equal(column, _LONG_END), pc.less(column, pc.negate(_LONG_END)))
+            refuse_where(beyond, column, "does not fit a long")
         with np.errstate(invalid="ignore"):
             inside = np.clip(np.nan_to_num(found, nan=0.0), -(2.0**63), 2.0**63 - 1024)
             result = inside.astype(np.int64)
@@ -185,7 +191,11 @@ def _log(function: Callable[[Datum], Datum]) -> Kernel:
 
 
 def _sign(call: Call, values: list[Datum]) -> Datum:
-    return pc.cast(pc.sign(values[0]), call.type)
+    value = values[0]
+    if not pt.is_floating(value.type):
+        return pc.cast(pc.sign(value), call.type)
+    # Arrow makes 0.0 of -0.0; Java keeps it.
+    return pc.cast(pc.if_else(pc.equal(value, zero_of(value.type)), value, pc.sign(value)), call.type)
 
 
 ARITHMETIC: dict[str, Kernel] = {
@@ -221,5 +231,6 @@ ARITHMETIC: dict[str, Kernel] = {
 }
 FAILING = frozenset(
     {"Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"}
+    | {"Ceil", "Floor"}
 )
 """What may raise an error for some values, so that it must not see rows that Spark would not show it."""

@@ -29,7 +29,7 @@ def decimal_binary(call: Call, function: Callable[[Datum, Datum], Datum], values
         raise UnsupportedError(f"{call.function} of {left.type} and {right.type}")
     if function is pc.divide:
         return _quotient(left, right, call.type)
-    exact = function(_wide(left), _wide(right))
+    exact = function(wide_decimal(left), wide_decimal(right))
     return fitted_decimal(exact, call.type)
 
 
@@ -37,13 +37,13 @@ def rounded_decimal(value: Datum, digits: int, kind: pa.DataType, mode: str) -> 
     """A decimal rounded to so many digits, in the type Spark gives it."""
     if digits >= value.type.scale:
         return fitted_decimal(value, kind)
-    return _cast(pc.round(_wide(value), digits, mode), kind)
+    return _cast(pc.round(wide_decimal(value), digits, mode), kind)
 
 
 def fitted_decimal(value: Datum, kind: pa.DataType) -> Datum:
     """A decimal in another precision and scale, rounded half up."""
     if value.type.scale > kind.scale:
-        value = pc.round(_wide(value), kind.scale, _HALF_UP)
+        value = pc.round(wide_decimal(value), kind.scale, _HALF_UP)
     return _cast(value, kind)
 
 
@@ -59,8 +59,8 @@ def _quotient(left: Datum, right: Datum, kind: pa.DataType) -> Datum:
     return _cast(pc.round(cut, kind.scale, _HALF_UP), kind)
 
 
-def _wide(value: Datum) -> Datum:
-    # A digit to spare, so that rounding up 9.99 to 10.0 has room.
+def wide_decimal(value: Datum) -> Datum:
+    """The same value with a digit to spare, so that rounding up 9.99 to 10.0 has room."""
     kind = value.type
     return value.cast(pa.decimal256(min(_WIDE, kind.precision + 1), kind.scale))
 

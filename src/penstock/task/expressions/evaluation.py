@@ -76,7 +76,8 @@ def _value(expression: Expression, batch: pa.RecordBatch) -> Datum:
     try:
         found = kernel(expression, values)
     except pa.ArrowInvalid as error:
-        raise ValuesError(f"{expression.function}: {error}") from error
+        way_out = " (cast to a wider type first)" if "overflow" in str(error) else ""
+        raise ValuesError(f"{expression.function}: {error}{way_out}") from error
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()
     if isinstance(found, pa.Array) and values and all(isinstance(value, pa.Scalar) for value in values):

@@ -60,6 +60,11 @@ def _concat_with(call: Call, values: list[Datum]) -> Datum:
     separator, *others = values
     if not others:
         return separator
+    # Arrow gives no row at all, not an empty string, where it skips all values of a row.
+    nothing = pc.is_null(others[0])
+    for value in others[1:]:
+        nothing = pc.and_(nothing, pc.is_null(value))
+    others[0] = pc.if_else(nothing, EMPTY, others[0])
     return pc.binary_join_element_wise(*others, separator, null_handling="skip")
 
 
