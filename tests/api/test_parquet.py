@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,32 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", ROWS.slice(0, 0))
     stream = penstock.readParquet(None, path)
     assert run_local(stream.rebalance(2)) == ROWS.slice(0, 0)
+
+
+def test_old_time_stamps_are_instants(tmp_path: Path) -> None:
+    """Spark writes INT96, of any year and at any depth; they are microseconds in UTC, filtered or not."""
+    times = [datetime(1500, 1, 2, 3, 4, 5, 6), None, datetime(9999, 12, 31)]  # noqa: DTZ001 - as Arrow writes them
+    plain, instant = pa.timestamp("us"), pa.timestamp("us", "UTC")
+
+    def columns(kind: pa.DataType) -> list[pa.Array]:
+        return [
+            pa.array([1, 2, 3]),
+            pa.array(times).cast(kind) if kind.tz is None else pa.array(times, plain).cast(kind),
+            pa.array([times, None, []], pa.list_(plain)).cast(pa.list_(kind)),
+            pa.array(
+                [{"x": t, "n": 1} if t else None for t in times], pa.struct([("x", plain), ("n", pa.int8())])
+            ).cast(pa.struct([("x", kind), ("n", pa.int8())])),
+            pa.array([[("a", times[0])], None, []], pa.map_(pa.string(), plain)).cast(pa.map_(pa.string(), kind)),
+        ]
+
+    names = ["n", "t", "l", "s", "m"]
+    pq.write_table(pa.table(columns(plain), names=names), tmp_path / "old", use_deprecated_int96_timestamps=True)
+    expected = pa.table(columns(instant), names=names)
+    source = parquet_source(tmp_path / "old", None, None)
+    assert source.schema.types == expected.schema.types
+    assert read(source).to_pylist() == expected.to_pylist()
+    late = parquet_source(tmp_path / "old", ["t", "n"], pc.field("t") > pa.scalar(datetime(2024, 1, 1), instant))  # noqa: DTZ001
+    assert read(late).to_pylist() == expected.select(["t", "n"]).slice(2).to_pylist()
 
 
 def test_a_stream_of_files(tmp_path: Path) -> None:

@@ -202,6 +202,12 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "union: names and types of columns must be the same",
         "or write unionByName",
     ),
+    "a union by name of other types": (
+        lambda d: d.rows.unionByName(d.rows.withColumn("n", "cast(n as string)")),
+        SchemaError,
+        "union: names and types of columns must be the same",
+        "cast one side with withColumn",
+    ),
     "a union by name of other columns": (
         lambda d: d.rows.unionByName(d.other),
         SchemaError,

@@ -158,3 +158,14 @@ def test_a_batch_job_reads_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "f.parquet", [1, 2, 3])
     batches = list(source(tmp_path, "parquet", is_bounded=False).read(0, 1))
     assert [value for batch in batches for value in batch.column(0).to_pylist()] == [1, 2, 3]
+
+
+def test_old_time_stamps_of_spark_are_instants(tmp_path: Path) -> None:
+    """A file with INT96, which Spark writes unless told otherwise, fits a schema with `timestamp`."""
+    instant = pa.timestamp("us", "UTC")
+    stored = pa.table({"t": pa.array([1, None, -(10**16)], pa.timestamp("us")), "n": [1, 2, 3]})
+    pq.write_table(stored, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
+    format_ = ParquetFiles(pa.schema([("n", pa.int64()), ("t", instant)]))
+    found = [batch for _, batch in format_.rows(pafs.LocalFileSystem(), str(tmp_path / "old.parquet"), (0, 1))]
+    expected = pa.table({"n": [2, 3], "t": pa.array([None, -(10**16)], instant)})
+    assert pa.Table.from_batches(found).equals(expected)

@@ -30,6 +30,8 @@ from penstock.api.partition_columns import (
 from penstock.api.paths import located
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.columns import only_column
+from penstock.task.parquet_read import UNIT as INT96_UNIT
+from penstock.task.parquet_read import open_parquet, rows_schema, with_types
 
 BATCH_ROWS = 1 << 16
 
@@ -96,8 +98,6 @@ class ParquetSource:
                 yield from self._filtered(file, numbers)
 
     def _plain(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
         # 2 ns a row and kill the worker where a file is truncated meanwhile.
         remote = not isinstance(self.files.filesystem, pafs.LocalFileSystem)
@@ -105,7 +105,7 @@ class ParquetSource:
         buffer = 0 if remote else _READ_BUFFER
         path = self.files.paths[number]
         held = [column for column in self.columns if column not in names_of(self.files.folders)]
-        with pq.ParquetFile(path, filesystem=self.files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
+        with open_parquet(path, self.files.filesystem, pre_buffer=remote, buffer_size=buffer) as file:
             for batch in file.iter_batches(self.batch_rows, row_groups=numbers, columns=held, use_threads=False):
                 yield self._conformed(batch, number)
 
@@ -113,7 +113,8 @@ class ParquetSource:
         import pyarrow.dataset as ds
 
         path, folder = self.files.paths[number], _folder_expression(self.files.folders, number)
-        fragment = ds.ParquetFileFormat().make_fragment(path, self.files.filesystem, folder, row_groups=numbers)
+        format_ = ds.ParquetFileFormat(coerce_int96_timestamp_unit=INT96_UNIT)
+        fragment = format_.make_fragment(path, self.files.filesystem, folder, row_groups=numbers)
         batches = fragment.to_batches(
             schema=self.files.schema,
             columns=list(self.columns),
@@ -127,13 +128,13 @@ class ParquetSource:
 
     def _conformed(self, batch: pa.RecordBatch, file: int) -> pa.RecordBatch:
         # Parquet gives columns in the file's order whatever order was asked for, and those of the folders not at all.
-        if batch.schema.names == list(self.columns):
+        if batch.schema.types == self.schema.types and batch.schema.names == list(self.columns):
             return batch
         folders = self.files.folders
         arrays = [
             constant(folders.column(column), file, batch.num_rows)
             if folders is not None and column in folders.schema.names
-            else batch.column(column)
+            else with_types(batch.column(column), self.files.schema.field(column).type)
             for column in self.columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else batch
@@ -194,14 +195,12 @@ def parquet_files(
     filesystem: pafs.FileSystem, paths: tuple[str, ...], folders: pa.RecordBatch | None
 ) -> ParquetFiles:
     """These files, of which there is at least one, with the columns that are not in them; reads the footers."""
-    import pyarrow.parquet as pq
-
     schema: pa.Schema | None = None
     groups: list[RowGroup] = []
     for index, name in enumerate(paths):
         try:
-            with pq.ParquetFile(name, filesystem=filesystem) as file:
-                metadata, own = file.metadata, file.schema_arrow.remove_metadata()
+            with open_parquet(name, filesystem) as file:
+                metadata, own = file.metadata, rows_schema(file)
         except pa.ArrowInvalid as error:
             raise SettingError(
                 f"readParquet: {name} is not a Parquet file: {error}: remove it, or read it with "

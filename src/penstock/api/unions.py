@@ -67,7 +67,11 @@ def _check_same_schema(one: pa.Schema, other: pa.Schema) -> None:
     if same_columns(one, other):
         return
     shown = [", ".join(f"{field.name} {spark_type(field) or field.type}" for field in each) for each in (one, other)]
+    way_out = (
+        "cast one side with withColumn"
+        if one.names == other.names
+        else "select the same columns on both sides, or write unionByName"
+    )
     raise SchemaError(
-        f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]}): "
-        "select the same columns on both sides, or write unionByName"
+        f"union: names and types of columns must be the same; they are ({shown[0]}) and ({shown[1]}): {way_out}"
     )

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
 from penstock.shuffle.errors import SchemaError
 from penstock.spark.expressions import empty_frame, shown, simplified, spark_errors, tree_of, unsupported
-from penstock.task.expressions import Constant, Expression, UnsupportedError
+from penstock.task.expressions import Call, Constant, Expression, UnsupportedError
 
 _FUNCTIONS = {
     "Sum": "sum",
@@ -59,8 +59,9 @@ def analyse_aggregate(spark: SparkSession, schema: pa.Schema, item: Any) -> Anal
         aggregate = aggregate.child()
     if _class_name(aggregate) != "AggregateExpression":
         raise SchemaError(f"agg: {shown([item])} is more than one aggregate function of a column: {_instead()}")
-    function = aggregate.aggregateFunction()
-    return _matched(name, function, bool(aggregate.isDistinct()), item)
+    found = _matched(name, aggregate.aggregateFunction(), bool(aggregate.isDistinct()), item)
+    where = aggregate.filter()
+    return found if where.isEmpty() else _filtered(found, where.get(), item)
 
 
 def _matched(name: str, function: Any, is_distinct: bool, item: Any) -> AnalysedAggregate:
@@ -79,6 +80,18 @@ def _matched(name: str, function: Any, is_distinct: bool, item: Any) -> Analysed
     if ours == "count" and isinstance(argument, Constant) and argument.array.null_count == 0:
         return AnalysedAggregate(name, ours, None)
     return AnalysedAggregate(name, ours, argument)
+
+
+def _filtered(found: AnalysedAggregate, where: Any, item: Any) -> AnalysedAggregate:
+    """`FILTER (WHERE ...)`: null in place of what it leaves out, which all functions but these two pass over."""
+    if found.function in ("first", "last"):
+        raise SchemaError(f"agg: {shown([item])}: {found.function} takes no FILTER here: filter the stream first")
+    argument = found.argument or Constant(pa.array([1], pa.int32()))
+    try:
+        chosen = Call("CaseWhen", argument.type, (tree_of(where), argument))
+    except UnsupportedError as error:
+        raise unsupported("agg", [item], str(error)) from error
+    return AnalysedAggregate(found.name, found.function, chosen)
 
 
 def _instead() -> str:

@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 from penstock.shuffle.errors import SchemaError
 from penstock.task.conform import Conformer
 from penstock.task.line_format import COMPRESSED, LineFormat
+from penstock.task.parquet_read import open_parquet, rows_schema, with_instants
 
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16
@@ -92,12 +93,10 @@ class ParquetFiles:
 
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Row group by row group."""
-        import pyarrow.parquet as pq
-
         first, skip = position
         conformer = Conformer(self.schema, f"parquet {path}")
         try:
-            with pq.ParquetFile(path, filesystem=filesystem) as file:
+            with open_parquet(path, filesystem) as file:
                 for group in range(first, file.num_row_groups):
                     begin = 0
                     for batch in self._batches(file, group):
@@ -110,10 +109,9 @@ class ParquetFiles:
             raise SchemaError(f"parquet {path}: {error}") from error
 
     def _batches(self, file: Any, group: int) -> Iterator[pa.RecordBatch]:
-        found: Iterator[pa.RecordBatch] = file.iter_batches(
-            BATCH_ROWS, row_groups=[group], columns=self.schema.names, use_threads=False
-        )
-        return found
+        stored = rows_schema(file)
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=self.schema.names, use_threads=False):
+            yield with_instants(batch, stored)
 
 
 def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
