@@ -19,7 +19,7 @@ from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
 from penstock.graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
-from penstock.job.core.refusals import too_few_slots
+from penstock.job.core.slots.refusals import too_few_slots
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError, SchemaError, SettingError
 from penstock.shuffle.settings import NetworkSettings, StreamingSettings

@@ -106,7 +106,7 @@ def test_a_new_event_of_the_jobmaster_is_a_class_a_route_and_a_method(copy: Path
         "            said.TaskFinished: attempts.finished,\n            events.RemarkMade: attempts.remark,\n",
     )
     change(
-        "job/core/attempts.py",
+        "job/core/attempts/attempts.py",
         "    def open_region(self,",
         "    def remark(self, event: events.RemarkMade) -> Iterator[so.Decision]:\n"
         '        """Somebody has something to say."""\n'

@@ -7,7 +7,7 @@ from cluster import Cluster
 from job_graphs import BLOCKING, PIPELINED, word_count
 
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS, Hosts
+from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS, Hosts
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.settings import RestartSettings
 

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from job_graphs import chain
 
+from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.ids import SparkJobId, SparkJobKind
-from penstock.job.core.placing import placed
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.workers import Worker
+from penstock.job.core.slots.placing import placed
+from penstock.job.core.slots.workers import Worker
 
 
 def idle(hosts: str) -> list[Worker]:

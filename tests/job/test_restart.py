@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.job.core.restart_strategy import RestartStrategy
+from penstock.job.core.recovery.restart_strategy import RestartStrategy
 from penstock.shuffle.errors import SettingError
 from penstock.shuffle.settings import RestartSettings, Settings
 

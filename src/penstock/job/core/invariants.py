@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from penstock.graph.job_graph import RESULT_EDGE
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.subtasks import Book
+from penstock.job.core.execution.tracker import PartitionTracker
 from penstock.job.core.ids import TaskId
 from penstock.job.core.job_core import JobCore
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.subtasks import Book
-from penstock.job.core.tracker import PartitionTracker
-from penstock.job.core.workers import WorkerState
+from penstock.job.core.slots.workers import WorkerState
 
 
 class Invariants:

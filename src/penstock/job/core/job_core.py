@@ -22,22 +22,22 @@ from typing import Any
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.accounts import Accounts
-from penstock.job.core.arrivals import Arrivals
-from penstock.job.core.attempts import Attempts
-from penstock.job.core.capacity import Capacity, Hosts
-from penstock.job.core.checkpoints import Checkpoints
+from penstock.job.core.attempts.attempts import Attempts
+from penstock.job.core.checkpoints.checkpoints import Checkpoints
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
-from penstock.job.core.ending import Ending
-from penstock.job.core.recovery import Recovery
-from penstock.job.core.restart_sets import RestartSets
+from penstock.job.core.ending.accounts import Accounts
+from penstock.job.core.ending.ending import Ending
+from penstock.job.core.execution.capacity import Capacity, Hosts
+from penstock.job.core.execution.stages import Stages
+from penstock.job.core.execution.subtasks import Live, Subtasks
+from penstock.job.core.execution.topology import JobTopology
+from penstock.job.core.execution.tracker import PartitionTracker
+from penstock.job.core.recovery.recovery import Recovery
+from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult
-from penstock.job.core.slots import RUNS, Slots
-from penstock.job.core.stages import Stages
+from penstock.job.core.slots.arrivals import Arrivals
+from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.states import JobLifecycle
-from penstock.job.core.subtasks import Live, Subtasks
-from penstock.job.core.topology import JobTopology
-from penstock.job.core.tracker import PartitionTracker
 from penstock.link import master as said
 
 Apply = Callable[[Any], Iterable[so.Decision] | None]

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import Hosts
 from penstock.job.core.deadlines import DeadlineKind
-from penstock.job.core.fairness import Claim, even_share, grant_of, in_line, to_be_freed
+from penstock.job.core.execution.capacity import Hosts
+from penstock.job.core.execution.tracker import PartitionTracker
 from penstock.job.core.invariants import Invariants, open_calls
 from penstock.job.core.job_core import JobCore
 from penstock.job.core.result import JobProgress, TraceEntry
-from penstock.job.core.tracker import PartitionTracker
+from penstock.job.core.slots.fairness import Claim, even_share, grant_of, in_line, to_be_freed
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError, StaleError
 

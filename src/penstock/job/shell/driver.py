@@ -16,8 +16,8 @@ from typing import Any
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.deadlines import Deadline
+from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.ids import SparkJobId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress

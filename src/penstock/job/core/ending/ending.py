@@ -23,12 +23,12 @@ from penstock.job.core.deadlines import (
     Wanted,
 )
 from penstock.job.core.events import CancelRequested, InstructionFailed
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.stages import Stages
 from penstock.job.core.failure import FailureCause, Rank
-from penstock.job.core.progress import Roll
-from penstock.job.core.spark_jobs import SparkJobs
-from penstock.job.core.stages import Stages
+from penstock.job.core.slots.spark_jobs import SparkJobs
+from penstock.job.core.slots.workers import Workers
 from penstock.job.core.states import JobEvent, JobLifecycle, JobState
-from penstock.job.core.workers import Workers
 from penstock.shuffle.errors import JobCancelledError, PenstockError
 
 

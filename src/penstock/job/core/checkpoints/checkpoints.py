@@ -27,15 +27,15 @@ from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions,
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.beginnings import Beginnings
-from penstock.job.core.checkpoint_reports import CheckpointReports
+from penstock.job.core.checkpoints.beginnings import Beginnings
+from penstock.job.core.checkpoints.checkpoint_reports import CheckpointReports
 from penstock.job.core.deadlines import Deadline, DeadlineKind, Wanted
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.failure import Rank
-from penstock.job.core.progress import Roll
 from penstock.job.core.result import CheckpointCounts
 from penstock.job.core.states import JobState, Phase
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.topology import JobTopology
 from penstock.link.commands import TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.shuffle import AttemptId

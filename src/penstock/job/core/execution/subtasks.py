@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import JobVertex
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.result import VertexProgress
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.topology import JobTopology
 from penstock.shuffle import AttemptId
 
 Live = Callable[[AttemptId], dict[str, float]]

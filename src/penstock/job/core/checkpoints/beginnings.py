@@ -11,7 +11,7 @@ from penstock.checkpoint.metadata import unpack_part
 from penstock.graph import JobGraph
 from penstock.graph.restoring import beginning_of, parts_in_front
 from penstock.graph.streaming import QueryBeginning, SavedParts, StreamDeployment, StreamingOptions
-from penstock.job.core.subtask import Subtask
+from penstock.job.core.execution.subtask import Subtask
 from penstock.shuffle import AttemptId
 
 

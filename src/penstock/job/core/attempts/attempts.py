@@ -18,17 +18,17 @@ from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.briefings import Briefings
-from penstock.job.core.deployments import Deployments
+from penstock.job.core.attempts.briefings import Briefings
+from penstock.job.core.attempts.deployments import Deployments
+from penstock.job.core.attempts.questions import Questions
+from penstock.job.core.attempts.widths import Widths
+from penstock.job.core.execution.stages import Stages
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.subtasks import Subtasks
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.failure import INFRASTRUCTURE, NO_STORAGE, UNRESTORABLE, Rank, rank_of
-from penstock.job.core.questions import Questions
-from penstock.job.core.refusals import too_late
-from penstock.job.core.stages import Stages
+from penstock.job.core.slots.refusals import too_late
 from penstock.job.core.states import Phase
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.subtasks import Subtasks
-from penstock.job.core.topology import JobTopology
-from penstock.job.core.widths import Widths
 from penstock.link.commands import CancelTask
 from penstock.link.master import TaskFinished
 from penstock.shuffle import AttemptId, PartitionId

@@ -15,23 +15,23 @@ from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
-from penstock.job.core.demand import Demand, Match, Need, match
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.stages import Stages
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.ids import SparkJob
-from penstock.job.core.placing import placed
-from penstock.job.core.progress import Roll
-from penstock.job.core.refusals import (
+from penstock.job.core.slots.demand import Demand, Match, Need, match
+from penstock.job.core.slots.placing import placed
+from penstock.job.core.slots.refusals import (
     no_slot_for_dataframe,
     slots_lost,
     slots_missing,
     slots_queue_timeout,
     too_few_slots,
 )
-from penstock.job.core.spark_jobs import SparkJobs
-from penstock.job.core.stages import Stages
+from penstock.job.core.slots.spark_jobs import SparkJobs
+from penstock.job.core.slots.workers import Worker, Workers
 from penstock.job.core.states import JobEvent, JobState, Phase
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.topology import JobTopology
-from penstock.job.core.workers import Worker, Workers
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import SlotsError, SlotsLostError
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from penstock.job.core.subtask import Subtask
+from penstock.job.core.execution.subtask import Subtask
 from penstock.shuffle import AttemptId
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import JobEdge, JobVertex
 from penstock.graph.shares import FEW_BYTES, Cut, choose_shares
-from penstock.job.core.capacity import Capacity
-from penstock.job.core.topology import JobTopology
+from penstock.job.core.execution.capacity import Capacity
+from penstock.job.core.execution.topology import JobTopology
 
 
 class Widths:

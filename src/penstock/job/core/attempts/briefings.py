@@ -13,9 +13,9 @@ from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDep
 from penstock.graph.job_graph import RESULT_EDGE, JobEdge
 from penstock.job.core import decisions as so
 from penstock.job.core import instructions as do
-from penstock.job.core.progress import Roll
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.topology import JobTopology
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.topology import JobTopology
 from penstock.link.commands import UpdatePartitionInfo
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 

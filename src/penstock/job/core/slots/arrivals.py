@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.failure import Rank
 from penstock.job.core.ids import LENT, SparkJob, WorkerId
-from penstock.job.core.refusals import too_late
-from penstock.job.core.slots import RUNS, Slots
+from penstock.job.core.slots.refusals import too_late
+from penstock.job.core.slots.slots import RUNS, Slots
+from penstock.job.core.slots.workers import Worker, WorkerState
 from penstock.job.core.states import JobState, Phase
-from penstock.job.core.topology import JobTopology
-from penstock.job.core.workers import Worker, WorkerState
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.graph import JobGraph
-from penstock.job.core.capacity import Capacity
+from penstock.job.core.execution.capacity import Capacity
 from penstock.job.core.ids import TaskId
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import JobCancelledError, PenstockError

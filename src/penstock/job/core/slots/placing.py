@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.workers import Worker
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.slots.workers import Worker
 
 
 def placed(subtasks: Iterable[Subtask], idle: Sequence[Worker]) -> Iterator[tuple[Subtask, Worker]]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from penstock.graph.job_graph import JobEdge
 from penstock.graph.regions import Region, regions, slots_needed
-from penstock.job.core.capacity import Capacity
-from penstock.job.core.progress import Roll
-from penstock.job.core.topology import JobTopology
+from penstock.job.core.execution.capacity import Capacity
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.topology import JobTopology
 
 
 class Stages:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.job.core.demand import Demand
+from penstock.job.core.slots.demand import Demand
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from penstock.job.core import decisions as so
 from penstock.job.core import instructions as do
+from penstock.job.core.execution.topology import edge_dataset
+from penstock.job.core.execution.tracker import PartitionTracker, Released
 from penstock.job.core.result import Trace
-from penstock.job.core.topology import edge_dataset
-from penstock.job.core.tracker import PartitionTracker, Released
 from penstock.shuffle import PartitionId
 
 

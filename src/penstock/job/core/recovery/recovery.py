@@ -16,8 +16,8 @@ from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
 from penstock.job.core.deadlines import UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
-from penstock.job.core.restart_sets import RestartSets
-from penstock.job.core.restart_strategy import RestartStrategy
+from penstock.job.core.recovery.restart_sets import RestartSets
+from penstock.job.core.recovery.restart_strategy import RestartStrategy
 from penstock.job.core.states import JobEvent, Phase
 from penstock.shuffle.settings import RestartSettings
 

@@ -15,12 +15,12 @@ from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.briefings import Briefings
-from penstock.job.core.stages import Stages
+from penstock.job.core.attempts.briefings import Briefings
+from penstock.job.core.execution.stages import Stages
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.subtasks import Subtasks
+from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.states import Phase
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.subtasks import Subtasks
-from penstock.job.core.topology import JobTopology
 from penstock.link.master import PartitionConsumable
 from penstock.shuffle import PartitionId, ProducerDescriptor
 from penstock.shuffle.errors import StaleError

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.job.core import instructions as do
-from penstock.job.core.progress import Roll
-from penstock.job.core.topology import JobTopology
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.topology import JobTopology
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError
 

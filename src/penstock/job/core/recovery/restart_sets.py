@@ -18,10 +18,10 @@ from typing import Protocol
 from penstock.graph.failover import Place, downstream_of, restart_set
 from penstock.graph.job_graph import RESULT_EDGE
 from penstock.graph.regions import Region
-from penstock.job.core.progress import Roll
-from penstock.job.core.stages import Stages
-from penstock.job.core.subtask import Subtask
-from penstock.job.core.topology import JobTopology
+from penstock.job.core.execution.progress import Roll
+from penstock.job.core.execution.stages import Stages
+from penstock.job.core.execution.subtask import Subtask
+from penstock.job.core.execution.topology import JobTopology
 from penstock.shuffle import PartitionId, PartitionKind
 
 
