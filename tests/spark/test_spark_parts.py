@@ -145,9 +145,11 @@ def test_java_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     extra = tmp_path / "extra"
     _executable(extra / "bin" / "java")
     monkeypatch.setattr("penstock.spark.java._extra_home", lambda: extra)
-    environ = {"PATH": ""}
-    assert find_java(environ) == str(extra / "bin" / "java")
-    assert environ["JAVA_HOME"] == str(extra)
+    environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    script = Path(find_java(environ))
+    assert environ["JAVA_HOME"] == str(script.parent.parent)
+    assert script.is_relative_to(tmp_path / "cache" / "penstock")
+    assert f'"{extra}/bin/java"' in script.read_text(encoding="utf-8")
     monkeypatch.setattr("penstock.spark.java._extra_home", lambda: None)
     with pytest.raises(SettingError, match=r"penstock\[java\]"):
         find_java({"PATH": ""})

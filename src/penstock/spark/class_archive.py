@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from penstock.shuffle.errors import PenstockError
-from penstock.spark.java import find_java
+from penstock.spark.java import cache_folder, find_java
 
 _SECONDS = 600.0
 _SHOWN = 2000
@@ -55,8 +55,7 @@ def archive_path() -> Path:
     java, version = Path(find_java()).resolve(), importlib.metadata.version("pyspark")
     parts = (str(java), java.stat().st_mtime_ns, _find_spark_home(), os.environ.get("SPARK_CONF_DIR", ""), version)
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "penstock" / f"spark-{version}-{name}.jsa"
+    return cache_folder() / f"spark-{version}-{name}.jsa"
 
 
 def java_options(archive: Path) -> str:
@@ -85,13 +84,16 @@ def write_archive(archive: Path) -> None:
 
     The file is replaced as a whole. Raises PenstockError with what Java said where there is none afterwards.
     """
+    java = find_java()
     archive.parent.mkdir(parents=True, exist_ok=True)
     new = archive.with_suffix(f".{os.getpid()}.new")
     submit = f'--driver-java-options "-XX:ArchiveClassesAtExit={new}" pyspark-shell'
     environ = {**os.environ, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
     try:
+        if subprocess.run([java, "-Xshare:on", "-version"], check=False, capture_output=True).returncode:
+            _run([java, "-Xshare:dump"], environ, Path(java))  # its own classes first, which some come without
         _run([sys.executable, "-c", _PROGRAM], environ, new)
-        _run([find_java(), f"-XX:SharedArchiveFile={new}", "-version"], environ, new)  # a part of one ends a Java
+        _run([java, f"-XX:SharedArchiveFile={new}", "-version"], environ, new)  # a part of one ends a Java
         new.replace(archive)
     finally:
         new.unlink(missing_ok=True)
