@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import readCsv, readJson, readText
-from penstock.api import line_files
+from penstock.api import line_files, readers
 from penstock.api.line_files import Piece, whole_lines
 from penstock.shuffle.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
@@ -83,6 +85,56 @@ def test_json_columns(tmp_path: Path) -> None:
     assert run_local(stream).column("k").to_pylist() == ["a", None]
     declared = run_local(readJson(None, tmp_path, "v int, other string"))
     assert declared.to_pylist() == [{"v": 1, "other": None}, {"v": 2, "other": None}]
+
+
+class Zurich:
+    """A session that is asked for its settings only."""
+
+    settings: ClassVar = {"spark.sql.session.timeZone": "Europe/Zurich", "spark.sql.timestampType": "TIMESTAMP_LTZ"}
+
+    class conf:  # noqa: N801 - PySpark's name
+        """Its settings."""
+
+        @staticmethod
+        def get(key: str) -> str:
+            """One of them."""
+            return Zurich.settings.get(key, "true")
+
+
+def test_times_without_a_zone_are_the_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Spark, in CSV and JSON, also below structs and lists, and among times that have a zone."""
+    monkeypatch.setattr(readers, "session_argument", lambda *_: None)
+    winter, plain = datetime(2024, 1, 2, 2, 4, 5, tzinfo=UTC), "2024-01-02 03:04:05"
+    (tmp_path / "a.csv").write_text(f"t,u,d\n{plain},{plain},2024-01-02\n2024-01-02T03:04:05+01:00,,\n,,\n")
+    declared = run_local(readCsv(Zurich(), tmp_path / "a.csv", "t timestamp, u timestamp_ntz, d date", header=True))
+    assert declared["t"].to_pylist() == [winter, winter, None]
+    assert declared["u"].to_pylist()[0] == datetime(2024, 1, 2, 3, 4, 5)  # noqa: DTZ001 - it has none
+    (tmp_path / "b.csv").write_text(f"t\n{plain}\n")
+    assert run_local(readCsv(Zurich(), tmp_path / "b.csv", header=True, inferSchema=True))["t"].to_pylist() == [
+        winter
+    ]
+    (tmp_path / "a.json").write_text(
+        f'{{"t": "{plain}", "d": "2024-01-02", "s": {{"t": ["{plain}", null, "2024-01-02T03:04:05Z"]}}}}\n{{}}\n'
+    )
+    found = run_local(readJson(Zurich(), tmp_path / "a.json", "t timestamp, d date, s struct<t: array<timestamp>>"))
+    later = winter + timedelta(hours=1)
+    assert found.to_pylist() == [
+        {"t": winter, "d": date(2024, 1, 2), "s": {"t": [winter, None, later]}},
+        {"t": None, "d": None, "s": None},
+    ]
+    (tmp_path / "b.json").write_text('{"t": "noon"}\n')
+    with pytest.raises(JobError, match=r"json .*b\.json: column 't': .*noon"):
+        run_local(readJson(Zurich(), tmp_path / "b.json", "t timestamp"))
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    """One such byte does not fail a job: it is U+FFFD, as in Spark; a carriage return alone ends a line of text."""
+    (tmp_path / "a.txt").write_bytes(b"a\xffb\rc\r\nd\n\n")
+    assert run_local(readText(None, tmp_path / "a.txt"))["value"].to_pylist() == ["a\ufffdb", "c", "d", ""]
+    (tmp_path / "a.csv").write_bytes(b"n,w\xfc\n1,\xfcb\n")
+    assert run_local(readCsv(None, tmp_path / "a.csv", header=True)).to_pylist() == [{"n": "1", "w\ufffd": "\ufffdb"}]
+    (tmp_path / "a.json").write_bytes(b'{"w": "\xfcb"}\n')
+    assert run_local(readJson(None, tmp_path / "a.json")).to_pylist() == [{"w": "\ufffdb"}]
 
 
 def test_what_does_not_fit_names_the_file(tmp_path: Path) -> None:

@@ -1,17 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines as rows: text, CSV and JSON, by Arrow's readers; undeclared columns are found in the first lines."""
+"""Lines as rows: text, CSV and JSON, by Arrow's readers; undeclared columns are found in the first lines.
+
+Bytes that are no UTF-8 become U+FFFD, as in Spark. Times without a zone are the session's (`task/line_times.py`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.shuffle.errors import SchemaError
+from penstock.task.line_times import as_text, is_instant, timed
+
+T = TypeVar("T")
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """Which type of Spark's a column gets whose type Arrow's readers have found."""
+
+    with_zone: bool = True
+
+    def known(self, kind: pa.DataType) -> pa.DataType:
+        """A time is an instant, unless the session's time stamps have no zone."""
+        if pa.types.is_null(kind):
+            return pa.string()
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", "UTC" if self.with_zone or kind.tz else None)
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +58,15 @@ class TextLines:
 
     def rows(self, lines: bytes) -> pa.RecordBatch:
         """The lines."""
-        body = lines[:-1] if lines.endswith(b"\n") else lines
-        offsets = np.array([0, len(body)], np.int32)
-        whole = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(body)])
-        found = pc.list_flatten(pc.split_pattern(whole, b"\n")).cast(pa.string())
-        if b"\r\n" in lines or lines.endswith(b"\r"):
-            found = pc.replace_substring_regex(found, r"\r$", "")
-        return pa.RecordBatch.from_arrays([found], schema=TEXT_SCHEMA)
+        return _of_text(_text_rows, lines)
+
+
+def _text_rows(lines: bytes) -> pa.RecordBatch:
+    if b"\r" in lines:  # it ends a line by itself, too
+        lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    body = lines[:-1] if lines.endswith(b"\n") else lines
+    found = pc.list_flatten(pc.split_pattern(_one_value(body), b"\n")).cast(pa.string())
+    return pa.RecordBatch.from_arrays([found], schema=TEXT_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +77,7 @@ class CsvLines:
     separator: str
     header: bool
     null: str
+    zone: str = "UTC"
 
     @property
     def name(self) -> str:
@@ -65,8 +91,9 @@ class CsvLines:
 
     def rows(self, lines: bytes) -> pa.RecordBatch:
         """The rows; raises pa.ArrowInvalid naming the column."""
-        table = _read_csv(lines, self, pa.schema([field.with_nullable(True) for field in self.schema]))
-        return _one_batch(table, self.schema)
+        read = [field.with_type(pa.string()) if is_instant(field.type) else field for field in self.schema]
+        wanted = pa.schema([field.with_nullable(True) for field in read])
+        return _one_batch(_of_text(lambda text: _read_csv(text, self, wanted), lines), self.schema, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +101,7 @@ class JsonLines:
     """An object on each line; fields that the schema does not name are left out, those that lack are null."""
 
     schema: pa.Schema
+    zone: str = "UTC"
 
     @property
     def name(self) -> str:
@@ -89,13 +117,38 @@ class JsonLines:
         """The rows; raises pa.ArrowInvalid for what is no object, or does not fit."""
         import pyarrow.json as pj
 
-        options = pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore")
-        read = pj.ReadOptions(use_threads=False, block_size=max(len(lines), 1 << 10))
-        return _one_batch(pj.read_json(pa.BufferReader(lines), read, options), self.schema)
+        wanted = pa.schema([field.with_type(as_text(field.type)) for field in self.schema])
+        options = pj.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+
+        text = _of_text(_checked, lines)  # Arrow's reader takes any bytes
+        read = pj.ReadOptions(use_threads=False, block_size=max(len(text), 1 << 10))
+        return _one_batch(pj.read_json(pa.BufferReader(text), read, options), self.schema, self.zone)
 
 
-def csv_schema(lines: bytes, given: pa.Schema | None, form: CsvLines, *, infer: bool) -> pa.Schema:
+def _checked(lines: bytes) -> bytes:
+    _one_value(lines).cast(pa.string())
+    return lines
+
+
+def _one_value(data: bytes) -> pa.Array:
+    offsets = np.array([0, len(data)], np.int32)
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _of_text(read: Callable[[bytes], T], lines: bytes) -> T:
+    """What the reader makes of the lines; where it refuses them, of these with U+FFFD for what is no UTF-8."""
+    try:
+        return read(lines)
+    except pa.ArrowInvalid:
+        text = lines.decode(errors="replace").encode()
+        if text == lines:
+            raise
+        return read(text)
+
+
+def csv_schema(lines: bytes, given: pa.Schema | None, form: CsvLines, types: Inference | None) -> pa.Schema:
     """The columns of a CSV file: declared, or named by its header, else `_c0`, `_c1`, ...; text unless inferred."""
+    lines = lines.decode(errors="replace").encode()
     first = lines.partition(b"\n")[0].rstrip(b"\r")
     named = _read_csv(first + b"\n", form, None)
     names = [name or f"_c{place}" for place, name in enumerate(_texts(named))]
@@ -108,32 +161,25 @@ def csv_schema(lines: bytes, given: pa.Schema | None, form: CsvLines, *, infer: 
         return given
     if not form.header:
         names = [f"_c{place}" for place in range(len(names))]
-    if not infer:
+    if types is None:
         return pa.schema([(name, pa.string()) for name in names])
     body = lines.partition(b"\n")[2] if form.header else lines
     kinds = _read_csv(body, form, None).schema.types
-    return pa.schema([(name, _known(kind)) for name, kind in zip(names, kinds, strict=True)])
+    return pa.schema([(name, types.known(kind)) for name, kind in zip(names, kinds, strict=True)])
 
 
-def json_schema(lines: bytes) -> pa.Schema:
+def json_schema(lines: bytes, types: Inference) -> pa.Schema:
     """The columns that the first lines have."""
     import pyarrow.json as pj
 
+    lines = lines.decode(errors="replace").encode()
+
     found = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=max(len(lines), 1 << 10)))
-    return pa.schema([(field.name, _known(field.type)) for field in found.schema])
+    return pa.schema([(field.name, types.known(field.type)) for field in found.schema])
 
 
 def _texts(table: pa.Table) -> list[str]:
     return ["" if column[0].as_py() is None else str(column[0].as_py()) for column in table.columns]
-
-
-def _known(kind: pa.DataType) -> pa.DataType:
-    """A type Spark has, for one that Arrow's readers find."""
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    return kind
 
 
 def _read_csv(lines: bytes, form: CsvLines, schema: pa.Schema | None) -> pa.Table:
@@ -153,7 +199,8 @@ def _read_csv(lines: bytes, form: CsvLines, schema: pa.Schema | None) -> pa.Tabl
         return reader.read_all()
 
 
-def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+def _one_batch(table: pa.Table, schema: pa.Schema, zone: str) -> pa.RecordBatch:
     chunks = [column.combine_chunks() for column in table.columns]
     chunks = [chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks) for chunk in chunks]
-    return pa.RecordBatch.from_arrays(chunks, schema=schema)
+    columns = [timed(chunk, field, zone) for chunk, field in zip(chunks, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

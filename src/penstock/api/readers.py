@@ -12,13 +12,14 @@ from penstock.api.delta import delta_source
 from penstock.api.expressions import is_spark_column
 from penstock.api.iceberg import iceberg_source
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
-from penstock.api.line_formats import CsvLines, JsonLines, TextLines, csv_schema, json_schema
+from penstock.api.line_formats import CsvLines, Inference, JsonLines, TextLines, csv_schema, json_schema
 from penstock.api.lineage import SourceStep
 from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
 from penstock.shuffle.errors import SettingError
+from penstock.task.expressions.calendar import arrow_zone
 
 
 def readParquet(
@@ -120,17 +121,20 @@ def readCsv(
     """A stream of CSV files' rows, read by the tasks without the JVM.
 
     As in Spark, columns are strings unless there is a `schema` (DDL, StructType or Arrow) or `inferSchema`, which
-    looks at about the first megabyte. With `header` the first line of each file has names. An unquoted `nullValue`
-    is null.
+    looks at about the first megabyte; whole numbers are longs then. With `header` the first line of each file has
+    names. An unquoted `nullValue` is null. A time without a zone is one of the session's. What does not fit its type
+    fails the job.
     """
     session_argument(spark, "readCsv")
     filesystem, files = lines_source(path, "readCsv")
     if not (isinstance(sep, str) and len(sep) == 1):
         raise SettingError(f"readCsv: sep must be one character, not {sep!r}")
     given = None if schema is None else schema_argument(schema, "readCsv")
+    typing = PartitionTyping.of(spark)
     form = CsvLines(pa.schema([]), sep, header, nullValue)
-    found = csv_schema(first_lines(filesystem, files[0].path), given, form, infer=inferSchema)
-    form = CsvLines(found, sep, header, nullValue)
+    types = Inference(typing.with_zone) if inferSchema else None
+    found = csv_schema(first_lines(filesystem, files[0].path), given, form, types)
+    form = CsvLines(found, sep, header, nullValue, arrow_zone(typing.timezone))
     return _lines(spark, LinesSource(filesystem, files, pieces_of(files), form), "readCsv", numPartitions)
 
 
@@ -139,15 +143,18 @@ def readJson(
 ) -> Stream:
     """A stream of JSON objects, one on each line, read by the tasks without the JVM.
 
-    Without a `schema` the columns are those of about the first megabyte, in its order.
+    Without a `schema` the columns are those of about the first megabyte, in its order. A time without a zone is one
+    of the session's. What does not fit its type fails the job.
     """
     session_argument(spark, "readJson")
     filesystem, files = lines_source(path, "readJson")
+    typing = PartitionTyping.of(spark)
     if schema is None:
-        found = json_schema(first_lines(filesystem, files[0].path))
+        found = json_schema(first_lines(filesystem, files[0].path), Inference(typing.with_zone))
     else:
         found = schema_argument(schema, "readJson")
-    source = LinesSource(filesystem, files, pieces_of(files), JsonLines(found))
+    form = JsonLines(found, arrow_zone(typing.timezone))
+    source = LinesSource(filesystem, files, pieces_of(files), form)
     return _lines(spark, source, "readJson", numPartitions)
 
 

@@ -27,6 +27,7 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 from penstock.shuffle.errors import SchemaError
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.task.expressions import Call, ColumnRef, Constant, Expression, UnsupportedError
+from penstock.task.expressions.calendar import arrow_zone
 
 _OPTIONS = ("failOnError", "ordinal", "escapeChar", "legacySizeOfNull", "legacyInterval")
 _LOGGER = "SQLQueryContextLogger"
@@ -208,13 +209,8 @@ def _options(node: Any, own: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     if "evalContext" in own or "evalMode" in own:
         found.append(("mode", str(node.evalMode().toString())))
     if own.get("timeZoneId"):
-        found.append(("zone", _java_zone(own["timeZoneId"])))
+        found.append(("zone", arrow_zone(own["timeZoneId"])))
     return tuple(found)
-
-
-def _java_zone(zone: str) -> str:
-    """A zone of Java's as Arrow knows it: `GMT+02:00` is `+02:00`."""
-    return zone[3:] if zone.startswith(("GMT+", "GMT-", "UTC+", "UTC-")) else "UTC" if zone in ("Z", "GMT") else zone
 
 
 def _spark_type(kind: Any) -> DataType:

@@ -26,6 +26,7 @@ class SourceRequest:
     path: str | None
     schema: pa.Schema | None
     options: Options
+    zone: str = "UTC"
 
     def declared(self, what: str) -> pa.Schema:
         """The schema; raises PlanError where there is none, because files may come later than the query starts."""
@@ -72,13 +73,13 @@ def csv(request: SourceRequest) -> StreamSource:
     if len(separator) != 1:
         raise PlanError(f"readStream: sep must be one character, not {separator!r}")
     header, null = options.flag("header", default=False), options.text("nullValue") or ""
-    form = CsvLines(request.declared("csv"), separator, header, null)
+    form = CsvLines(request.declared("csv"), separator, header, null, request.zone)
     return _files(request, LineFiles(form), "sep", "header", "nullValue")
 
 
 def json(request: SourceRequest) -> StreamSource:
     """Files of JSON objects, one on each line, that arrive in a folder."""
-    return _files(request, LineFiles(JsonLines(request.declared("json"))))
+    return _files(request, LineFiles(JsonLines(request.declared("json"), request.zone)))
 
 
 def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSource:

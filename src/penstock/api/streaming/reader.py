@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from penstock.api.habits import INSTEAD_OF_READER
 from penstock.api.lineage import SourceStep
+from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.formats import FORMATS, SourceRequest
 from penstock.api.streaming.options import TakesOptions
 from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import StreamSource
+from penstock.task.expressions.calendar import arrow_zone
 
 
 def readStream(spark: Any) -> StreamReader:
@@ -78,4 +80,5 @@ class StreamReader(TakesOptions):
                 f"readStream.format({self._format!r}): there is no such source: use one of "
                 f"{', '.join(sorted(FORMATS))}, or a source of your own"
             )
-        return make(SourceRequest(path, self._schema, self._options))
+        zone = arrow_zone(PartitionTyping.of(self._spark).timezone)
+        return make(SourceRequest(path, self._schema, self._options, zone))

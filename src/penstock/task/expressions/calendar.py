@@ -49,6 +49,11 @@ _WITHIN_A_DAY = ("hour", "minute", "second", "millisecond", "microsecond")
 _LETTERS = {"yyyy": "%Y", "y": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 
 
+def arrow_zone(zone: str) -> str:
+    """A zone of Java's as Arrow knows it: `GMT+02:00` is `+02:00`."""
+    return zone[3:] if zone.startswith(("GMT+", "GMT-", "UTC+", "UTC-")) else "UTC" if zone in ("Z", "GMT") else zone
+
+
 def local(value: Datum, zone: str) -> Datum:
     """What the clock on the wall showed, without a zone."""
     if value.type.tz is None:
