@@ -27,6 +27,17 @@ def stream() -> penstock.Stream:
     return fromBatches(ROWS)
 
 
+class WantsModel:
+    """Cannot be made by a task."""
+
+    def __init__(self, model: object) -> None:
+        self.model = model
+
+    def __call__(self, batches: object) -> object:
+        """The same."""
+        return batches
+
+
 def same(batches: Any) -> Any:
     """The identity."""
     return batches
@@ -55,6 +66,21 @@ CALLS = {
         lambda s: s.mapInArrow(Column, "a int"),
         TypeError,
         r"mapInArrow: the class Column has no __call__: give one with __call__\(self, batches\)",
+    ),
+    "a class that wants arguments": (
+        lambda s: s.mapInArrow(WantsModel, "a int"),
+        TypeError,
+        r"mapInArrow: the class WantsModel is made without arguments: missing a required argument: 'model'",
+    ),
+    "a function without an argument": (
+        lambda s: s.mapInArrow(lambda: None, "a int"),
+        TypeError,
+        r"mapInArrow: the function is called with one argument, the iterator; <lambda>: too many positional",
+    ),
+    "a pandas function of two": (
+        lambda s: s.mapInPandas(lambda key, frames: frames, "a int"),
+        TypeError,
+        r"mapInPandas: .*missing a required argument: 'frames'",
     ),
     "a pandas function that is none": (lambda s: s.mapInPandas(3, "a int"), TypeError, "must be callable"),
     "a schema that is none": (lambda s: s.mapInArrow(same, 5), TypeError, "DDL string"),

@@ -24,7 +24,7 @@ from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsEr
 from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
 from penstock.spark.java import find_java
 from penstock.spark.launcher import SparkLauncher, SparkPayload
-from penstock.spark.result_scan import LazyResult, failure_text
+from penstock.spark.result_scan import LazyResult, failure_text, worded
 from penstock.spark.runtime import SparkRuntime
 from penstock.spark.slots import SlotWatch
 from penstock.spark.task import error_text
@@ -312,3 +312,17 @@ def test_a_result_is_one_line_and_a_table() -> None:
     assert repr(result) == "job j1 (keyBy <id>): finished in 1.50 s, 1,000 rows and 2.0 MB written"
     table = result._repr_html_()
     assert "<td>read &lt;files&gt;</td><td>10</td><td>1,000</td><td>2.0</td><td>2.00</td><td>50%</td>" in table
+
+
+def test_a_value_that_spark_has_no_room_for_is_refused_by_name() -> None:
+    """Nanoseconds that would be lost: the column, its type, and what to do."""
+    batch = pa.record_batch([pa.array([1], pa.timestamp("ns"))], names=["t"])
+    with pytest.raises(
+        SchemaError, match=r"column 't' of type timestamp\[ns\] does not fit .*: cast it with mapInArrow"
+    ):
+        conform_batch(batch, pa.schema([("t", pa.timestamp("us"))]))
+
+
+def test_any_text_may_be_an_errors() -> None:
+    """What PySpark prints of an error is a type's name, which knows no NUL and no half of a surrogate pair."""
+    assert type(worded("a\0b\ud800 \u00fc")).__name__ == "a\\x00b\\ud800 \u00fc"

@@ -307,3 +307,10 @@ print("pandas" in sys.modules)
     packed = pickle.dumps((tree, ROWS)).hex()
     ran = subprocess.run([sys.executable, "-c", program], input=packed, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_a_column_that_spark_has_no_room_for_is_refused_by_name() -> None:
+    """Nanoseconds are microseconds to Spark: what would be lost is said with the column, and what to do."""
+    rows = batch(t=pa.array([1], pa.timestamp("ns")))
+    with pytest.raises(ValuesError, match=r"'t' of type timestamp\[ns\] does not fit timestamp\[us\].*mapInArrow"):
+        evaluate(call("IsNull", BOOL, column("t", pa.timestamp("us"))), rows)

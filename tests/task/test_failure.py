@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.shuffle.errors import StorageError
+from penstock.task import operators
 from penstock.task.expressions import Call, ColumnRef, ValuesError, evaluate
 from penstock.task.failure import error_type, failure_text
+from penstock.task.operators import MapInArrow
 
 HOST = "InfrastructureError"
 
@@ -66,3 +69,17 @@ def test_a_value_that_is_refused_shows_no_frames() -> None:
     text = failure_text(caught.value.with_traceback(caught.value.__traceback__.tb_next))  # without this test's frame
     assert "overflow (cast to a wider type first)" in text
     assert len(text.splitlines()) == 1
+
+
+def test_pythons_own_error_about_a_function_brings_no_frames_of_ours() -> None:
+    """StopIteration out of the user's code becomes a RuntimeError in a generator of ours."""
+
+    def stops(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError) as caught:
+        list(MapInArrow(stops, pa.schema([])).apply(iter([])))
+    text = failure_text(caught.value)
+    assert "in stops" in text
+    assert "RuntimeError: generator raised StopIteration" in text
+    assert str(Path(operators.__file__).parent.parent) not in text

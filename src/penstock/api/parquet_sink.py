@@ -30,6 +30,7 @@ import pyarrow.types as pt
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import PartFile, Written, require_writer, write_files
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.shuffle.locations import at_uri, is_uri
 from penstock.task.durable import swapped, sync_file, sync_folder
 from penstock.task.parquet_write import WriteParquet
 from penstock.task.partitioned_write import WritePartitioned
@@ -95,10 +96,10 @@ class ParquetTarget:
         """The target of a path or URI."""
         if not isinstance(path, str | Path) or not str(path):
             raise SettingError(f"writeParquet takes the path of a folder, not {path!r}")
-        if "://" in str(path):
-            filesystem, inner = pafs.FileSystem.from_uri(str(path))
-        else:
-            filesystem, inner = pafs.LocalFileSystem(), str(path)
+        try:
+            filesystem, inner = at_uri(str(path)) if is_uri(str(path)) else (pafs.LocalFileSystem(), str(path))
+        except (ValueError, OSError) as error:
+            raise SettingError(f"writeParquet: {path} can't be reached: {error}") from error
         if isinstance(filesystem, pafs.LocalFileSystem):
             inner = str(Path(inner).expanduser().resolve())
         return cls.beside(filesystem, inner)

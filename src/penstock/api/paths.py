@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SettingError
+from penstock.shuffle.locations import at_uri, is_uri
 
 PathLike = str | Path
 
@@ -41,10 +41,10 @@ def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.Fil
 
 def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
     """The file system of a path or URI, and its path there; of a glob what it matches, which may be nothing."""
-    if "://" in path:
+    if is_uri(path):
         try:
-            filesystem, inner = pafs.FileSystem.from_uri(path)
-        except pa.ArrowInvalid as error:
+            filesystem, inner = at_uri(path)
+        except (ValueError, OSError) as error:
             raise SettingError(
                 f"{path} cannot be opened: {error}: write a local path, or a URI that pyarrow.fs knows (s3, gs, hdfs)"
             ) from error
@@ -58,10 +58,8 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
 
 def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a table's folder or file as its log or catalog names it, and the path there."""
-    if "://" in uri:
-        filesystem, inner = pafs.FileSystem.from_uri(uri)
-        return filesystem, inner.rstrip("/")
-    return pafs.LocalFileSystem(), uri.removeprefix("file:").rstrip("/")
+    filesystem, inner = at_uri(uri) if is_uri(uri) else (pafs.LocalFileSystem(), uri)
+    return filesystem, inner.rstrip("/")
 
 
 def _found(path: str, verb: str) -> tuple[pafs.FileSystem, list[DataFile]]:

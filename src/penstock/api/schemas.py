@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,7 +56,24 @@ def iterator_function_argument(function: object, verb: str) -> Callable[..., Any
             f"{verb}: the class {given.__name__} has no __call__: give one with __call__(self, batches), made once "
             "for each task, or a function"
         )
+    if isinstance(given, type):
+        _fits(given, (), f"{verb}: the class {given.__name__} is made without arguments")
+    else:
+        name = getattr(given, "__name__", type(given).__name__)
+        _fits(given, (None,), f"{verb}: the function is called with one argument, the iterator; {name}")
     return given
+
+
+def _fits(function: Callable[..., object], arguments: tuple[object, ...], problem: str) -> None:
+    """Raise TypeError where a function can't take these arguments; of some that are no Python nobody knows."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{problem}: {error}: write it so, or bind the others with functools.partial") from None
 
 
 def column_arguments(columns: Sequence[object], schema: pa.Schema, verb: str) -> tuple[str, ...]:

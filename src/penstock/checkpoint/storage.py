@@ -30,6 +30,7 @@ from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.log_files import LogName, epoch_of, is_before, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.ownership import Ownership, Stamp
+from penstock.shuffle.locations import at_uri, is_uri
 
 METADATA = "_metadata"
 Buffer = bytes | bytearray | memoryview
@@ -130,12 +131,13 @@ class PartStorage:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        try:
-            self._fs, self._root = fs.FileSystem.from_uri(location)
-        except (ValueError, OSError) as error:
-            if "://" in location:
-                raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+        if not is_uri(location):
             self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
+            return
+        try:
+            self._fs, self._root = at_uri(location)
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
 
     def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content | Chunk]]) -> PartHandle:
         """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts.

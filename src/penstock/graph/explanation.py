@@ -56,10 +56,10 @@ def columns_text(schema: pa.Schema) -> str:
         if not sign:
             shown.append(f"{field.name}: {spark_type(field) or field.type}")
         elif own:
-            shown.append(f"partial {own}")
+            shown += [f"partial {own}"] if f"partial {own}" not in shown else []
         elif field.name.strip(INTERNAL) != _PLACE:
             shown.append(f"{field.name.strip(INTERNAL)}: {field.type}")
-    return ", ".join(dict.fromkeys(shown))
+    return ", ".join(shown)
 
 
 def _region_text(graph: JobGraph, region: Region) -> str:

@@ -212,9 +212,10 @@ def read_rows(batches: Batches) -> Batches:
 def worded(text: str) -> Exception:
     """An exception that PySpark prints as just this text, where it leaves the frames out: those are ours alone.
 
-    Of such an exception it prints the type's name, so that is the text.
+    Of such an exception it prints the type's name, so that is the text; a name holds all characters but these two.
     """
-    kind: type[Exception] = type(text, (Exception,), {"__module__": "builtins"})
+    name = text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+    kind: type[Exception] = type(name, (Exception,), {"__module__": "builtins"})
     return kind()
 
 

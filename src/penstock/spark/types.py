@@ -70,8 +70,18 @@ def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     if not schema.names:
         return batch.select([])
-    columns = [_conform(batch.column(i), field.type) for i, field in enumerate(schema)]
+    columns = [_named_conform(batch.column(i), field) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _named_conform(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return _conform(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"column {field.name!r} of type {column.type} does not fit Spark's {field.type}: {error}: cast it with "
+            "mapInArrow, by column.cast(type, safe=False) where it may lose something, or drop it"
+        ) from None
 
 
 def _arrow_field(field: StructField) -> pa.Field:

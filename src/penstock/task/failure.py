@@ -113,16 +113,29 @@ def failure_text(error: BaseException) -> str:
     """
     summary = traceback.TracebackException.from_exception(error)
     whole = list(summary.format_exception_only())
-    if not _keep_user_frames(summary) and isinstance(error, PenstockError):
+    if _has_user_frames(summary):
+        _keep_user_frames(summary)
+    elif isinstance(error, PenstockError):
         return "".join(whole)
     return f"{whole[0].splitlines()[0]}\n{''.join(summary.format())}"
 
 
-def _keep_user_frames(summary: traceback.TracebackException) -> bool:
-    """Leave our frames out where there are others; gives whether the user's are, in it or in what led to it."""
-    parts = [part for part in (summary.__cause__, summary.__context__) if part is not None]
-    below = [_keep_user_frames(part) for part in parts]
-    user = [frame for frame in summary.stack if not frame.filename.startswith(_PACKAGE)]
-    if user:
-        summary.stack = traceback.StackSummary.from_list(user)
-    return any(not _is_library(frame.filename) for frame in user) or any(below)
+def _has_user_frames(summary: traceback.TracebackException) -> bool:
+    """Whether the user's code is in it or in what led to it."""
+    is_here = any(_is_kept(frame) and not _is_library(frame.filename) for frame in summary.stack)
+    return is_here or any(_has_user_frames(part) for part in _led_to(summary))
+
+
+def _keep_user_frames(summary: traceback.TracebackException) -> None:
+    """Leave our frames out, of it and of what led to it: Python's own word for what a function did has no others."""
+    summary.stack = traceback.StackSummary.from_list([frame for frame in summary.stack if _is_kept(frame)])
+    for part in _led_to(summary):
+        _keep_user_frames(part)
+
+
+def _led_to(summary: traceback.TracebackException) -> list[traceback.TracebackException]:
+    return [part for part in (summary.__cause__, summary.__context__) if part is not None]
+
+
+def _is_kept(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith(_PACKAGE)

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 from pyarrow import fs
 
 from penstock.shuffle.errors import PlanError
+from penstock.shuffle.locations import at_uri, is_uri
 
 
 def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
     """The file system and the folder; a path without a scheme is one of this machine. Raises PlanError."""
-    if "://" not in path:
+    if not is_uri(path):
         return fs.LocalFileSystem(), str(Path(path).absolute())
     try:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        return at_uri(path)
+    except (ValueError, OSError) as error:
         raise PlanError(f"{verb}: {path} can't be reached: {error}") from error
-    return found

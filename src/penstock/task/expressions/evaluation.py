@@ -59,7 +59,13 @@ def selected(condition: Expression, batch: pa.RecordBatch) -> pa.RecordBatch:
 def _value(expression: Expression, batch: pa.RecordBatch) -> Datum:
     if isinstance(expression, ColumnRef):
         column = decoded(batch.column(expression.name))
-        return column if column.type.equals(expression.type) else column.cast(expression.type)
+        try:
+            return column if column.type.equals(expression.type) else column.cast(expression.type)
+        except pa.ArrowInvalid as error:
+            raise ValuesError(
+                f"{expression.name!r} of type {column.type} does not fit {expression.type}: {error}: cast it with "
+                "mapInArrow first, by column.cast(type, safe=False) where it may lose something"
+            ) from None
     if isinstance(expression, Constant):
         return expression.scalar
     if isinstance(expression, ArrowExpression):

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""URIs as Spark takes and shows them lead to the same folder as its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import readParquet
+from penstock.api.parquet_sink import ParquetTarget
+from penstock.api.paths import data_files, stored_at
+from penstock.api.streaming.places import filesystem_of
+from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.storage import PartStorage
+from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.locations import at_uri, is_uri
+from penstock.testing.local_runner import run_local
+
+FORMS: tuple[Callable[[str], str], ...] = (
+    lambda path: f"file://{path}",
+    lambda path: f"file:{path}",
+    lambda path: f"file://localhost{path}",
+    lambda path: "file://" + path.replace(" ", "%20"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_uri_leads_to_its_path(tmp_path: Path, form: Callable[[str], str]) -> None:
+    """With one slash or three, and with a space as it is: for readers, writers, queries and checkpoints."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    pq.write_table(pa.table({"n": [1]}), folder / "f.parquet")
+    uri = form(str(folder))
+    assert is_uri(uri)
+    assert at_uri(uri) == (pafs.LocalFileSystem(), str(folder))
+    assert run_local(readParquet(None, uri)).to_pylist() == [{"n": 1}]
+    assert data_files(uri, "readText")[1][0].path == str(folder / "f.parquet")
+    assert stored_at(uri)[1] == filesystem_of(uri, "readStream")[1] == ParquetTarget.of(uri).folder == str(folder)
+    with PartStorage(uri).open("stamp", "task") as file:  # type: ignore[arg-type]
+        file.write(b"x")
+    assert (folder / "stamp" / "task").is_file()
+
+
+REFUSED: tuple[tuple[Callable[[str], Any], type[Exception]], ...] = (
+    (lambda uri: data_files(uri, "readText"), SettingError),
+    (ParquetTarget.of, SettingError),
+    (lambda uri: filesystem_of(uri, "readStream"), PlanError),
+    (PartStorage, CheckpointError),
+)
+
+
+@pytest.mark.parametrize(("use", "error"), REFUSED)
+@pytest.mark.parametrize("uri", ["file://otherhost/folder", "nofs://folder"])
+def test_a_uri_that_leads_nowhere_is_refused_by_name(
+    uri: str, use: Callable[[str], Any], error: type[Exception]
+) -> None:
+    """Another host's file, and a file system that nobody knows."""
+    with pytest.raises(error, match=uri):
+        use(uri)
