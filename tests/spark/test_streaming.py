@@ -161,6 +161,23 @@ def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
     query.stop()
 
 
+def test_jobs_beside_a_query_take_the_slots_that_it_leaves(spark: Any) -> None:
+    """Planned for all slots they waited for those of the query, which it keeps, and failed; so did another query."""
+    rate = penstock.readStream(spark).format("rate").option("rowsPerSecond", 10)
+    query = rate.option("numPartitions", 7).load().writeStream.format("noop").start()
+    wait_until("it runs", lambda: query.status["isDataAvailable"], WAIT)
+    assert query.status["slotsLeft"] == 1
+    rows = penstock.fromDataFrame(spark.range(100).selectExpr("id", "id % 3 AS k"))
+    assert rows.count() == 100
+    assert sorted(rows.groupBy("k").count().toDF().collect()) == [(0, 34), (1, 33), (2, 33)]
+    numbered = penstock.readStream(spark).format("rate").options(numRows=50, rowsPerSecond=1_000).load()
+    other = numbered.writeStream.format("memory").queryName("beside").start()
+    assert other.awaitTermination(WAIT) is True
+    assert spark.table("beside").count() == 50
+    assert query.isActive
+    query.stop()
+
+
 def test_what_needs_an_end_is_refused(spark: Any) -> None:
     """DataFrames in a query, and actions on a stream without an end."""
     rate = penstock.readStream(spark).format("rate").load()

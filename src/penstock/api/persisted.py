@@ -120,7 +120,7 @@ class PersistedReading:
 
     def plan(self, results: tuple[Step, ...], *, keep: bool = True) -> Plan:
         """The job of these results; what it reads of persisted steps is made first where it is not there."""
-        slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+        slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
         return plan_job(self._made(results, None), self.settings, slots, keep=keep, buffers=buffers)
 
     def plan_or_made(self, results: tuple[Step, ...]) -> Plan | MadeResult:
@@ -148,7 +148,7 @@ class PersistedReading:
 
     def explain(self, results: tuple[Step, ...]) -> str:
         """The plan as text, and before it those of the persisted results that it makes first. Runs nothing."""
-        slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+        slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
         parts = []
         for result in dict.fromkeys(self.unmade(results)):
             step = _step_of(result)
@@ -182,7 +182,7 @@ class PersistedReading:
 
         def make(lost: Callable[[], None]) -> FinishedJob:
             def plan() -> tuple[JobGraph, dict[int, Any]]:
-                slots, buffers = self.runtime.total_slots(), self.runtime.buffers(self.settings)
+                slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
                 planned = plan_job(self._made((step,), step), self.settings, slots, buffers=buffers)
                 return replace(planned.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT), planned.parts[1]
 

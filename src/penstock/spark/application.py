@@ -22,7 +22,7 @@ from pyspark import SparkContext
 
 from penstock.job.core.result import JobProgress
 from penstock.job.shell.client import MasterClient
-from penstock.job.shell.master import JobMaster, MasterIdentity
+from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.master import PLANNER, OpenResult
 from penstock.services.local.launch import EnvironmentLaunch, start_early
 from penstock.shuffle import Settings, ShuffleDescriptor
@@ -68,6 +68,7 @@ class Application:
         self._closed = False
         self._slots = SlotWatch()
         self._started = False
+        self._queries: list[tuple[JobHandle, int]] = []
 
     @classmethod
     def of(cls, context: SparkContext) -> Application:
@@ -126,6 +127,18 @@ class Application:
             if folder:
                 work = functools.partial(_start_environment, launch, folder)
                 threading.Thread(target=work, name="penstock-start", daemon=True).start()
+
+    def query_started(self, handle: JobHandle, slots: int) -> None:
+        """A streaming query asks for so many slots, and keeps them until it is over."""
+        with self._lock:
+            self._queries = [*self._running_queries(), (handle, slots)]
+
+    def slots_of_queries(self) -> int:
+        """The slots that streaming queries have, or wait for."""
+        return sum(slots for _, slots in self._running_queries())
+
+    def _running_queries(self) -> list[tuple[JobHandle, int]]:
+        return [(handle, slots) for handle, slots in self._queries if not handle.is_over]
 
     def new_result(self) -> ResultInUse:
         """A new result, which is released when nothing refers any more to what this gives."""

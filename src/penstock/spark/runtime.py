@@ -116,6 +116,10 @@ class SparkRuntime:
         """The application's task slots; waits for executors to register."""
         return total_slots(self._context, self.settings().job.slots_timeout)
 
+    def slots_at_hand(self) -> int:
+        """Those that no streaming query keeps, at least one: what a job is planned for that starts now."""
+        return max(1, self.total_slots() - self._application.slots_of_queries())
+
     def certain_slots(self) -> int | None:
         """The application's task slots once all is there, without waiting; None where nobody knows."""
         return certain_slots(self._context)
@@ -171,7 +175,9 @@ class SparkRuntime:
         checkpoints.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
         submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
         master = self._application.master(settings)
-        return master.submit(replace(submission, again=None, checkpoints=checkpoints)), master
+        handle = master.submit(replace(submission, again=None, checkpoints=checkpoints))
+        self._application.query_started(handle, sum(vertex.slots for vertex in graph.vertices))
+        return handle, master
 
     def finished(
         self,

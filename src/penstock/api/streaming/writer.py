@@ -109,7 +109,7 @@ class StreamWriter(TakesOptions):
         hooks: QueryHooks,
     ) -> StreamingQuery:
         total = runtime.total_slots()
-        graph = query_graph(self._branches, sink, settings, total, options)
+        graph = query_graph(self._branches, sink, settings, runtime.slots_at_hand(), options)
         runtime.refuse(graph, total)
         handle, master = runtime.start(graph, settings)
         run = str(uuid.uuid4())
@@ -158,7 +158,7 @@ def explained_query(branches: tuple[Step, ...], session: Any) -> str:
         from penstock.spark.runtime import SparkRuntime
 
         runtime = SparkRuntime.of(session)
-        slots, settings = runtime.total_slots(), runtime.settings()
+        slots, settings = runtime.slots_at_hand(), runtime.settings()
     options = query_options("", "(the query's name)", "", settings.streaming)
     return explain_graph(query_graph(branches, NoopSink(), settings, slots, options))
 

@@ -78,6 +78,11 @@ class JobHandle:
         """A snapshot while the job runs."""
         return self._master.job_progress(self.job)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._finished.done()
+
 
 class JobMaster:
     """Accepts jobs, environments and planners. `start` before anything else."""

@@ -45,7 +45,8 @@ def slots_queue_timeout(name: str, needed: int, seconds: float) -> str:
     """Other Penstock jobs held the slots for too long."""
     return (
         f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) beside other Penstock jobs for its slots:"
-        f" 0 of {needed} slots obtained; run them one after the other, or give Spark more cores"
+        f" 0 of {needed} slots obtained; run them one after the other, stop a streaming query (it keeps its slots),"
+        " use a smaller numPartitions, or give Spark more cores"
     )
 
 
