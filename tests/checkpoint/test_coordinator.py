@@ -103,6 +103,23 @@ def test_a_query_that_stops_has_one_last_checkpoint() -> None:
     assert coordinator.latest_completed == 2
 
 
+def test_no_checkpoint_begins_anew_in_a_query_that_stops() -> None:
+    """One that was under way then, and takes long: ended tasks would go with it, and the last one would lack them.
+
+    A later start would take their sources for ended, and their rows would be lost.
+    """
+    coordinator = _coordinator(interval=10.0, aligned_timeout=1.0)
+    assert _of(do.Trigger, coordinator.asked(5, 1.0))
+    coordinator.stopping(1.5)
+    coordinator.data_ended(TASKS[0], 2.0)
+    decisions = coordinator.time_passed(50.0)
+    assert (_of(do.Trigger, decisions), _of(do.Abandon, decisions)) == ([], [])
+    assert _of(do.Answer, _complete(coordinator, 1, 60.0)) == [do.Answer(5, 1)]
+    for task in TASKS[1:]:
+        decisions = coordinator.data_ended(task, 61.0)
+    assert [trigger.barrier.checkpoint for trigger in _of(do.Trigger, decisions)] == [2]
+
+
 def test_no_checkpoint_before_all_tasks_run() -> None:
     """Without a running attempt nothing is triggered, whatever is asked for; it is as soon as one runs."""
     coordinator = CheckpointCoordinator(CheckpointOptions(interval=1.0), _heads)

@@ -156,6 +156,7 @@ class LocalQuery:
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self.lines: dict[Task, _Line] = {}
         self.attempt = -1
+        self._is_stopping = False
         self.completed: list[int] = []
         self.declined: list[str] = []
         self.abandoned: list[str] = []
@@ -231,6 +232,8 @@ class LocalQuery:
             self._start_task(vertex, subtask, streaming)
         if self._storage is not None:
             self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
+        if self._is_stopping:
+            self._act(StopSource(), self._tasks)
 
     def _saved(self) -> SavedParts:
         """The newest checkpoint; raises PlanError where it is of another plan."""
@@ -268,10 +271,10 @@ class LocalQuery:
         return found
 
     def stop(self) -> None:
-        """Tell all sources to stop."""
+        """Tell all sources to stop, in each attempt from now on."""
+        self._is_stopping = True
         self._carry_out(self._coordinator.stopping(time.monotonic()))
-        for line in self.lines.values():
-            line.act(StopSource())
+        self._act(StopSource(), self._tasks)
 
     def run(self, until: float | None = None) -> bool:
         """Be the driver until the query has ended, which gives True, or to this moment; replaces failed attempts."""

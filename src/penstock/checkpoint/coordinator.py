@@ -287,9 +287,9 @@ class CheckpointCoordinator:
         return self._schedule.at is not None and now >= self._schedule.at
 
     def _anew_at(self, pending: _Pending) -> float:
-        """When an aligned checkpoint begins anew as an unaligned one."""
+        """When an aligned checkpoint begins anew as an unaligned one; not where tasks end their data meanwhile."""
         timeout = self._options.aligned_timeout
-        if pending.alignment is not Alignment.ALIGNED or timeout is None:
+        if pending.alignment is not Alignment.ALIGNED or timeout is None or self._schedule.is_stopping:
             return float("inf")
         return pending.triggered + BEGIN_ANEW * timeout
 
