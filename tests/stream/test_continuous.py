@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -221,6 +222,36 @@ def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(
         pressed = [line.metrics.get("back_pressured_seconds", 0.0) for line in query.lines.values()]
     assert Counter(values_in(tmp_path)) == Counter(range(ROWS))
     assert sum(pressed) > 0
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_all_files_of_a_checkpoint_are_on_the_disk_before_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continuous: bool
+) -> None:
+    """Its parts, the logs that it needs, its metadata, the names of all, and who owns the location.
+
+    Rows that the sink has published are on the disk then, so a loss of power may not bring back an older checkpoint.
+    """
+    synced: dict[int, float] = {}
+    right = os.fsync
+
+    def noted(descriptor: int) -> None:
+        right(descriptor)
+        synced.setdefault(os.fstat(descriptor).st_ino, time.monotonic())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with logging_query(tmp_path, rows=None, continuous=continuous) as query:
+        query.start()
+        run_until(query, lambda: in_flight(query), "rows in flight")
+        known = query.completed[-1]
+    place = Path(location(tmp_path))
+    (newest,) = [each for each in kept(tmp_path) if each.number == known]
+    needed = {path for part in newest.parts.values() for path in (part.path, *part.referred)}
+    assert any(path.startswith("logs-") for path in needed) is continuous
+    (metadata,) = place.glob(f"chk-{known:012d}-*/_metadata")
+    files = [*(place / path for path in needed), metadata]
+    found = [*files, *(path.parent for path in files), place, place / "owners", *(place / "owners").iterdir()]
+    assert [str(path) for path in found if path.stat().st_ino not in synced] == []
 
 
 def test_a_recovery_without_the_rows_in_flight_drops_those_of_the_logs(

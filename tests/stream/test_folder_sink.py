@@ -12,13 +12,13 @@ import pyarrow.fs as pafs
 import pytest
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.shuffle.durable import sync_file
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream import folder_sink
 from penstock.stream.chain import StepContext
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator
-from penstock.task.durable import sync_file
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -29,9 +29,9 @@ import pyarrow.types as pt
 
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import PartFile, Written, require_writer, write_files
+from penstock.shuffle.durable import swapped, sync_file, sync_folder
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.shuffle.locations import at_uri, is_uri
-from penstock.task.durable import swapped, sync_file, sync_folder
 from penstock.task.parquet_write import WriteParquet
 from penstock.task.partitioned_write import WritePartitioned
 

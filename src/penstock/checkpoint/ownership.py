@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 
 from pyarrow import fs
 
+from penstock.checkpoint.disk import Disk
 from penstock.checkpoint.errors import CheckpointError, FencedError
 
 _TRIES = 100
@@ -61,8 +62,9 @@ class Owner:
 class Ownership:
     """The claims on one location."""
 
-    def __init__(self, filesystem: fs.FileSystem, location: str) -> None:
+    def __init__(self, filesystem: fs.FileSystem, location: str, disk: Disk) -> None:
         self._fs = filesystem
+        self._disk = disk
         self._folder = f"{location}/owners"
         self._mine: Owner | None = None
 
@@ -134,5 +136,8 @@ class Ownership:
         return [info for info in found if info.type == fs.FileType.File]
 
     def _write(self, name: str, data: bytes) -> None:
-        with self._fs.open_output_stream(f"{self._folder}/{name}") as stream:
+        path = f"{self._folder}/{name}"
+        with self._fs.open_output_stream(path) as stream:
             stream.write(data)
+        self._disk.sync_file(path)
+        self._disk.sync_folder(self._folder)

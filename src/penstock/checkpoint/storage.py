@@ -10,6 +10,7 @@
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
 read. Where an older checkpoint could be taken in its place, all chunks are read before anything begins with it.
+In a folder of this machine all files of a checkpoint are on the disk before it is complete (`disk`).
 All calls block on the file system: they belong on a thread of their own.
 """
 
@@ -25,6 +26,7 @@ import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
+from penstock.checkpoint.disk import Disk
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.log_files import LogName, epoch_of, is_before, log_folder
@@ -93,17 +95,22 @@ class Found:
 class PartFile:
     """A file of a checkpoint that is being written, for a `with` block. `path` is below the location."""
 
-    def __init__(self, path: str, stream: pa.NativeFile) -> None:
+    def __init__(self, path: str, stream: pa.NativeFile, disk: Disk, place: str) -> None:
         self.path = path
         self.size = 0
         """Bytes so far."""
         self._stream = stream
+        self._disk = disk
+        self._place = place
 
     def __enter__(self) -> PartFile:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.give_up()
 
     def write(self, data: Buffer) -> None:
         """Append bytes; raises OSError."""
@@ -111,7 +118,12 @@ class PartFile:
         self.size += memoryview(data).nbytes
 
     def close(self) -> None:
-        """Put what is left into the storage; raises OSError. Idempotent."""
+        """Put what is left into the storage, and wait until all is there to stay; raises OSError."""
+        self._stream.close()
+        self._disk.sync_file(self._place)
+
+    def give_up(self) -> None:
+        """Nobody needs it: end it as it is; raises OSError."""
         self._stream.close()
 
 
@@ -131,13 +143,14 @@ class PartStorage:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        if not is_uri(location):
+        if is_uri(location):
+            try:
+                self._fs, self._root = at_uri(location)
+            except (ValueError, OSError) as error:
+                raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+        else:
             self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
-            return
-        try:
-            self._fs, self._root = at_uri(location)
-        except (ValueError, OSError) as error:
-            raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+        self._disk = Disk(self._fs)
 
     def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content | Chunk]]) -> PartHandle:
         """Write a task's snapshot; raises OSError as the file system does, with nothing left that counts.
@@ -158,7 +171,8 @@ class PartStorage:
 
     def _open(self, folder: str, name: str) -> PartFile:
         self._fs.create_dir(f"{self._root}/{folder}")
-        return PartFile(f"{folder}/{name}", self._fs.open_output_stream(f"{self._root}/{folder}/{name}"))
+        place = f"{self._root}/{folder}/{name}"
+        return PartFile(f"{folder}/{name}", self._fs.open_output_stream(place), self._disk, place)
 
     def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
         """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file.
@@ -194,7 +208,7 @@ class CheckpointStorage(PartStorage):
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
-        self._ownership = Ownership(self._fs, self._root)
+        self._ownership = Ownership(self._fs, self._root, self._disk)
         self._files = KeptFiles()
         self._log_folders: set[str] = set()
         """Those in which files may lie."""
@@ -234,12 +248,16 @@ class CheckpointStorage(PartStorage):
         temporary = f"{folder}/{METADATA}.new"
         with self._fs.open_output_stream(temporary) as stream:
             stream.write(encode(metadata))
+        self._disk.sync_file(temporary)
         self._ownership.check()
         self._fs.move(temporary, f"{folder}/{METADATA}")
-        self._ownership.check()
-        self._files.keep(stamp, metadata)
         if metadata.is_logged:
             self._log_folders.add(log_folder(stamp.epoch))
+            self._disk.sync_folder(f"{self._root}/{log_folder(stamp.epoch)}")
+        self._disk.sync_folder(folder)
+        self._disk.sync_folder(self._root)
+        self._ownership.check()
+        self._files.keep(stamp, metadata)
         return stamp
 
     def newest(self, keep: int = 1) -> Found:

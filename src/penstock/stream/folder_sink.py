@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.shuffle.durable import sync_file, sync_folder
 from penstock.shuffle.errors import SettingError
-from penstock.task.durable import sync_file, sync_folder
 
 GROUP_ROWS = 1 << 20
 MOST_BYTES = 32 << 20

@@ -104,7 +104,7 @@ class LogWriter:
         """End the file as it is."""
         if self._file is not None:
             with suppress(Exception):
-                self._file.close()
+                self._file.give_up()
 
     def _write_all(self) -> None:
         for key in list(self._gathered):
@@ -147,4 +147,4 @@ class LogWriter:
         file, self._file = self._file, None
         if file is not None:
             with suppress(Exception):
-                file.close()
+                file.give_up()

@@ -19,8 +19,8 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def sync_file(path: str | Path) -> None:
-    """Wait until a file's bytes are on the disk."""
-    _sync(path, os.O_RDONLY)
+    """Wait until a file's bytes are on the disk, and for nothing else: a pipe in its place is an OSError."""
+    _sync(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def sync_folder(path: str | Path) -> None:
