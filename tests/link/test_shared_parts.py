@@ -14,6 +14,7 @@ from environment_thread import EnvironmentThread, environment
 
 from penstock.checkpoint.metadata import PartHandle, unpack_part
 from penstock.checkpoint.storage import PartStorage
+from penstock.environment import checkpoint_files
 from penstock.environment.control import NoMaster
 from penstock.link import commands
 from penstock.link.calls import GetStatistics
@@ -72,10 +73,10 @@ def here(tmp_path: Path, master: Master) -> Iterator[EnvironmentThread]:
 class Task:
     """One task with its store; `number` is its subtask."""
 
-    def __init__(self, here: EnvironmentThread, location: Path, number: int) -> None:
+    def __init__(self, here: EnvironmentThread, location: Path, number: int, attempt: int = 0) -> None:
         self.number = number
         self.attachment: Attachment = here.attach()
-        self.attempt = AttemptId("job", 1, number, 0)
+        self.attempt = AttemptId("job", 1, number, attempt)
         self.line = AttachmentLine(self.attachment, self.attempt)
         self.store = SnapshotStore(str(location), 1, f"v1.{number}", self.line, self.line)
         self.attachment.ask(GetStatistics(), DEADLINE)  # behind it: the environment knows of the task
@@ -173,29 +174,52 @@ def test_a_checkpoint_that_is_given_up_holds_no_file_open(
     assert sorted(master.parts(TASKS)) == [0, 1, 2]
 
 
-def test_an_environment_that_cannot_write_has_the_checkpoint_declined(
-    tasks: list[Task], master: Master, tmp_path: Path
-) -> None:
-    """Each task says why; from then on it stores its snapshots by itself."""
+def have_declined(tasks: list[Task], master: Master, tmp_path: Path) -> None:
+    """Let the environment be unable to write a checkpoint; each task declines it and says why."""
     blocked = tmp_path / "checkpoints"
     blocked.write_text("a file in the place of the folder")
     for task in tasks:
         task.take(1)
 
-    def have_declined() -> bool:
+    def all_have() -> bool:
         for task in tasks:
             task.line.wait(0)
         return master.declined.qsize() == TASKS
 
-    wait_until(have_declined, "all have declined")
+    wait_until(all_have, "all have declined")
     said = sorted((master.declined.get() for _ in tasks), key=lambda each: each.attempt.subtask)
     causes = [each.cause for each in said]
     assert all("could not write" in cause and f"v1.{number}" in cause for number, cause in enumerate(causes))
     blocked.unlink()
+
+
+def test_an_environment_that_cannot_write_has_the_checkpoint_declined(
+    tasks: list[Task], master: Master, tmp_path: Path
+) -> None:
+    """Each task says why; from then on it stores its snapshots by itself."""
+    have_declined(tasks, master, tmp_path)
     for task in tasks:
         task.take(2)
     assert len(master.parts(TASKS)) == TASKS
     assert files(tmp_path) == ["v1.0", "v1.1", "v1.2"]
+
+
+def test_nobody_waits_for_tasks_that_have_ended_behind_such_a_checkpoint(
+    here: EnvironmentThread, tasks: list[Task], master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their processes stay, for other tasks: the query's next attempt here has one file, at once."""
+    monkeypatch.setattr(checkpoint_files, "WAIT_SECONDS", 10 * DEADLINE)
+    have_declined(tasks, master, tmp_path)
+    for task in tasks:
+        task.store.close()
+    again = [Task(here, tmp_path / "checkpoints", number, 1) for number in range(TASKS)]
+    for task in again:
+        task.take(2)
+    try:
+        assert sorted(master.parts(TASKS)) == [0, 1, 2]
+    finally:
+        for task in again:
+            task.close()
 
 
 def test_a_refused_acknowledgement_ends_the_task(tasks: list[Task], master: Master) -> None:

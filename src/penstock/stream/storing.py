@@ -65,6 +65,8 @@ class SnapshotStore:
         self._part = part
         self._line = line
         self._host = host
+        self._shares = host is not None
+        """Whether the host's store has stored all that it was given. To leave it is another matter."""
         self._handed: dict[int, PartMemory] = {}
         """What the host's store has not answered for, by checkpoint."""
         if host is not None:
@@ -125,7 +127,7 @@ class SnapshotStore:
     def _hand_over(self, snapshot: TakenSnapshot, chunks: Iterator[_Made]) -> Iterator[_Made] | None:
         """Have the host's store write these chunks; they are given back where the task is to write them itself."""
         host = self._host
-        if host is None or not snapshot.shares_file:
+        if host is None or not (self._shares and snapshot.shares_file):
             return chunks
         made, size = [], 0
         for name, content in chunks:
@@ -148,7 +150,7 @@ class SnapshotStore:
         if checkpoint in self._handed:
             self._handed.pop(checkpoint).close()
         if cause:
-            self._host = None
+            self._shares = False
             self._line.decline(checkpoint, f"{self._part}: {cause}")
 
 
