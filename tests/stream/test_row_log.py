@@ -16,8 +16,9 @@ from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName
 from penstock.checkpoint.logged_rows import pieces_between
-from penstock.checkpoint.metadata import Chunk, PartHandle
+from penstock.checkpoint.metadata import Chunk, PartHandle, pack_part
 from penstock.checkpoint.storage import PartFile, PartStorage
+from penstock.link.frames import FRAME_LIMIT
 from penstock.stream import log_writer, row_log
 from penstock.stream.in_flight import restored, rows_of
 from penstock.stream.row_log import RowLog
@@ -132,6 +133,35 @@ def test_a_file_that_can_t_be_written_fails_its_snapshot_and_those_that_need_its
         pieces_between(channel(0).chunk, pieces, 5, 20)
     behind = pieces_between(channel(0).chunk, pieces, 10, 20)
     assert numbers_in(tmp_path, behind, channel(0)) == list(range(10, 20))
+
+
+def test_a_snapshot_tells_of_the_newest_pieces_however_long_none_was_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many that a message to the environment holds them; where older ones are needed the driver says so."""
+    monkeypatch.setattr(log_writer, "PIECE_BYTES", 1)
+    monkeypatch.setattr(log_writer, "MOST_PIECES", 10)
+    log = RowLog(str(tmp_path), NAME, KEYED)
+    given = 0
+    for checkpoint in range(5, 12):
+        for _ in range(7):
+            log.append(channel(0), rows(given, 2))
+            given += 2
+        handle = log.cut(checkpoint, {}).added_to(PartHandle("p", 0, ()))
+    log.close()
+    assert len(handle.logged) == 10
+    newest = pieces_between(channel(0).chunk, handle.logged, given - 20, given)
+    assert numbers_in(tmp_path, newest, channel(0)) == list(range(given - 20, given))
+    with pytest.raises(CheckpointError, match="too many pieces came behind them"):
+        pieces_between(channel(0).chunk, handle.logged, given - 21, given)
+
+
+def test_the_most_pieces_of_a_snapshot_fit_into_a_message() -> None:
+    """Also where an exchange's and a file's names are long."""
+    name, far = ChannelKey("out", "a" * 100 + "->" + "b" * 100 + ":0", 1000, 1000).chunk, 1 << 40
+    piece = Chunk(name, far, far, far << 20, "logs-000001/" + "a" * 100 + ".1000.100.1000.1", far, far)
+    handle = PartHandle("p", 0, (piece,) * log_writer.MOST_PIECES, {name: far}, 1)
+    assert len(pack_part(handle)) < FRAME_LIMIT * 3 / 4
 
 
 def test_a_log_that_is_closed_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

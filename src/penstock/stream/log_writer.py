@@ -7,6 +7,7 @@ that can't be written is lost with its rows: the next snapshot gets the reason, 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,6 +24,9 @@ GATHERED_BYTES: Final = 8 << 20
 """With so many bytes gathered all channels' are written, however few each has."""
 FILE_BYTES: Final = 64 << 20
 """A file that is no smaller is ended."""
+MOST_PIECES: Final = 20_000
+"""A snapshot tells of so many pieces, the newest: a message holds them, however long no checkpoint was complete. They
+hold more rows than can be in flight; where they do not, the driver says so."""
 
 
 @dataclass(slots=True)
@@ -59,9 +63,11 @@ class LogWriter:
         self._file: PartFile | None = None
         self._open_pieces: list[Chunk] = []
         """Those of the file that is not ended,"""
-        self._new_pieces: list[Chunk] = []
-        """of ended ones behind the last snapshot,"""
-        self._pieces: dict[int, list[Chunk]] = {}
+        self._pieces: deque[Chunk] = deque(maxlen=MOST_PIECES)
+        """and of ended ones, as far back as snapshots tell of them."""
+        self._ended = 0
+        """How many pieces ended files have had in all,"""
+        self._ended_at: dict[int, int] = {}
         """and in front of each snapshot."""
         self._failure: Exception | None = None
         self._size = 0
@@ -92,19 +98,26 @@ class LogWriter:
         except Exception as error:  # noqa: BLE001 - as where a piece can't be written
             self._lost(error)
         self._name = replace(self._name, behind=checkpoint)
-        self._pieces[checkpoint], self._new_pieces = self._new_pieces, []
-        self._pieces = {number: found for number, found in self._pieces.items() if number > since}
+        self._ended_at[checkpoint] = self._ended
+        self._forget(since)
         size, self._size = self._size, 0
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return CutPieces([piece for found in self._pieces.values() for piece in found], size)
+        return CutPieces(list(self._pieces), size)
 
     def close(self) -> None:
         """End the file as it is."""
         if self._file is not None:
             with suppress(Exception):
                 self._file.give_up()
+
+    def _forget(self, since: int) -> None:
+        """The driver knows of the pieces in front of a snapshot."""
+        known = self._ended_at.get(since, 0)
+        while self._ended - len(self._pieces) < known:
+            self._pieces.popleft()
+        self._ended_at = {number: ended for number, ended in self._ended_at.items() if number >= since}
 
     def _write_all(self) -> None:
         for key in list(self._gathered):
@@ -137,7 +150,8 @@ class LogWriter:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-            self._new_pieces += self._open_pieces
+            self._pieces += self._open_pieces
+            self._ended += len(self._open_pieces)
             self._open_pieces = []
 
     def _lost(self, error: Exception) -> None:
