@@ -14,7 +14,7 @@ from job_graphs import BLOCKING, HYBRID, chain
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.graph.job_graph import JobGraph
-from penstock.graph.streaming import QueryBeginning, SavedParts, StreamingOptions
+from penstock.graph.streaming import CONTINUOUS, QueryBeginning, SavedParts, StreamingOptions
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
@@ -146,6 +146,22 @@ def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:
         assert streaming is not None
         assert streaming.restored == ((f"u{vertex}.{subtask}", f"{vertex}.{subtask}@{first}".encode()),)
     assert checkpoint(cluster) == first + 2
+
+
+def test_logs_of_an_attempt_that_is_over_are_removed() -> None:
+    """All that was begun behind a checkpoint of that attempt; the next one begins its files behind a later number."""
+    cluster = started(replace(OPTIONS, unaligned=True, persist_in_flight=CONTINUOUS))
+    for _ in range(2):
+        cluster.deadline(DeadlineKind.CHECKPOINT)
+        last = triggered(cluster)
+        cluster.lose_task(1, 1)
+        assert cluster.of(do.DiscardLogs)[-1].before > last
+        cluster.deadline(DeadlineKind.RESTART)
+        assert cluster.working() == PLACES
+        streaming = cluster.deployment(0, 0).streaming
+        assert streaming is not None
+        assert streaming.behind >= cluster.of(do.DiscardLogs)[-1].before
+    assert len(cluster.of(do.DiscardLogs)) == 2
 
 
 def test_nothing_is_deployed_while_metadata_is_being_written() -> None:

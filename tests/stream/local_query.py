@@ -316,6 +316,8 @@ class LocalQuery:
             self.failures.append(said.value)
             self._end_attempt()
             self._carry_out(coordinator.interrupted("a task failed", now))
+            if self._storage is not None and self.continuous:
+                self._storage.discard_logs(coordinator.skip())
             self.start()
         elif said.word == "finished":
             self.finished.add(said.task)

@@ -21,7 +21,7 @@ from slow_chains import ROWS, chain, values_in
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage, Kept
-from penstock.stream import row_log
+from penstock.stream import log_writer, row_log
 from penstock.stream.persisting import Continuous
 
 MANY = CheckpointOptions(interval=0.02, tolerable_failures=5_000, retained=4)
@@ -207,6 +207,30 @@ def test_a_query_that_runs_long_keeps_few_files(tmp_path: Path) -> None:
         needed = set().union(*map(logged_files, kept(tmp_path)))
         stale = [name for name in names if int(name.split(".")[-2]) < newest - 1]
         assert set(stale) <= {file.rpartition("/")[2] for file in needed}
+
+
+def test_attempts_that_fail_without_a_checkpoint_leave_no_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that fails again and again grows no location: what is there is of the attempt that runs."""
+    monkeypatch.setattr(log_writer, "PIECE_BYTES", 1)
+    with logging_query(tmp_path, rows=None, options=CheckpointOptions(interval=None)) as query:
+        query.start()
+        for attempt in range(1, 4):
+
+            def has_logged(attempt: int = attempt) -> bool:
+                return any(f".{attempt - 1}." in path.name for path in logs_of(tmp_path))
+
+            run_until(query, has_logged, "rows are logged")
+            query.kill((1, 0))
+            run_until(query, lambda attempt=attempt: query.attempt == attempt, "the next attempt")
+            left = [path.name for path in logs_of(tmp_path) if int(path.name.split(".")[-3]) < attempt]
+            assert left == []
+
+
+def logs_of(folder: Path) -> list[Path]:
+    """The files of logs at a location."""
+    return list(Path(location(folder)).glob("logs-*/*"))
 
 
 def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(

@@ -145,6 +145,11 @@ class CheckpointCoordinator:
         self._schedule.suspend()
         return decisions
 
+    def skip(self) -> int:
+        """Leave a number out, and return it: what was begun is below it, and what will be above."""
+        self._next += 1
+        return self.latest_begun
+
     def closed(self, cause: str, now: float) -> list[do.Decision]:
         """The query is over: as `interrupted`, and whoever asked is told."""
         decisions = self.interrupted(cause, now)

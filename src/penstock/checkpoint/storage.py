@@ -310,6 +310,11 @@ class CheckpointStorage(PartStorage):
                 self._clear(folder)
         self._clear_logs(self._files.newest)
 
+    def discard_logs(self, before: int) -> None:
+        """Remove what tasks that are gone have logged: files begun before this number that no checkpoint needs."""
+        self._log_folders.add(log_folder(self._ownership.epoch))
+        self._clear_logs(before)
+
     def sweep(self, keep: Iterable[Stamp]) -> list[Stamp]:
         """Remove all checkpoints of this and earlier owners but these, which this owner found or committed.
 
@@ -339,11 +344,11 @@ class CheckpointStorage(PartStorage):
             self._ownership.check()
             self._clear_logs(None)
 
-    def _clear_logs(self, newest: int | None) -> None:
-        """Remove files of logs that nobody needs; of this owner those begun before `newest`, None: all of them."""
+    def _clear_logs(self, limit: int | None) -> None:
+        """Remove files of logs that nobody needs; of this owner those begun before `limit`, None: all of them."""
         own = log_folder(self._ownership.epoch)
         for folder in sorted(self._log_folders):
-            before = newest if folder == own else None
+            before = limit if folder == own else None
             needed, left = self._files.needed(folder), 0
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
             for info in self._fs.get_file_info(selector):

@@ -80,6 +80,10 @@ class QueryStorage:
         if stamp is not None and stamp not in self._stamps.values():
             self._storage.discard(stamp)
 
+    def discard_logs(self, before: int) -> None:
+        """Remove what attempts that are over have logged, behind checkpoints before this one, for nothing."""
+        self._storage.discard_logs(before)
+
     def end(self) -> None:
         """The query is over: remove what of its logs no kept checkpoint needs; raises FencedError or OSError."""
         self._storage.end()

@@ -169,6 +169,14 @@ class DiscardPart:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscardLogs:
+    """Remove what attempts that are over have logged and no checkpoint needs: files begun before this one."""
+
+    job: str
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class WarnOfCheckpoint:
     """A checkpoint is damaged, and an older one is taken: whoever keeps the query must hear of it."""
 
@@ -215,6 +223,7 @@ Instruction = (
     | StoreCheckpoint
     | DiscardCheckpoint
     | DiscardPart
+    | DiscardLogs
     | AnswerCheckpoint
     | WarnOfCheckpoint
 )

@@ -38,6 +38,7 @@ class Queries:
             do.StoreCheckpoint: self._store,
             do.DiscardCheckpoint: self._discard,
             do.DiscardPart: self._discard_part,
+            do.DiscardLogs: self._discard_logs,
             do.AnswerCheckpoint: self._answer,
             do.WarnOfCheckpoint: _warn,
         }
@@ -83,6 +84,10 @@ class Queries:
     def _discard_part(self, instruction: do.DiscardPart) -> None:
         if instruction.job in self._stores:
             self._stores[instruction.job].put(lambda storage: storage.discard_part(instruction.handle))
+
+    def _discard_logs(self, instruction: do.DiscardLogs) -> None:
+        if instruction.job in self._stores:
+            self._stores[instruction.job].put(lambda storage: storage.discard_logs(instruction.before))
 
     def _answer(self, instruction: do.AnswerCheckpoint) -> None:
         number = instruction.checkpoint

@@ -128,6 +128,9 @@ class Checkpoints:
         else:
             self.counts = replace(self.counts, restarts=self.counts.restarts + 1, cause=cause)
             yield from self._tell(lambda coordinator, now: coordinator.interrupted(cause, now))
+            if self._logs:
+                # Else each attempt that fails before it has a checkpoint would leave its logs.
+                yield do.DiscardLogs(self._topology.job, self._coordinator.skip())
 
     def unrestorable(self, found: so.Unrestorable) -> Iterator[so.Decision]:
         """The checkpoint that the attempt began with is damaged: the next one begins with the one before."""
