@@ -102,6 +102,15 @@ def test_commit_takes_what_is_named(tmp_path: Path, local: bool) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_place_without_room_for_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+    """A folder below a file: the sentence names the target, not the staging folder's errno alone."""
+    (tmp_path / "file").write_text("rows")
+    with pytest.raises(
+        SettingError, match=r"writeParquet: beside .*file/out no folder can be made: .*: name another"
+    ):
+        ParquetTarget.of(tmp_path / "file" / "out").prepare(overwrite=False)
+
+
 @pytest.mark.parametrize("local", [True, False])
 def test_overwrite_replaces(tmp_path: Path, local: bool) -> None:
     """What was there goes, folders in it too; without `overwrite` it is refused by name."""

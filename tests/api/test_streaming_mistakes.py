@@ -16,6 +16,8 @@ import pytest
 import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
+from penstock.api.streaming.options import Options
+from penstock.api.streaming.sinks import SINKS, SinkRequest
 from penstock.shuffle.errors import PlanError, SettingError
 
 LONGEST = 400
@@ -39,6 +41,14 @@ def rate() -> Any:
 def writer() -> Any:
     """A sink in the making."""
     return rate().writeStream
+
+
+def sink_at(path: Path) -> Any:
+    """The sink that `start` makes, where a file is in its place."""
+    path.write_text("rows")
+    return SINKS["parquet"](
+        SinkRequest(None, pa.schema([]), Options("writeStream"), None, str(path), "q", is_kept=True)
+    )
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
@@ -155,6 +165,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         AttributeError,
         "writeStream has no 'partitionBy'",
         "a sink of your own",
+    ),
+    "a file as sink": (
+        lambda p: sink_at(p / "rows.parquet"),
+        PlanError,
+        "rows.parquet is a file",
+        "name a folder, or remove it",
     ),
     "a table as sink": (
         lambda p: writer().toTable("t"),

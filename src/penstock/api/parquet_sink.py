@@ -123,7 +123,13 @@ class ParquetTarget:
                 f"writeParquet: {self.folder} is not empty: name another folder, or say overwrite=True to replace"
                 " what is there"
             )
-        self.filesystem.create_dir(self.staging, recursive=True)
+        try:
+            self.filesystem.create_dir(self.staging, recursive=True)
+        except OSError as error:
+            raise SettingError(
+                f"writeParquet: beside {self.folder} no folder can be made: {error}: name another place, or make it"
+                " writable"
+            ) from error
 
     def write_empty(self, schema: pa.Schema, compression: str) -> PartFile:
         """A file without rows, so that the schema is not lost."""

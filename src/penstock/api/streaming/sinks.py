@@ -71,6 +71,8 @@ def parquet(request: SinkRequest) -> Made:
         raise PlanError("writeStream.format('parquet') needs a path: start(path)")
     compression = request.options.value("compression", _codec, "snappy")
     filesystem, folder = filesystem_of(path, "writeStream")
+    if filesystem.get_file_info(folder).is_file:
+        raise PlanError(f"writeStream: {path} is a file: name a folder, or remove it")
     return FolderSink(filesystem, folder, request.schema, request.uid, compression=compression), QueryHooks()
 
 
