@@ -24,6 +24,7 @@ from penstock.task.expressions import (
     columns_of,
     conjuncts,
     evaluate,
+    probe,
     selected,
 )
 
@@ -205,6 +206,39 @@ def test_casts(name: str) -> None:
         stored = pa.array([value, None], pa.int32())
     rows = batch(c=stored.cast(source))
     assert evaluate(call("Cast", target, column("c", source)), rows).to_pylist() == [expected, None]
+
+
+def test_decimals_with_room_are_cast_in_any_mode() -> None:
+    """What holds every value of the other type needs no null; what does not is refused outside ANSI mode."""
+    rows = batch(i=pa.array([2**31 - 1, None], INT), d=pa.array([Decimal("9.99"), None], pa.decimal128(3, 2)))
+    i, d = column("i", INT), column("d", pa.decimal128(3, 2))
+    for source, target in ((i, pa.decimal128(13, 3)), (d, pa.decimal128(4, 3))):
+        found = evaluate(call("Cast", target, source, options=LEGACY), rows)
+        assert found.cast(TEXT).to_pylist() == [rows[source.name][0].as_py().__format__(".3f"), None]
+    for source, target in ((i, pa.decimal128(12, 3)), (d, pa.decimal128(3, 3)), (d, pa.decimal128(4, 1))):
+        with pytest.raises(UnsupportedError, match="outside ANSI mode"):
+            evaluate(call("Cast", target, source, options=LEGACY), rows)
+
+
+@pytest.mark.parametrize("function", ["CaseWhen", "If", "Coalesce", "Or"])
+def test_a_probe_sees_what_rows_may_never_need(function: str) -> None:
+    """A cast that is not possible is found in a branch too, where there are no rows; a constant's error is not."""
+    no_rows = ROWS.slice(0, 0)
+    is_set = call("EqualTo", BOOL, N, constant(0, LONG))
+    never = call("Cast", pa.decimal128(5, 0), N, options=LEGACY)
+    zero = call("IntegralDivide", LONG, constant(1, LONG), constant(0, LONG))
+
+    def guarded(value: Expression) -> Call:
+        if function == "Or":
+            return call(function, BOOL, is_set, call("IsNull", BOOL, value))
+        last = value if function == "Coalesce" else constant(None, value.type)
+        first = constant(None, value.type) if function == "Coalesce" else value
+        return call(function, value.type, *([] if function == "Coalesce" else [is_set]), first, last)
+
+    evaluate(guarded(zero), no_rows)
+    probe(guarded(zero), no_rows)
+    with pytest.raises(UnsupportedError, match="outside ANSI mode"):
+        probe(guarded(never), no_rows)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, evaluate
+from penstock.task.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
 from penstock.task.verbs import Project, Where
 
 WAYS = "a SQL string, a pyspark Column or a pyarrow.compute expression"
@@ -113,7 +113,7 @@ class Reading:
         from penstock.spark.expressions import unsupported
 
         with _refusing(lambda what: unsupported(self.verb, [item], what)):
-            evaluate(found.expression, _no_rows(self.schema))
+            probe(found.expression, _no_rows(self.schema))
         return found
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions over Arrow batches: read by Spark's analyser, evaluated by Arrow's kernels."""
 
-from penstock.task.expressions.evaluation import FUNCTIONS, by_arrow, evaluate, selected
+from penstock.task.expressions.evaluation import FUNCTIONS, by_arrow, evaluate, probe, selected
 from penstock.task.expressions.tree import (
     ArrowExpression,
     Call,
@@ -27,5 +27,6 @@ __all__ = [
     "columns_of",
     "conjuncts",
     "evaluate",
+    "probe",
     "selected",
 ]

@@ -28,6 +28,8 @@ _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?$"
 _YES = ("t", "true", "y", "yes", "1")
 _NO = ("f", "false", "n", "no", "0")
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+"""Of the largest whole number with so many bits."""
 
 Cast = Callable[[Call, Datum], Datum]
 
@@ -76,6 +78,20 @@ def _ansi(convert: Cast) -> Cast:
         return convert(call, value)
 
     return only_ansi
+
+
+def _with_room(convert: Cast) -> Cast:
+    """Any mode where no value can be too large; else as `_ansi`."""
+    only_ansi = _ansi(convert)
+
+    def kernel(call: Call, value: Datum) -> Datum:
+        source, target = value.type, call.type
+        digits = source.precision - source.scale if pt.is_decimal(source) else _DIGITS[source.bit_width]
+        scale = source.scale if pt.is_decimal(source) else 0
+        has_room = target.scale >= scale and target.precision - target.scale >= digits
+        return (convert if has_room else only_ansi)(call, value)
+
+    return kernel
 
 
 def _whole_numbers(call: Call, value: Datum) -> Datum:
@@ -208,14 +224,14 @@ _TABLE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (pt.is_boolean, pt.is_floating, _from_bool),
     (pt.is_integer, pt.is_integer, _whole_numbers),
     (pt.is_integer, pt.is_floating, _lossy),
-    (pt.is_integer, pt.is_decimal, _ansi(_int_to_decimal)),
+    (pt.is_integer, pt.is_decimal, _with_room(_int_to_decimal)),
     (pt.is_integer, pt.is_boolean, _to_bool),
     (pt.is_integer, pt.is_string, _plain),
     (pt.is_integer, _is_instant, _int_to_timestamp),
     (pt.is_floating, pt.is_floating, _lossy),
     (pt.is_floating, pt.is_integer, _ansi(_float_to_int)),
     (pt.is_floating, pt.is_boolean, _to_bool),
-    (pt.is_decimal, pt.is_decimal, _ansi(_decimal_to_decimal)),
+    (pt.is_decimal, pt.is_decimal, _with_room(_decimal_to_decimal)),
     (pt.is_decimal, pt.is_integer, _ansi(_decimal_to_int)),
     (pt.is_decimal, pt.is_floating, _decimal_to_float),
     (pt.is_decimal, pt.is_boolean, _to_bool),

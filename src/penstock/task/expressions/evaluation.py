@@ -10,6 +10,7 @@ Limits: an expression that occurs twice is evaluated twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,16 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     """The value for each row of the batch; raises ValuesError where Spark raises for the values."""
     value = column_of(_value(expression, batch), batch.num_rows)
     return value if value.type.equals(expression.type) else value.cast(expression.type)
+
+
+def probe(expression: Expression, rows: pa.RecordBatch) -> None:
+    """Evaluate it over no rows, with all that is skipped where there are none; raises UnsupportedError."""
+    for part in parts(expression):
+        if isinstance(part, Call) and part.function in _LAZY:
+            for argument in filter(_can_fail, part.arguments):
+                with suppress(ValuesError):  # of a constant, which no row may ever need
+                    evaluate(argument, rows)
+    evaluate(expression, rows)
 
 
 def selected(condition: Expression, batch: pa.RecordBatch) -> pa.RecordBatch:
