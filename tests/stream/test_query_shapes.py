@@ -13,38 +13,14 @@ import random
 import time
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 from local_query import JOIN_SECONDS, LocalQuery, location
+from shaped_graphs import ROWS, graph_of
 
-from penstock.api.lineage import SourceStep
-from penstock.api.stream import Stream
-from penstock.api.streaming.writer import query_graph
-from penstock.graph import JobGraph
-from penstock.graph.streaming import StreamingOptions
-from penstock.shuffle import Settings
 from penstock.stream import in_flight
-from penstock.stream.folder_sink import FolderSink
-from penstock.stream.rate import RateSource
-from query_shapes import PARTITIONS, WIDTHS, QueryShape, rows_given
+from query_shapes import QueryShape, rows_given
 
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "26"))
-ROWS = 2000
-PER_SECOND = 15_000
-MOST_TASKS = 12
-
-
-def graph_of(shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> JobGraph:
-    """The plan with numbers of tasks that chance says."""
-    widths = shape.widths(chance, MOST_TASKS)
-    source = RateSource(PER_SECOND, PARTITIONS, rows)
-    left = (MOST_TASKS - sum(widths)) // shape.sources
-    tasks = chance.choice([width for width in WIDTHS if width <= max(1, left)])
-    step = SourceStep(source.name, source.schema, source, partitions=tasks, streaming=True)  # type: ignore[arg-type]
-    stream = shape.stream([Stream((step,)) for _ in range(shape.sources)], widths)
-    sink = FolderSink(pafs.LocalFileSystem(), str(folder / "out"), stream.schema, "query")
-    options = StreamingOptions("q", "query", location(folder))
-    return query_graph(stream.branches, sink, Settings(), MOST_TASKS + 1, options)
 
 
 def begun(shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> LocalQuery:

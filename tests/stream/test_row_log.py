@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,58 @@ def test_all_that_was_given_in_front_of_a_snapshot_is_in_its_pieces(
     log.close()
     names = [LogName.of("logs-000001", path.name) for path in tmp_path.glob("logs-000001/*")]
     assert all(name is not None and name.task == "a.0" and 4 <= name.behind < 12 for name in names)
+
+
+class Tagged(pa.ExtensionType):
+    """Strings with a tag."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.string(), "tests.tagged")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Tagged:
+        return cls()
+
+
+def words(numbers: range) -> pa.Array:
+    """A word for each."""
+    return pa.array([f"word {number % 7}" for number in numbers], pa.string())
+
+
+COLUMNS: dict[str, Callable[[range], pa.Array]] = {
+    "a dictionary for each batch": lambda numbers: words(numbers).dictionary_encode(),
+    "extension": lambda numbers: pa.ExtensionArray.from_storage(Tagged(), words(numbers)),
+    "nested": lambda numbers: pa.array([{"a": [number], "b": None} for number in numbers]),
+    "nothing": lambda numbers: pa.nulls(len(numbers)),
+    "larger than a piece": lambda numbers: pa.array(["x" * 300_000 + str(number) for number in numbers]),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_rows_of_any_type_come_back(tmp_path: Path, kind: str) -> None:
+    """In batches of any size, empty ones among them."""
+    column, key, first = COLUMNS[kind], channel(0), 0
+    batches = []
+    for count in (3, 0, 1, 0, 20, 5):
+        batches.append(pa.RecordBatch.from_arrays([column(range(first, first + count))], names=["c"]))
+        first += count
+    schema = batches[0].schema
+    batches = [batch.cast(schema) if batch.schema != schema else batch for batch in batches]
+    log = RowLog(str(tmp_path), NAME, schema)
+    pieces: list[Chunk] = []
+    for checkpoint, batch in enumerate(batches, 5):
+        log.append(key, batch)
+        handle = log.cut(checkpoint, {}).added_to(PartHandle("p", 0, ()))
+        pieces = pieces_between(key.chunk, handle.logged, 0, handle.positions[key.chunk])
+    log.close()
+    found = []
+    for piece in pieces:
+        ((_, data),) = PartStorage(str(tmp_path)).read(PartHandle("", 0, (piece,)))
+        found += [rows_of(each) for each in restored(piece, unpack(key, data), schema)]
+    assert pa.Table.from_batches(found, schema).to_pylist() == pa.Table.from_batches(batches, schema).to_pylist()
 
 
 class Gate:

@@ -23,10 +23,11 @@ from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName
 from penstock.checkpoint.metadata import PartHandle
-from penstock.stream.log_writer import CutPieces, LogWriter
+from penstock.stream.log_writer import GATHERED_BYTES, CutPieces, LogWriter
 
-MOST_WAITING: Final = 16 << 20
-"""With so many bytes that are not written the log has no room."""
+MOST_WAITING: Final = 2 * GATHERED_BYTES
+"""With so many bytes that are not written the log has no room. What is gathered is among them, and waits for more: a
+bound that it alone could reach would stop the task for ever."""
 _JOIN_SECONDS = 1.0
 
 
