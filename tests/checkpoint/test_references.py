@@ -144,8 +144,8 @@ def test_a_folder_without_metadata_is_offered_to_nobody(tmp_path: Path) -> None:
     storage.discard(storage.stamp(1))
     folder = tmp_path / str(storage.stamp(1))
     assert [path.name for path in folder.iterdir()] == ["t.0"]
-    found = CheckpointStorage(str(tmp_path)).claim(9)
-    assert [each.stamp for each in found.kept] == [Stamp(2, 1)]
-    assert list(storage.read(second)) == [("rows", b"unread")]
-    storage.discard(storage.stamp(2))
+    after = CheckpointStorage(str(tmp_path))
+    assert [each.stamp for each in after.claim(9).kept] == [Stamp(2, 1)]
+    assert list(after.read(second)) == [("rows", b"unread")]
+    after.discard(storage.stamp(2))
     assert not folder.exists()

@@ -13,7 +13,7 @@ import xxhash
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
-from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.ownership import Ownership, Stamp
 from penstock.checkpoint.storage import METADATA, CheckpointStorage, PartStorage
 
 
@@ -207,6 +207,31 @@ def test_a_late_write_of_a_replaced_owner_changes_nothing(location: str) -> None
     third.claim()
     _taken(third, 2)
     assert third.newest().stamp == Stamp(2, 4)
+
+
+def test_an_owner_that_was_replaced_removes_nothing(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was replaced as its checkpoint became complete: it takes that for failed, the new one goes on from it."""
+    first, second = CheckpointStorage(location), CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    looks = []
+    check = Ownership.check
+
+    def replaced(self: Ownership) -> None:
+        looks.append(self)
+        if len(looks) == 2:
+            monkeypatch.setattr(Ownership, "check", check)
+            assert second.claim().stamp == Stamp(2, 1)
+        check(self)
+
+    monkeypatch.setattr(Ownership, "check", replaced)
+    with pytest.raises(FencedError):
+        _taken(first, 2)
+    with pytest.raises(FencedError):
+        first.discard(Stamp(2, 1))
+    with pytest.raises(FencedError):
+        first.discard_logs(3)
+    assert CheckpointStorage(location).claim().stamp == Stamp(2, 1)
 
 
 def test_the_previous_owners_checkpoints_are_there_if_the_newest_fails(location: str) -> None:

@@ -317,7 +317,8 @@ class LocalQuery:
             self._end_attempt()
             self._carry_out(coordinator.interrupted("a task failed", now))
             if self._storage is not None and self.continuous:
-                self._storage.discard_logs(coordinator.skip())
+                with suppress(OSError, CheckpointError):
+                    self._storage.discard_logs(coordinator.skip())
             self.start()
         elif said.word == "finished":
             self.finished.add(said.task)
@@ -350,7 +351,7 @@ class LocalQuery:
                     if line.host is not None:
                         line.host.given_up(decision.checkpoint)
             elif isinstance(decision, do.Discard):
-                with suppress(OSError):
+                with suppress(OSError, CheckpointError):  # as above
                     self._storage.discard(self._storage.stamp(decision.checkpoint))
             elif isinstance(decision, do.WakeAt):
                 self._wake = decision.time

@@ -303,15 +303,21 @@ class CheckpointStorage(PartStorage):
     def discard(self, stamp: Stamp) -> None:
         """Remove a checkpoint, its metadata first, so that what is left of it never looks like one.
 
-        Files that kept checkpoints refer to stay, and go with the last of these.
+        Files that kept checkpoints refer to stay, and go with the last of these. Raises FencedError where another
+        driver has taken over: that may go on from the very checkpoint, complete but for the look at who is the owner.
         """
+        self._ownership.check()
         for folder in self._files.drop(stamp):
             if folder == stamp or not self._is_file(f"{folder}/{METADATA}"):
                 self._clear(folder)
         self._clear_logs(self._files.newest)
 
     def discard_logs(self, before: int) -> None:
-        """Remove what tasks that are gone have logged: files begun before this number that no checkpoint needs."""
+        """Remove what tasks that are gone have logged: files begun before this number that no checkpoint needs.
+
+        Raises FencedError as `discard` does.
+        """
+        self._ownership.check()
         self._log_folders.add(log_folder(self._ownership.epoch))
         self._clear_logs(before)
 
