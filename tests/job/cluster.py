@@ -131,10 +131,11 @@ class Cluster:
         timeout: float = 60,
         restart: RestartSettings | None = None,
         target: int = 64 << 20,
+        may_wait: bool = False,
     ) -> list[do.Instruction]:
-        """Submit a job, and do all that follows."""
-        submitted = events.JobSubmitted(job, graph, self.slots, timeout, target, restart or RestartSettings())
-        out = self.send(submitted)
+        """Submit a job, planned for the slots that are left, and do all that follows."""
+        submitted = (job, graph, self.slots - self.gone, timeout, target, restart or RestartSettings())
+        out = self.send(events.JobSubmitted(*submitted, may_wait=may_wait))
         self.run()
         return out
 

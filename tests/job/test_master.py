@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -18,12 +19,13 @@ from job_graphs import SERVICE, pipeline
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core import instructions as do
+from penstock.job.core.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.job.shell import sessions
 from penstock.job.shell.client import MasterClient
-from penstock.job.shell.master import JobMaster, MasterIdentity
+from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link import control
 from penstock.link.commands import (
     CancelTask,
@@ -218,6 +220,52 @@ def test_too_many_slots_are_refused(rig: Rig) -> None:
     with pytest.raises(SlotsError, match="needs 4 task slots"):
         rig.master.submit(rig.submission(slots=2)).wait(DEADLINE)
     assert rig.launcher.launched == []
+
+
+def lost_its_slots(rig: Rig) -> JobHandle:
+    """A job of four tasks that was planned anew for the two slots that are left."""
+    return rig.master.submit(replace(rig.submission(slots=2), may_wait=True))
+
+
+def test_a_job_waits_for_its_slots_and_is_over_when_they_are_there(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so once, and nothing is launched: it is planned for what came back by whoever submitted it."""
+    handle = lost_its_slots(rig)
+    rig.master.set_slots(2)
+    rig.master.set_slots(3)
+    progress = handle.progress()
+    assert progress is not None
+    assert "3 of 4 are there" in progress.title
+    rig.master.set_slots(4)
+    with pytest.raises(SlotsReturnedError, match="4 task slots are there"):
+        handle.wait(DEADLINE)
+    assert rig.launcher.launched == []
+    assert len([record for record in caplog.records if "waits for them to come back" in record.getMessage()]) == 1
+    assert rig.run().state is JobState.FINISHED
+
+
+def test_a_wait_for_slots_ends_in_time() -> None:
+    """After `slotsTimeout`, which the error names."""
+    fresh_service()
+    rig = Rig({"spark.penstock.job.slotsTimeout": "200ms"})
+    try:
+        with pytest.raises(SlotsError, match=r"waited 0.2 s .* it needs 4, and 2 are there"):
+            lost_its_slots(rig).wait(DEADLINE)
+    finally:
+        rig.close()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_wait_for_slots_ends_at_once_where_nobody_wants_the_job(rig: Rig, *, stopped: bool) -> None:
+    """The user cancels it, or the session is stopped."""
+    handle = lost_its_slots(rig)
+    if stopped:
+        rig.master.close()
+    else:
+        handle.cancel("interrupted")
+    with pytest.raises(JobCancelledError, match="the application is stopping" if stopped else "interrupted"):
+        handle.wait(0 if stopped else DEADLINE)
 
 
 def test_missing_task_ends_at_the_deadline() -> None:

@@ -13,6 +13,7 @@ import pytest
 from job_graphs import chain
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.capacity import SlotsReturnedError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission
@@ -132,29 +133,91 @@ def test_a_job_that_would_be_refused_is_not_changed() -> None:
     run(act())
 
 
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_job_whose_slots_went_is_planned_anew(*, fits: bool) -> None:
-    """Its build is asked again, for the slots that are left; where that is refused too, what was lost is said."""
+class Outcomes:
+    """A rig whose first runs end with these errors; what is submitted later goes well."""
+
+    def __init__(self, *errors: SlotsError) -> None:
+        self.rig = Rig(2)
+        self.runs: list[Submission] = []
+        self._errors = list(errors)
+        self._run_job = self.rig.results._calls.run
+        self.rig.results._calls = ResultCalls(self.run_job)
+        self.rig.results.add("r1", self.rig.submission)
+
+    def run_job(self, submission: Submission) -> asyncio.Future[FinishedJob]:
+        """The next run."""
+        self.runs.append(submission)
+        self.rig.ran.append(submission.job)
+        return failed(self._errors.pop(0)) if self._errors else self._run_job(submission)
+
+    @property
+    def may_wait(self) -> list[bool]:
+        """Which runs might wait for slots."""
+        return [run.may_wait for run in self.runs]
+
+
+LOST = SlotsLostError("environment b is lost")
+
+
+def test_a_job_whose_slots_went_is_planned_anew() -> None:
+    """Its build is asked again, for the slots that are left, and once more for those that came back."""
 
     async def act() -> None:
-        rig = Rig(2)
-        runs: list[str] = []
+        left, back = (
+            Outcomes(LOST),
+            Outcomes(LOST, SlotsReturnedError("4 slots"), LOST, SlotsReturnedError("3 slots")),
+        )
+        for outcomes, runs in ((left, 2), (back, 5)):
+            assert len(await outcomes.rig.results.open("r1")) == 2
+            assert outcomes.may_wait == [False, *[True] * (runs - 1)]
+            assert outcomes.rig.results.is_opened(outcomes.runs[-1].job)
+            assert not outcomes.rig.results.is_opened(outcomes.runs[0].job)
 
-        def run_job(submission: Submission) -> asyncio.Future[FinishedJob]:
-            runs.append(submission.job)
-            if len(runs) == 1:
-                return failed(SlotsLostError("environment b is lost"))
-            return rig.run_job(submission) if fits else failed(SlotsError("needs 4, has 2"))
+    run(act())
 
-        rig.results._calls = ResultCalls(run_job)
-        rig.results.add("r1", rig.submission)
-        if fits:
-            assert len(await rig.results.open("r1")) == 2
-            assert rig.results.is_opened(runs[1])
-        else:
-            with pytest.raises(SlotsLostError, match="environment b is lost"):
-                await rig.results.open("r1")
-        assert len(runs) == 2
+
+def test_a_job_that_waited_for_its_slots_in_vain_says_what_was_lost() -> None:
+    """And how long that was; whoever opens it next begins from the start."""
+
+    async def act() -> None:
+        outcomes = Outcomes(LOST, SlotsError("job x waited 60 s"))
+        with pytest.raises(SlotsLostError, match=r"environment b is lost\. Planned anew, job x waited 60 s"):
+            await outcomes.rig.results.open("r1")
+        assert len(await outcomes.rig.results.open("r1")) == 2
+        assert outcomes.may_wait == [False, True, False]
+
+    run(act())
+
+
+def test_a_plan_for_what_is_left_that_cannot_be_made_says_what_was_lost() -> None:
+    """No executor may be there at all; without a loss before, that is all there is to say."""
+
+    async def act() -> None:
+        outcomes = Outcomes(LOST)
+        errors = [SlotsError("no Spark executor has registered")]
+
+        def build() -> Submission:
+            if outcomes.runs and errors:
+                raise errors.pop()
+            return outcomes.rig.submission()
+
+        outcomes.rig.results.add("r1", build)
+        with pytest.raises(SlotsLostError, match=r"b is lost\. Planned anew, no Spark executor has registered"):
+            await outcomes.rig.results.open("r1")
+
+    run(act())
+
+
+def test_what_was_made_meanwhile_is_taken_where_a_job_lost_its_slots() -> None:
+    """Somebody persisted the stream: there is nothing to plan anew."""
+
+    async def act() -> None:
+        outcomes = Outcomes(LOST)
+        made = MadeResult(frozenset({"j7"}), KEPT)
+        outcomes.rig.results.add("r1", lambda: made if outcomes.runs else outcomes.rig.submission())
+        assert await outcomes.rig.results.open("r1") == KEPT
+        assert len(outcomes.runs) == 1
+        assert outcomes.rig.results.is_opened("j7")
 
     run(act())
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots that go while a job runs: what still fits goes on, what does not is told at once, with what was lost."""
+"""Slots that go while a job runs: what still fits goes on, what does not is told at once, with what was lost.
+
+It is planned anew then. A plan that does not fit either waits for slots to come back.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from cluster import Cluster
 from job_graphs import BLOCKING, HYBRID, PIPELINED, word_count
 
 from penstock.job.core import events
+from penstock.job.core import instructions as do
+from penstock.job.core.capacity import SlotsReturnedError
+from penstock.job.core.deadlines import DeadlineKind
 from penstock.shuffle import PartitionKind
-from penstock.shuffle.errors import SlotsLostError
+from penstock.shuffle.errors import JobCancelledError, SlotsError, SlotsLostError
 
 LEFT = 2
 
@@ -63,3 +69,91 @@ def test_a_job_that_waits_is_told_too() -> None:
     cluster.submit(word_count(PIPELINED), job="j2")
     cluster.send(events.SlotsChanged(LEFT))
     assert isinstance(cluster.ended["j2"].error, SlotsLostError)
+
+
+def waiting() -> Cluster:
+    """The same cluster, whose job was planned anew as j2, and does not fit: two maps and two reduces, two slots."""
+    cluster = shrunk(PIPELINED)
+    cluster.run()
+    cluster.submit(word_count(PIPELINED), job="j2", may_wait=True)
+    assert "j2" not in cluster.ended
+    assert not cluster.working("j2")
+    return cluster
+
+
+def test_a_plan_that_does_not_fit_what_is_left_waits_and_says_so_once() -> None:
+    """In the log and in its progress; while it waits nothing of it is launched, whatever else happens."""
+    cluster = waiting()
+    cluster.send(events.SlotsChanged(1))
+    cluster.send(events.SlotsChanged(3))
+    (told,) = cluster.of(do.WarnOfWait)
+    assert told.job == "j2"
+    for part in ("needs 4 at the same time", "2 are left", "60 s at most (spark.penstock.job.slotsTimeout)"):
+        assert part in told.text
+    progress = cluster.core.progress("j2", lambda _: {})
+    assert progress is not None
+    assert progress.title.endswith("(waits for lost slots: 3 of 4 are there)")
+    assert not cluster.working("j2")
+
+
+def test_a_job_that_waits_is_over_when_it_fits_again() -> None:
+    """It was planned for fewer slots: whoever submitted it plans it for those that are there now, and that runs."""
+    cluster = waiting()
+    cluster.gone = 0
+    cluster.send(events.SlotsChanged(4))
+    assert isinstance(cluster.ended["j2"].error, SlotsReturnedError)
+    cluster.submit(word_count(PIPELINED), job="j3", may_wait=True)
+    cluster.finish_job("j3")
+    assert cluster.ended["j3"].error is None
+    assert len(cluster.of(do.WarnOfWait)) == 1
+
+
+def test_slots_that_do_not_come_back_are_waited_for_so_long_and_no_longer() -> None:
+    """The error has the time and the numbers; what was lost stands in that of the earlier plan."""
+    cluster = waiting()
+    cluster.deadline(DeadlineKind.SLOTS, "j2")
+    error = cluster.ended["j2"].error
+    assert type(error) is SlotsError
+    for part in ("waited 60 s (spark.penstock.job.slotsTimeout)", "it needs 4, and 2 are there"):
+        assert part in str(error)
+
+
+def test_a_cancel_ends_the_wait_at_once() -> None:
+    """There is nothing of the job that would have to stop first."""
+    cluster = waiting()
+    cluster.send(events.CancelRequested("j2", "interrupted"))
+    assert isinstance(cluster.ended["j2"].error, JobCancelledError)
+    assert not cluster.deadlines
+
+
+def test_a_job_that_waits_keeps_nobody_from_running() -> None:
+    """It stands beside the line: what fits into the slots that are left has all of them meanwhile."""
+    cluster = waiting()
+    cluster.submit(word_count(BLOCKING), job="j3")
+    assert len(cluster.working("j3")) == LEFT
+    cluster.finish_job("j3")
+    assert cluster.ended["j3"].error is None
+    assert "j2" not in cluster.ended
+
+
+def test_a_plan_that_fits_what_is_left_runs_at_once() -> None:
+    """It does not wait for what went, whether it might or not."""
+    cluster = shrunk(PIPELINED)
+    cluster.run()
+    cluster.submit(word_count(HYBRID), job="j2", may_wait=True)
+    assert len(cluster.working("j2")) == LEFT
+    cluster.finish_job("j2")
+    assert cluster.ended["j2"].error is None
+    assert not cluster.of(do.WarnOfWait)
+
+
+def test_what_was_lost_is_named_although_the_slots_were_told_meanwhile() -> None:
+    """The slots are told again and again. That is no news as long as they are as many: Spark misses a host late."""
+    cluster = Cluster(4, ["a", "b"])
+    cluster.submit(word_count(PIPELINED))
+    cluster.gone = 4 - LEFT
+    cluster.lose_environment("b")
+    cluster.send(events.SlotsChanged(4))
+    cluster.send(events.SlotsChanged(LEFT))
+    cluster.run()
+    assert "environment b is lost (no heartbeat)" in str(cluster.ended["j1"].error)

@@ -32,6 +32,8 @@ class Submission:
     """Plans the same job once more, by the graph of its first run; None where that can't be done."""
     checkpoints: QueryStorage | None = field(default=None, repr=False, compare=False)
     """Of a streaming query: where its checkpoints are kept, claimed already."""
+    may_wait: bool = False
+    """Whether an earlier plan of this job had its slots and lost them: one that does not fit waits for them."""
 
 
 @dataclass(frozen=True, slots=True)

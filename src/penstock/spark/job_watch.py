@@ -107,7 +107,7 @@ def snapshot_of(graph: JobGraph, progress: JobProgress) -> ProgressSnapshot:
         )
         for item in progress.vertices
     )
-    return ProgressSnapshot(progress.name, vertices, progress.seconds)
+    return ProgressSnapshot(progress.title, vertices, progress.seconds)
 
 
 def _share(graph: JobGraph, figures: Mapping[int, Figures], item: Figures) -> float | None:

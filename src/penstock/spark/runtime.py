@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,6 +25,7 @@ from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.query_storage import QueryStorage
+from penstock.job.replanning import Replanning
 from penstock.job.results.results import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle import Settings, load_service
@@ -35,7 +35,6 @@ from penstock.shuffle.errors import (
     PenstockError,
     SettingError,
     SlotsError,
-    SlotsLostError,
 )
 from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX, RestartSettings
@@ -77,7 +76,6 @@ STREAMING_RESTARTS = RestartSettings(
     "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
 )
 """How a streaming query restarts where nobody has said so."""
-_LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
 _ARROW = " -> "
@@ -191,37 +189,28 @@ class SparkRuntime:
         """As `run`, with the partitions of the job's result, which stay until `release`.
 
         `lost` is called once, on the JobMaster's thread, should some of them be lost before. Where slots go while the
-        job runs, and it does not fit what is left, it is planned anew.
+        job runs, and it does not fit what is left, it is planned anew (`job.replanning`).
         """
         user = user or UserThread.capture(self._spark)
-        gone: SlotsLostError | None = None
+        replanning = Replanning()
         while True:
-            try:
-                return self._finished(plan(), settings, user, lost, on_progress)
-            except SlotsLostError as error:
-                _LOG.warning("a job is planned anew for the slots that are left: %s", error)
-                gone = error
-            except SlotsError as refused:
-                if gone is None:
-                    raise
-                raise gone from refused
+            with replanning.naming_loss():
+                submission = self._submission(*plan(), settings, user)
+            with naming_holders(self._context):
+                try:
+                    return self._finished(replace(submission, may_wait=replanning.may_wait), lost, on_progress)
+                except SlotsError as error:
+                    replanning.again_after(error)
 
     def _finished(
-        self,
-        plan: Plan,
-        settings: Settings,
-        user: UserThread,
-        lost: Callable[[], None] | None,
-        on_progress: OnProgress | None,
+        self, submission: Submission, lost: Callable[[], None] | None, on_progress: OnProgress | None
     ) -> FinishedJob:
-        submission = self._submission(*plan, settings, user)
-        master = self._application.master(settings)
+        master = self._application.master(submission.settings)
         if lost is not None:
             master.watch_result(submission.job, lost)
         handle = master.submit(submission)
         try:
-            with naming_holders(self._context):
-                return _wait(handle, on_progress)
+            return _wait(handle, on_progress)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 handle.cancel("interrupted")

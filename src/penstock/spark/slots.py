@@ -69,9 +69,10 @@ def only_local_folder(context: SparkContext) -> str:
 
 
 class SlotWatch:
-    """What is told of the slots while jobs run: more at once, fewer when they have stayed fewer for a while.
+    """What is told of the slots while jobs run: fewer only when they have stayed fewer for a while, else all.
 
-    A cluster manager replaces an executor that died, so for some seconds there are fewer.
+    A cluster manager replaces an executor that died, so for some seconds there are fewer. A job that was planned in
+    these seconds knows of fewer, so as many as before are told too.
     """
 
     def __init__(self) -> None:
@@ -82,13 +83,9 @@ class SlotWatch:
         """There are so many; what is to be told now, if anything. None at all are waited for, as before a job."""
         if not slots:
             return None
-        if self._told is None or slots > self._told:
-            self._fewer_since = None
-            self._told, told = slots, slots
-            return told
-        if slots == self._told:
-            self._fewer_since = None
-            return None
+        if self._told is None or slots >= self._told:
+            self._fewer_since, self._told = None, slots
+            return slots
         self._fewer_since = now if self._fewer_since is None else self._fewer_since
         if now - self._fewer_since < REPLACED_SECONDS:
             return None
@@ -156,7 +153,7 @@ def naming_holders(context: SparkContext) -> Iterator[None]:
         holders = slot_holders(context)
         if not holders:
             raise
-        raise SlotsError(f"{error}. Tasks are running of {'; '.join(holders)}") from None
+        raise type(error)(f"{error}. Tasks are running of {'; '.join(holders)}") from None
 
 
 def slot_holders(context: SparkContext) -> list[str]:

@@ -60,7 +60,7 @@ def snapshot_of(progress: JobProgress) -> ProgressSnapshot:
         VertexProgress(vertex.name, vertex.running, vertex.parallelism, int(vertex.metrics.get("rows_in", 0)))
         for vertex in progress.vertices
     )
-    return ProgressSnapshot(progress.name, vertices, progress.seconds)
+    return ProgressSnapshot(progress.title, vertices, progress.seconds)
 
 
 def _counted(options: WordcountOptions, files: TextFiles, partitions: int, producers: int) -> dict[str, Any]:

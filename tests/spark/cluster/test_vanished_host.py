@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host that goes for good while a job runs whose tasks must run together: the job is planned anew for what is left.
+"""A host that goes while a job runs whose tasks must run together, and nobody replaces it in time.
 
-Last of the folder: it takes an executor away that nobody replaces.
+The job is planned anew for what is left. Where its exchange was asked to be pipelined, and there is no such plan, it
+waits for the host. Last of the folder: the last test takes an executor away for good.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from endless_jobs import Action
 from session_probe import wait_until
 
 import penstock
+from penstock.shuffle.errors import SlotsLostError
+from penstock.spark import slots
+from penstock.spark.interrupts import CAUSE
 from penstock.spark.runtime import SparkRuntime
 from sessions import Sessions
 
@@ -25,6 +29,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 20_000
 WAIT = 120.0
+TIMEOUT = "spark.penstock.job.slotsTimeout"
 
 
 @pytest.fixture
@@ -50,20 +55,100 @@ def held(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
     return stage
 
 
+class Host:
+    """The host that goes while a job runs, and the job."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.runtime = SparkRuntime.of(spark)
+        self.spark = spark
+        self._folder = folder
+        self._scala = spark.sparkContext._jsc.sc()
+        spark.range(0, ROWS, 1, 4).write.parquet(str(folder / "rows"))
+
+    def stream(self, **asked: Any) -> penstock.Stream:
+        """Two producers that are held, before an exchange."""
+        rows = penstock.readParquet(self.spark, str(self._folder / "rows"), numPartitions=2)
+        held_rows = rows.mapInArrow(held(str(self._folder)), "id long")
+        return held_rows.keyBy("id", **asked).mapInArrow(lambda batches: batches, "id long")
+
+    def lose(self) -> None:
+        """Once both producers have given their rows; then they may end."""
+        wait_until("both producers", lambda: len(list(self._folder.glob("begun-*"))) == 2, WAIT)
+        gone = self._scala.getExecutorIds().apply(0)
+        assert self._scala.killExecutors(self.spark.sparkContext._jvm.PythonUtils.toSeq([gone]))
+        wait_until("one executor less", lambda: self.runtime.total_slots() == 2, WAIT)
+        (self._folder / "go").touch()
+
+    def come_back(self) -> None:
+        """There are two again."""
+        nowhere = getattr(self.spark.sparkContext._jvm.scala.collection.immutable, "Map$")
+        self._scala.requestTotalExecutors(2, 0, getattr(nowhere, "MODULE$").empty())
+        wait_until("one executor more", lambda: self.runtime.total_slots() == 4, WAIT)
+
+    def is_waited_for(self) -> bool:
+        """Whether a job's progress says so."""
+        application = self.runtime._application
+        found = [application._progress(running.job) for running in application.running.all()]
+        return any(progress is not None and "waits for lost slots" in progress.title for progress in found)
+
+
+@pytest.fixture
+def host(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host whose executor is missed at once; it is there again behind the test."""
+    monkeypatch.setattr(slots, "REPLACED_SECONDS", 0.5)
+    host = Host(cluster, tmp_path)
+    yield host
+    host.come_back()
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_job_that_was_asked_to_be_pipelined_waits_for_its_host(host: Host, *, lazy: bool) -> None:
+    """It is not refused at once, and is planned for what came back: it could do with one reader, and has two."""
+    stream = host.stream(mode="pipelined")
+    action = Action(stream.toDF().count if lazy else stream.run)
+    host.lose()
+    wait_until("the job waits", host.is_waited_for, WAIT)
+    host.come_back()
+    outcome = action.wait(WAIT)
+    if lazy:
+        assert outcome == ROWS
+    else:
+        assert outcome.metrics[1]["rows_in"] == ROWS
+        assert [text for _, _, text in outcome.trace_of("slots_granted")] == ["4 of 4"]
+
+
+def test_a_host_that_stays_away_is_named_with_how_long_it_was_waited_for(host: Host) -> None:
+    """In the error, which comes after `slotsTimeout`."""
+    host.spark.conf.set(TIMEOUT, "2s")
+    try:
+        action = Action(host.stream(mode="pipelined").run)
+        host.lose()
+        error = action.wait(WAIT)
+    finally:
+        host.spark.conf.unset(TIMEOUT)
+    assert isinstance(error, SlotsLostError)
+    for part in ("of 4 the application has 2 left", "waited 2 s", "it needs 3, and 2 are there"):
+        assert part in str(error)
+
+
+def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
+    """Also where the action waits in the JVM."""
+    action = Action(host.stream(mode="pipelined").toDF().count)
+    host.lose()
+    wait_until("the job waits", host.is_waited_for, WAIT)
+    began = time.monotonic()
+    host.runtime._application.cancel_jobs(CAUSE)
+    assert CAUSE in str(action.wait(WAIT))
+    assert action.ended - began < WAIT / 10
+
+
 def test_a_pipelined_job_that_lost_a_host_goes_on_with_the_slots_left(doomed: Any, tmp_path: Path) -> None:
     """Nobody asked for pipelined, so it is planned again for two slots, within a minute, and ends with all rows."""
-    runtime = SparkRuntime.of(doomed)
-    doomed.range(0, ROWS, 1, 4).write.parquet(str(tmp_path / "rows"))
-    stream = penstock.readParquet(doomed, str(tmp_path / "rows")).mapInArrow(held(str(tmp_path)), "id long")
-    counted = stream.keyBy("id").mapInArrow(lambda batches: batches, "id long")
-    before = counted.plan(runtime.settings(), 4).graph
+    host = Host(doomed, tmp_path)
+    counted = host.stream()
+    before = counted.plan(host.runtime.settings(), 4).graph
     assert any(edge.kind.runs_together for edge in before.edges), "it is planned pipelined, for all four slots"
     assert sum(vertex.parallelism for vertex in before.vertices) == 4
     action = Action(counted.toDF().count)
-    wait_until("both producers", lambda: len(list(tmp_path.glob("begun-*"))) == 2, WAIT)
-    scala = doomed.sparkContext._jsc.sc()
-    gone = scala.getExecutorIds().apply(0)
-    assert scala.killExecutors(doomed.sparkContext._jvm.PythonUtils.toSeq([gone]))
-    wait_until("one executor less", lambda: runtime.total_slots() == 2, WAIT)
-    (tmp_path / "go").touch()
+    host.lose()
     assert action.wait(WAIT) == ROWS

@@ -29,7 +29,8 @@ class JobSubmitted:
     """A new job: its graph, the task slots of the application and how long it may wait for them.
 
     `target_bytes` is what one consumer of a blocking result should read, where their number is open; `restart` says
-    how often and how soon what failed is run again; `beginning` what a streaming query goes on from.
+    how often and how soon what failed is run again; `beginning` what a streaming query goes on from. A job
+    that does not fit is refused; one that `may_wait`, because it lost slots, waits until it can be planned anew.
     """
 
     job: str
@@ -39,6 +40,7 @@ class JobSubmitted:
     target_bytes: int = 64 << 20
     restart: RestartSettings = field(default_factory=RestartSettings)
     beginning: QueryBeginning = field(default_factory=QueryBeginning)
+    may_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,14 @@ class LeaveOut:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class WarnOfWait:
+    """Say that this job waits for slots that it has lost."""
+
+    job: str
+    text: str
+
+
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs
@@ -220,6 +228,7 @@ Instruction = (
     | CompleteJob
     | ResultLost
     | LeaveOut
+    | WarnOfWait
     | StoreCheckpoint
     | DiscardCheckpoint
     | DiscardPart

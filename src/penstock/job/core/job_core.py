@@ -247,4 +247,5 @@ class JobCore:
         graph = self.topology.graph
         vertices = tuple(self.subtasks.progress(vertex.id, live) for vertex in graph.vertices)
         state, seconds = self.lifecycle.state, self.accounts.seconds
-        return JobProgress(self.job, graph.name, state, seconds, vertices, self.checkpoints.counts)
+        counts, waits = self.checkpoints.counts, self.slots.waits
+        return JobProgress(self.job, graph.name, state, seconds, vertices, counts, waits)

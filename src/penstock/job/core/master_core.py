@@ -185,13 +185,14 @@ class MasterCore:
             self._out.append(do.ResultLost(name, partitions, event.cause))
 
     def _change_slots(self, event: events.SlotsChanged) -> None:
-        """All jobs hear of it, those that are planned from now on know."""
+        """All jobs hear of it, those that are planned from now on know. It is no news where all know it already."""
         lost = "; ".join(text for when, text in self._lost_lately if self._now - when < _LATELY_SECONDS)
         told = events.SlotsChanged(event.total, event.lost or lost)
-        for job in list(self._jobs.values()):
-            if event.total != job.slots_total:
-                self._let(job, job.handle, told)
-        self._lost_lately.clear()
+        unaware = [job for job in self._jobs.values() if event.total != job.slots_total]
+        for job in unaware:
+            self._let(job, job.handle, told)
+        if unaware:
+            self._lost_lately.clear()
 
     def _count_lent(self, total: int) -> None:
         """Jobs may have nothing but lent slots where they need one of their own: who lends them must give up."""

@@ -194,3 +194,10 @@ class JobProgress:
     seconds: float
     vertices: tuple[VertexProgress, ...]
     checkpoints: CheckpointCounts = CheckpointCounts()
+    waits: str = ""
+    """What a job waits for that can't begin, in words; empty where it stands in the line as any other."""
+
+    @property
+    def title(self) -> str:
+        """Its name, with what it waits for."""
+        return f"{self.name} ({self.waits})" if self.waits else self.name

@@ -30,7 +30,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from penstock.graph.job_graph import JobGraph
@@ -38,6 +38,7 @@ from penstock.graph.regions import regions, slots_needed
 from penstock.graph.reruns import for_any_slots, rows_have_places
 from penstock.job.core.result import FinishedJob
 from penstock.job.launcher import Rerun, Submission
+from penstock.job.replanning import Replanning
 from penstock.job.results.reads import StageReads
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import PartitionId, ShuffleDescriptor
@@ -46,7 +47,6 @@ from penstock.shuffle.errors import (
     PartitionLostError,
     PenstockError,
     SlotsError,
-    SlotsLostError,
 )
 
 _ROUND_SECONDS = 5.0
@@ -238,16 +238,25 @@ class Results:
             made = await self._built(result)
             if holds_slot and isinstance(made, Submission):
                 made = await _for_fewer_slots(made)
-        if result.opening is asyncio.current_task():  # else this one was given up, and a newer one makes it again
-            result.is_own = isinstance(made, Submission)
-            result.jobs = frozenset((made.job,)) if isinstance(made, Submission) else made.jobs
-            result.opened = planned is not None
-        if isinstance(made, MadeResult):
-            return made.partitions
-        try:
-            finished = await self._calls.run(made)
-        except SlotsLostError as lost:
-            finished, made = await self._run_anew(result, lost)
+        return await self._ran(result, made, opened=planned is not None)
+
+    async def _ran(self, result: _Result, made: Submission | MadeResult, *, opened: bool) -> Partitions:
+        """The partitions that a job makes; where its slots go meanwhile, those of the job as it is planned anew."""
+        replanning = Replanning()
+        while True:
+            if result.opening is asyncio.current_task():  # else it was given up, and a newer one makes it again
+                result.is_own = isinstance(made, Submission)
+                result.jobs = frozenset((made.job,)) if isinstance(made, Submission) else made.jobs
+                result.opened = opened
+            if isinstance(made, MadeResult):
+                return made.partitions
+            try:
+                finished = await self._calls.run(replace(made, may_wait=replanning.may_wait))
+                break
+            except SlotsError as error:
+                replanning.again_after(error)
+            with replanning.naming_loss():
+                made = await self._built(result)
         result.graph, result.again, result.bytes = finished.graph, made.again, finished.result_bytes
         given_up, result.given_up = result.given_up, frozenset()
         for job in given_up:
@@ -257,18 +266,6 @@ class Results:
     def _release(self, result: _Result) -> None:
         for job in result.given_up | (result.jobs if result.is_own else frozenset()):
             self._calls.release(job)
-
-    async def _run_anew(self, result: _Result, lost: SlotsLostError) -> tuple[FinishedJob, Submission]:
-        """Slots went while the job ran: once more, by a plan for those that are left, if there is one."""
-        made = await self._built(result)
-        if isinstance(made, MadeResult):
-            raise lost
-        if result.opening is asyncio.current_task():
-            result.jobs = frozenset((made.job,))
-        try:
-            return await self._calls.run(made), made
-        except SlotsError as refused:
-            raise lost from refused
 
     async def _built(self, result: _Result) -> Submission | MadeResult:
         """What the result's build gives; once more where what it found was given up meanwhile."""

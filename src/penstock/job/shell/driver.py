@@ -83,6 +83,7 @@ class JobDriver:
             do.CompleteJob: self._complete_job,
             do.ResultLost: self._result_lost,
             do.LeaveOut: self._leave_out,
+            do.WarnOfWait: lambda told: _LOG.warning("%s", told.text),
             **self.queries.actions,
         }
 
@@ -115,7 +116,7 @@ class JobDriver:
             beginning = submission.checkpoints.beginning
             self.queries.open(job, submission.checkpoints)
         submitted = (job, submission.graph, slots, timeout, target, settings.restart, beginning)
-        self.handle(events.JobSubmitted(*submitted))
+        self.handle(events.JobSubmitted(*submitted, may_wait=submission.may_wait))
         return finished
 
     def progress(self, job: str) -> JobProgress | None:

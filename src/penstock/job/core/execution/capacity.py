@@ -11,10 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from penstock.shuffle.errors import SlotsError
+
 LOSSES = 3
 """So many losses, in WITHIN_SECONDS, are no accident any more."""
 WITHIN_SECONDS = 600.0
 LEFT_OUT_SECONDS = 300.0
+
+
+class SlotsReturnedError(SlotsError):
+    """A job that waited for lost slots fits again. It is over, and whoever submitted it plans it anew for these."""
 
 
 class Hosts:

@@ -41,6 +41,32 @@ def slots_lost(name: str, needed: int, capacity: Capacity) -> str:
     )
 
 
+def slots_awaited(name: str, needed: int, total: int, seconds: float) -> str:
+    """The job has lost slots, and there is no plan for those that are left."""
+    return (
+        f"job {name} has lost task slots and needs {needed} at the same time however it is planned: {total} are left;"
+        f" it waits for them to come back, {seconds:g} s at most (spark.penstock.job.slotsTimeout)"
+    )
+
+
+def slots_shown(needed: int, total: int) -> str:
+    """The same in a line of progress."""
+    return f"waits for lost slots: {total} of {needed} are there"
+
+
+def slots_not_returned(name: str, needed: int, total: int, seconds: float) -> str:
+    """They did not come back."""
+    return (
+        f"job {name} waited {seconds:g} s (spark.penstock.job.slotsTimeout) for the lost slots to come back: it needs"
+        f" {needed}, and {total} are there"
+    )
+
+
+def slots_returned(name: str, total: int) -> str:
+    """They did."""
+    return f"job {name} fits again: {total} task slots are there"
+
+
 def slots_queue_timeout(name: str, needed: int, seconds: float) -> str:
     """Other Penstock jobs held the slots for too long."""
     return (

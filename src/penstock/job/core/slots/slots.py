@@ -14,6 +14,7 @@ from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
+from penstock.job.core.capacity import SlotsReturnedError
 from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.stages import Stages
@@ -24,9 +25,13 @@ from penstock.job.core.slots.demand import Demand, Match, Need, match
 from penstock.job.core.slots.placing import placed
 from penstock.job.core.slots.refusals import (
     no_slot_for_dataframe,
+    slots_awaited,
     slots_lost,
     slots_missing,
+    slots_not_returned,
     slots_queue_timeout,
+    slots_returned,
+    slots_shown,
     too_few_slots,
 )
 from penstock.job.core.slots.spark_jobs import SparkJobs
@@ -51,6 +56,8 @@ class Slots:
         """How often somebody lent a slot."""
         self._counted_lends = 0
         self._is_held = False
+        self._awaits_lost = False
+        """Whether it was planned anew, does not fit, and waits beside the line until it does."""
         self._watched: set[Deadline] = set()
         self._submitted = submitted
         self._topology = topology
@@ -69,6 +76,12 @@ class Slots:
         frames = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
         return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.lent
 
+    @property
+    def waits(self) -> str:
+        """That it waits for slots which it lost, if it does."""
+        capacity = self._stages.capacity
+        return slots_shown(self._stages.slots_needed, capacity.total) if self._awaits_lost else ""
+
     def demand(self) -> Demand | None:
         """The slots it would like to have now beside those it holds."""
         return self._match().demand
@@ -80,9 +93,15 @@ class Slots:
     def refuse_lost(self) -> Iterator[so.Decision]:
         """What must be started needs more slots at the same time than are left: a batch job would wait for ever.
 
-        A streaming query does wait: it has no other plan, and its hosts may come back.
+        A streaming query does wait: it has no other plan, and its hosts may come back. So does a batch job that was
+        planned anew and does not fit; once it does, it is over, because there is a better plan for what is there now.
         """
         capacity = self._stages.capacity
+        if self._awaits_lost:
+            if self._phase.state in RUNS and self._stages.slots_needed <= capacity.total:
+                text = slots_returned(self._topology.graph.name, capacity.total)
+                yield so.FailForGood(text, kind=SlotsReturnedError)
+            return
         is_batch = self._topology.graph.streaming is None
         if is_batch and capacity.total < capacity.planned and self._phase.state in RUNS:
             needed = self._slots_still_needed
@@ -93,12 +112,16 @@ class Slots:
     # --- what the master's core lets it do
 
     def wait(self) -> Iterator[so.Decision]:
-        """Stand in the queue, or refuse a job that can never fit."""
-        needed, total = self._stages.slots_needed, self._stages.capacity.total
-        if needed > total:
+        """Stand in the queue, or beside it for what was lost; a job that can never fit is refused."""
+        needed, total, submitted = self._stages.slots_needed, self._stages.capacity.total, self._submitted
+        if needed > total and not submitted.may_wait:
             yield so.FailForGood(too_few_slots(self._topology.graph, needed, total), kind=SlotsError)
-        else:
-            yield so.Advance(JobEvent.SUBMITTED)
+            return
+        if needed > total:
+            self._awaits_lost = True
+            text = slots_awaited(self._topology.graph.name, needed, total, submitted.slots_timeout)
+            yield do.WarnOfWait(submitted.job, text)
+        yield so.Advance(JobEvent.SUBMITTED)
 
     def give_back(self, slots: int) -> list[so.Decision]:
         """Release up to so many idle workers that others need more."""
@@ -219,13 +242,18 @@ class Slots:
     def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
         """One of them went by; who starves is counted by the master's core."""
         if deadline.kind is DeadlineKind.SLOTS:
-            waited, needed = self._submitted.slots_timeout, self._stages.slots_needed
-            yield so.FailForGood(slots_queue_timeout(self._topology.graph.name, needed, waited), kind=SlotsError)
+            yield so.FailForGood(self._waited_in_vain(), kind=SlotsError)
         elif deadline.kind is DeadlineKind.LENT:
             self._counted_lends = deadline.number
         elif deadline.kind is DeadlineKind.DEPLOY:
             self._watched.discard(deadline)
             yield from self._miss_tasks(self._stages.regions[deadline.region])
+
+    def _waited_in_vain(self) -> str:
+        name, needed, waited = self._topology.graph.name, self._stages.slots_needed, self._submitted.slots_timeout
+        if self._awaits_lost:
+            return slots_not_returned(name, needed, self._stages.capacity.total, waited)
+        return slots_queue_timeout(name, needed, waited)
 
     def _watch(self, found: Match) -> None:
         """The workers of these regions are all there or on their way: from now on they have their time to come."""
@@ -257,7 +285,7 @@ class Slots:
 
     def _match(self) -> Match:
         needs: list[Need] = []
-        if self._phase.state in RUNS and not self._is_held:
+        if self._phase.state in RUNS and not (self._is_held or self._awaits_lost):
             found = (self._need(region, early=early) for region, early in self._stages.startable())
             needs = [need for need in found if need is not None]
         return match(needs, len(self._usable()), self.workers.coming)
