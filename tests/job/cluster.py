@@ -131,11 +131,12 @@ class Cluster:
         timeout: float = 60,
         restart: RestartSettings | None = None,
         target: int = 64 << 20,
-        may_wait: bool = False,
+        left: int | None = None,
     ) -> list[do.Instruction]:
-        """Submit a job, planned for the slots that are left, and do all that follows."""
-        submitted = (job, graph, self.slots - self.gone, timeout, target, restart or RestartSettings())
-        out = self.send(events.JobSubmitted(*submitted, may_wait=may_wait))
+        """Submit a job, and do all that follows; it is planned anew where it is for the slots that are `left`."""
+        slots = self.slots if left is None else left
+        submitted = (job, graph, slots, timeout, target, restart or RestartSettings())
+        out = self.send(events.JobSubmitted(*submitted, may_wait=left is not None))
         self.run()
         return out
 

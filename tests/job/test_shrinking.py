@@ -75,7 +75,7 @@ def waiting() -> Cluster:
     """The same cluster, whose job was planned anew as j2, and does not fit: two maps and two reduces, two slots."""
     cluster = shrunk(PIPELINED)
     cluster.run()
-    cluster.submit(word_count(PIPELINED), job="j2", may_wait=True)
+    cluster.submit(word_count(PIPELINED), job="j2", left=LEFT)
     assert "j2" not in cluster.ended
     assert not cluster.working("j2")
     return cluster
@@ -102,7 +102,7 @@ def test_a_job_that_waits_is_over_when_it_fits_again() -> None:
     cluster.gone = 0
     cluster.send(events.SlotsChanged(4))
     assert isinstance(cluster.ended["j2"].error, SlotsReturnedError)
-    cluster.submit(word_count(PIPELINED), job="j3", may_wait=True)
+    cluster.submit(word_count(PIPELINED), job="j3", left=4)
     cluster.finish_job("j3")
     assert cluster.ended["j3"].error is None
     assert len(cluster.of(do.WarnOfWait)) == 1
@@ -129,7 +129,7 @@ def test_a_cancel_ends_the_wait_at_once() -> None:
 def test_a_job_that_waits_keeps_nobody_from_running() -> None:
     """It stands beside the line: what fits into the slots that are left has all of them meanwhile."""
     cluster = waiting()
-    cluster.submit(word_count(BLOCKING), job="j3")
+    cluster.submit(word_count(BLOCKING), job="j3", left=LEFT)
     assert len(cluster.working("j3")) == LEFT
     cluster.finish_job("j3")
     assert cluster.ended["j3"].error is None
@@ -140,7 +140,7 @@ def test_a_plan_that_fits_what_is_left_runs_at_once() -> None:
     """It does not wait for what went, whether it might or not."""
     cluster = shrunk(PIPELINED)
     cluster.run()
-    cluster.submit(word_count(HYBRID), job="j2", may_wait=True)
+    cluster.submit(word_count(HYBRID), job="j2", left=LEFT)
     assert len(cluster.working("j2")) == LEFT
     cluster.finish_job("j2")
     assert cluster.ended["j2"].error is None
