@@ -136,10 +136,10 @@ def test_a_ctrl_c_ends_the_wait_at_once(host: Host) -> None:
     action = Action(host.stream(mode="pipelined").toDF().count)
     host.lose()
     wait_until("the job waits", host.is_waited_for, WAIT)
-    began = time.monotonic()
     host.runtime._application.cancel_jobs(CAUSE)
-    assert CAUSE in str(action.wait(WAIT))
-    assert action.ended - began < WAIT / 10
+    wait_until("nothing waits any more", lambda: not host.is_waited_for(), WAIT / 10)
+    error = str(action.wait(WAIT))  # Spark starts a task to tell it, which takes its time on a busy machine
+    assert CAUSE in error, error
 
 
 def test_a_pipelined_job_that_lost_a_host_goes_on_with_the_slots_left(doomed: Any, tmp_path: Path) -> None:
