@@ -19,7 +19,7 @@ from job_graphs import SERVICE, pipeline
 
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import SlotsReturnedError
+from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission

@@ -13,7 +13,7 @@ import pytest
 from job_graphs import chain
 
 from penstock.graph.job_graph import JobGraph
-from penstock.job.core.capacity import SlotsReturnedError
+from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission

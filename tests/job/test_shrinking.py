@@ -12,8 +12,8 @@ from job_graphs import BLOCKING, HYBRID, PIPELINED, word_count
 
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import SlotsReturnedError
 from penstock.job.core.deadlines import DeadlineKind
+from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import JobCancelledError, SlotsError, SlotsLostError
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import NoReturn
 
-from penstock.job.core.capacity import SlotsReturnedError
+from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.shuffle.errors import SlotsError, SlotsLostError
 
 _LOG = logging.getLogger(__name__)

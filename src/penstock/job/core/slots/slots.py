@@ -14,8 +14,8 @@ from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.capacity import SlotsReturnedError
 from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
