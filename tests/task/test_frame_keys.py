@@ -12,7 +12,7 @@ import pytest
 
 from penstock.task.cogroup import CoGroupApply, CoGroupApplyInPandas
 from penstock.task.frame_keys import FrameKeys
-from penstock.task.frames import frame_of
+from penstock.task.frames import batch_of, frame_of
 from penstock.task.groups import Side
 from penstock.task.operators import GroupApply, GroupApplyInPandas, GroupForm
 
@@ -78,3 +78,21 @@ def test_operators_give_these_keys() -> None:
     expected = (pd.Timestamp("2020-03-01 01:05:06.123456"), 7)
     assert seen == [expected, expected]
     assert all(key[0].tz is None and type(key[1]).__name__ == "int32" for key in seen)
+
+
+def test_maps_are_dicts_in_a_frame_and_come_back() -> None:
+    """At any depth, as PySpark shows them to functions; the frame fits the schema that it came from."""
+    kind = pa.map_(pa.string(), pa.int32())
+    columns = {
+        "m": pa.array([[("a", 1)], None, []], kind),
+        "l": pa.array([[[("a", 1)]], None, []], pa.list_(kind)),
+        "s": pa.array([{"m": [("a", 1)]}, None, {"m": None}], pa.struct([("m", kind)])),
+        "n": pa.array([[("k", [("a", 1)])], None, []], pa.map_(pa.string(), kind)),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    frame = frame_of(rows, ZONE)
+    assert [frame["m"][row] for row in range(3)] == [{"a": 1}, None, {}]
+    assert frame["l"][0][0] == {"a": 1}
+    assert frame["s"][0] == {"m": {"a": 1}}
+    assert frame["n"][0] == {"k": {"a": 1}}
+    assert batch_of(frame, rows.schema, ZONE, "test").equals(rows)

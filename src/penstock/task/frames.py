@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrow batches to pandas frames and back, as PySpark shows them to user functions.
 
-Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`; columns are
-found by name, or by position where no column label is a string. pandas is imported on first use only.
+Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`, maps are
+dicts at any depth; columns are found by name, or by position where no column label is a string. pandas is imported on
+first use only.
 Limit: timestamps inside arrays, maps and structs stay in UTC.
 """
 
@@ -42,7 +43,8 @@ def is_frame(value: object) -> bool:
 def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str) -> Any:
     """A frame of these rows."""
     _pandas()
-    frame = rows.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+    # A key that is there twice has its last value, as in a dict that PySpark makes of the pairs.
+    frame = rows.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True, maps_as_pydicts="lossy")
     for index, field in enumerate(rows.schema):
         if pt.is_timestamp(field.type) and field.type.tz is not None:
             local = frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None)
