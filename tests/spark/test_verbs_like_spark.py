@@ -209,6 +209,16 @@ MISTAKES = {
     "no aggregate in agg": (lambda s: s.groupBy("k").agg(F.col("v")), SchemaError, "agg"),
     "two aggregates in one": (lambda s: s.groupBy("k").agg(F.sum("v") / F.count("v")), SchemaError, "withColumn"),
     "an unknown aggregate": (lambda s: s.groupBy("k").agg(F.skewness("v")), SchemaError, "no counterpart"),
+    "a list with nulls": (
+        lambda s: s.groupBy("k").agg(F.expr("collect_list(v) RESPECT NULLS")),
+        SchemaError,
+        "no counterpart",
+    ),
+    "a first value that is not null": (
+        lambda s: s.groupBy("k").agg(F.first("v", ignorenulls=True)),
+        SchemaError,
+        "no counterpart",
+    ),
     "a condition for a join": (
         lambda s: s.keyBy("k").join(s.keyBy("k"), on=F.col("k") == 1),
         (PlanError, TypeError),

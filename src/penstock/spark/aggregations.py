@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,12 +75,20 @@ def _matched(name: str, function: Any, is_distinct: bool, item: Any) -> Analysed
         raise unsupported("agg", [item], str(error)) from error
     parameters = [one.scalar.as_py() for one in arguments[1:] if isinstance(one, Constant)]
     fits = len(arguments) == 1 or (ours == "median" and parameters == [_MIDDLE, 1])
-    if ours is None or not fits or (ours in ("first", "last") and function.ignoreNulls()):
+    if ours is None or not fits or _treats_nulls_otherwise(ours, function):
         raise SchemaError(f"agg: {shown([item])} has no counterpart here: {_instead()}")
     argument = arguments[0]
     if ours == "count" and isinstance(argument, Constant) and argument.array.null_count == 0:
         return AnalysedAggregate(name, ours, None)
     return AnalysedAggregate(name, ours, argument)
+
+
+def _treats_nulls_otherwise(ours: str, function: Any) -> bool:
+    """Whether it was told to IGNORE NULLS, or to RESPECT them, where ours does the other."""
+    if ours not in ("first", "last", "collect_list", "collect_set"):
+        return False
+    told = json.loads(function.toJSON())[0].get("ignoreNulls")
+    return told is (ours in ("first", "last"))
 
 
 def _filtered(found: AnalysedAggregate, where: Any, item: Any) -> AnalysedAggregate:
