@@ -31,6 +31,8 @@ TYPES = (
     pa.decimal128(20, 2),
 )
 KEYABLE = (pa.int32(), pa.int64(), pa.string(), pa.date32())
+_NAPS = 100
+"""So often a slow step sleeps: behind many small batches it would take minutes."""
 EXCHANGES = ("key", "key", "rebalance", "rescale", "random", "broadcast", "one", "custom")
 
 
@@ -42,10 +44,12 @@ class Step:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As a function for `mapInArrow`."""
+        naps = _NAPS
         for batch in batches:
             if self.kind == "raise" and batch.num_rows:
                 raise ValueError("torture raises on purpose")
-            if self.kind == "slow":
+            if self.kind == "slow" and naps:
+                naps -= 1
                 time.sleep(0.05)
             if self.kind == "split":
                 for start in range(0, batch.num_rows, 37):
