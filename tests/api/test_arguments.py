@@ -58,6 +58,7 @@ CALLS = {
     "Spark's reader": (lambda s: penstock.read, AttributeError, "did you mean readCsv or readDelta or"),
     "zero partitions": (lambda s: s.keyBy("k", numPartitions=0), PlanError, "at least 1, not 0"),
     "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
+    "a million partitions": (lambda s: s.rebalance(1_000_000), PlanError, "at most 32,768, not 1,000,000"),
     "partitions that are no number": (lambda s: s.random("4"), TypeError, "whole number"),
     "an unknown mode": (lambda s: s.rebalance(mode="fast"), SettingError, "unknown mode 'fast'"),
     "an unknown service": (lambda s: s.keyBy("k", service="nope"), SettingError, "unknown shuffle service 'nope'"),

@@ -17,6 +17,8 @@ from penstock.shuffle import load_service, mode_to_kind
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.columns import only_column
 
+MOST_PARTITIONS = 32_768
+"""Flink's limit of a parallelism, too. Far more were planned for minutes, and could never have run."""
 _QUOTED = re.compile(r"`(?:[^`]|``)+`")
 """A name as Spark's own verbs want it where it has dots: those who write it so here are understood."""
 
@@ -96,13 +98,18 @@ def _column(column: object, schema: pa.Schema, verb: str) -> str:
 
 
 def partitions_argument(count: object, verb: str) -> int | None:
-    """A number of partitions of at least one, or None for as many as there are slots."""
+    """A number of partitions from one to MOST_PARTITIONS, or None for as many as there are slots."""
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{verb}: numPartitions must be a whole number, not {count!r}")
     if count < 1:
         raise PlanError(f"{verb}: numPartitions must be at least 1, not {count}")
+    if count > MOST_PARTITIONS:
+        raise PlanError(
+            f"{verb}: numPartitions must be at most {MOST_PARTITIONS:,}, not {count:,}: each is a task with"
+            " channels of its own to all that write"
+        )
     return count
 
 
