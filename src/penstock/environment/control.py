@@ -16,9 +16,6 @@ import os
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-import grpc
-import grpc.aio
-
 from penstock.environment.config import Identity
 from penstock.environment.supervision import Supervisor
 from penstock.link import control
@@ -39,6 +36,7 @@ from penstock.link.master import (
 )
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
+from penstock.link.rpc import grpc
 from penstock.link.wire import Request, from_wire, to_wire
 from penstock.shuffle.errors import ControlError, PenstockError
 

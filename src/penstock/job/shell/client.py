@@ -8,16 +8,12 @@ itself before anything is trusted.
 from __future__ import annotations
 
 import contextlib
-import os
 from types import TracebackType
 from typing import Any, TypeVar
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-import grpc
-
 from penstock.link import control
 from penstock.link.master import Challenge, MasterProof, Metadata, call_of
+from penstock.link.rpc import grpc
 from penstock.link.wire import Request, from_wire
 from penstock.shuffle.errors import ControlError
 

@@ -12,17 +12,11 @@ import concurrent.futures
 import contextlib
 import itertools
 import logging
-import os
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# PySpark starts processes by exec; gRPC's fork handlers would only cost time and log noise.
-
-import grpc.aio
 
 from penstock.job.core import events
 from penstock.job.core.master_core import MasterCore
@@ -34,6 +28,7 @@ from penstock.job.shell.server import OPTIONS, JobMasterService
 from penstock.job.shell.sessions import Sessions
 from penstock.link.commands import Shutdown
 from penstock.link.leases import TICK_SECONDS
+from penstock.link.rpc import grpc
 from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError
 

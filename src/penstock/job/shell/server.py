@@ -13,8 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import grpc
-
 from penstock.job.core import events
 from penstock.job.core.ids import SparkJobId, task_of
 from penstock.job.results.results import Results
@@ -24,6 +22,7 @@ from penstock.job.shell.sessions import Session, Sessions
 from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
+from penstock.link.rpc import grpc
 from penstock.link.wire import Done, Request, from_wire, to_wire
 from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError, StaleError
 
