@@ -101,6 +101,7 @@ class SegmentInputGate(GateEnd):
         elif isinstance(item, dict):
             self._files.append(self._read(channel, item))
         else:
+            self._ship()  # whoever reads may be long in coming to its close
             raise item
 
     def _read_file(self) -> None:

@@ -166,6 +166,7 @@ class SegmentStreamGate(GateEnd):
         elif isinstance(item, bytes):
             self._ready.append(Received(channel, event=self._checked(channel, decode_event(item))))
         elif isinstance(item, BaseException):
+            self._ship()  # whoever reads may be long in coming to its close
             raise item
 
     def _checked(self, channel: int, event: Event) -> Event:
