@@ -138,11 +138,15 @@ class SessionProbe:
         def same() -> bool:
             return but_results() and all(_is_no_more(seen[name], before[name]) for name in _OF_RESULTS)
 
+        def collected() -> bool:
+            self.collect()
+            return same()
+
         try:
             wait_until("the application holds what it held before", but_results)
             if not same():
-                self.collect()
-                wait_until("the application holds what it held before", same)
+                # Again and again, because threads of Spark may hold on to a plan for some seconds.
+                wait_until("the application holds what it held before", collected)
         except AssertionError as error:
             raise AssertionError(f"before: {before}\nnow:    {seen}") from error
 

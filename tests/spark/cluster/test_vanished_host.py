@@ -74,21 +74,25 @@ class Host:
     def lose(self) -> None:
         """Once both producers have given their rows; then they may end."""
         wait_until("both producers", lambda: len(list(self._folder.glob("begun-*"))) == 2, WAIT)
-        wait_until("one executor less", self._is_one_less, WAIT)
+        self._want(1)  # or the master, which knows of no number, starts another at once
+        gone = self._scala.getExecutorIds().apply(0)
+        wait_until("one executor less", lambda: self._is_without(gone), WAIT)
         (self._folder / "go").touch()
 
-    def _is_one_less(self) -> bool:
-        """Ask for it until it is so: Spark refuses to kill one that is on its way out, and may replace the first."""
+    def _is_without(self, executor: str) -> bool:
+        """Ask for it until it is so, because Spark may refuse, but always for the same one."""
         if slots.slots_now(self.spark.sparkContext) == 4:
-            gone = self._scala.getExecutorIds().apply(0)
-            self._scala.killExecutors(self.spark.sparkContext._jvm.PythonUtils.toSeq([gone]))
+            self._scala.killExecutors(self.spark.sparkContext._jvm.PythonUtils.toSeq([executor]))
         return slots.slots_now(self.spark.sparkContext) == 2
 
     def come_back(self) -> None:
         """There are two again."""
-        nowhere = getattr(self.spark.sparkContext._jvm.scala.collection.immutable, "Map$")
-        self._scala.requestTotalExecutors(2, 0, getattr(nowhere, "MODULE$").empty())
+        self._want(2)
         wait_until("one executor more", lambda: self.runtime.total_slots() == 4, WAIT)
+
+    def _want(self, executors: int) -> None:
+        nowhere = getattr(self.spark.sparkContext._jvm.scala.collection.immutable, "Map$")
+        self._scala.requestTotalExecutors(executors, 0, getattr(nowhere, "MODULE$").empty())
 
     def is_waited_for(self) -> bool:
         """Whether a job's progress says so."""
