@@ -80,10 +80,10 @@ class Host:
         (self._folder / "go").touch()
 
     def _is_without(self, executor: str) -> bool:
-        """Ask for it until it is so, because Spark may refuse, but always for the same one."""
+        """Ask for it until its process is gone, because Spark may refuse, and counts none that it wants to be gone."""
         if slots.slots_now(self.spark.sparkContext) == 4:
             self._scala.killExecutors(self.spark.sparkContext._jvm.PythonUtils.toSeq([executor]))
-        return slots.slots_now(self.spark.sparkContext) == 2
+        return not self._scala.getExecutorIds().contains(executor)
 
     def come_back(self) -> None:
         """There are two again."""
