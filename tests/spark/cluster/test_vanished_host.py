@@ -80,7 +80,7 @@ class Host:
         (self._folder / "go").touch()
 
     def _is_without(self, executor: str) -> bool:
-        """Ask for it until its process is gone, because Spark may refuse, and counts none that it wants to be gone."""
+        """Ask for it until its process is gone: Spark may refuse, and counts none that it wants to be gone."""
         if slots.slots_now(self.spark.sparkContext) == 4:
             self._scala.killExecutors(self.spark.sparkContext._jvm.PythonUtils.toSeq([executor]))
         return not self._scala.getExecutorIds().contains(executor)
