@@ -38,7 +38,7 @@ def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
     """
     fit = {at: space.free - reserve for at, space in enumerate(spaces) if not space.problem and space.free > reserve}
     if not fit:
-        told = "; ".join(f"{space.path}: {space.problem or f'{space.free} bytes are free'}" for space in spaces)
+        told = "; ".join(f"{space.path}: {space.problem or _room(space.free)}" for space in spaces)
         raise NoStorageError(
             f"no directory can take a partition with {reserve} bytes kept free ({told or 'there is none'}). Free "
             f"space, or set spark.penstock.blocking.directories to others or spark.penstock.blocking.reserve lower."
@@ -46,6 +46,10 @@ def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
     enough = max(fit.values()) // 2
     order = [(turn + step) % len(spaces) for step in range(len(spaces))]
     return next(at for at in order if fit.get(at, -1) >= enough)
+
+
+def _room(free: int) -> str:
+    return f"{free} bytes are free" if free else "the disk is full"
 
 
 def look(path: Path) -> DirectorySpace:
