@@ -253,6 +253,12 @@ class TaskCalls:
     async def _finished(self, request: TaskFinished) -> object:
         if request.error_type == StorageError.__name__ and not await self._services.results.have_room():
             request = dataclasses.replace(request, error_type=NoStorageError.__name__)
-        answer = await self._services.master.ask(request)
-        self._task.finished()
-        return answer
+        try:
+            answer = await self._services.master.ask(request)
+            self._task.finished()
+            return answer
+        finally:
+            identity = self._task.identity
+            if self._task.is_gone and identity is not None and identity != request.attempt:
+                # The loss named the attempt, which may be over for the JobMaster: it would wait for the worker.
+                self._services.master.report(TaskLost(identity, "it went before its report was answered"))

@@ -32,13 +32,13 @@ class AttachedTask:
         self.gates: dict[int, GatePort] = {}
         self.results: set[PartitionId] = set()
         self.is_cancelled = self.is_gone = False
-        self._identity: AttemptId | None = None
+        self.identity: AttemptId | None = None
         self._owners: set[AttemptId] = set()
         self._is_reported = False
 
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
-        self._identity = self.attempt = identity
+        self.identity = self.attempt = identity
         self.metrics = {}
         self._is_reported = self.is_cancelled = False
 
@@ -51,8 +51,8 @@ class AttachedTask:
 
     def finished(self) -> None:
         """Its attempt has ended: what the JobMaster still says of that one is not for what it does next."""
-        self._is_reported = self.attempt == self._identity
-        self.attempt = self._identity
+        self._is_reported = self.attempt == self.identity
+        self.attempt = self.identity
         self._owners.clear()
 
     def owns(self, attempt: AttemptId) -> None:
