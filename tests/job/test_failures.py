@@ -14,7 +14,7 @@ from penstock.job.core.ids import SparkJobKind
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask
 from penstock.shuffle import AttemptId, PartitionKind
-from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
+from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
 from penstock.shuffle.settings import RestartSettings
 
 M0, M1, R0, R1 = (0, 0), (0, 1), (1, 0), (1, 1)
@@ -50,6 +50,32 @@ def test_used_up_restarts_fail_the_job_with_the_cause() -> None:
     assert isinstance(error, JobError)
     assert "killed for its memory" in str(error)
     assert "2 of 2 restarts used" in str(error)
+
+
+def test_an_error_after_a_loss_that_was_mended_is_the_one_that_is_told() -> None:
+    """A task was lost and came again; then a function raised: the error speaks of the function."""
+    cluster = Cluster(4)
+    cluster.pace = 2.0
+    cluster.submit(chain(2), restart=RestartSettings("fixed", 5))
+    cluster.lose_task(0, 0)
+    cluster.report(cluster.task(0, 1), state="FAILED", error="boom", error_type="ValueError")
+    cluster.run()
+    error = cluster.ended["j1"].error
+    assert "failed: boom" in str(error)
+    assert "was lost" not in str(error)
+
+
+def test_tasks_that_do_not_come_after_a_loss_are_what_is_told() -> None:
+    """A task was lost and no worker came for it: the error says so, and what the loss was."""
+    cluster = Cluster(4)
+    cluster.submit(pipeline(), restart=RestartSettings("fixed", 5))
+    cluster.gone = 4
+    cluster.lose_task(0, 0)
+    cluster.deadline(DeadlineKind.DEPLOY)
+    cluster.run()
+    error = cluster.ended["j1"].error
+    assert isinstance(error, SlotsError)
+    assert "was lost" in str(error)
 
 
 def test_a_delay_keeps_everything_until_its_deadline() -> None:

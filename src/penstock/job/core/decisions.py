@@ -266,13 +266,18 @@ class RememberCause:
 
 @dataclass(frozen=True, slots=True)
 class FailForGood:
-    """The job is to end for this reason; `why` it is not tried again; `anew`: what went before does not matter."""
+    """The job is to end for this reason; `why` it is not tried again.
+
+    `anew`: it is the reason even where something else failed before, which was mended; what failed is told with it
+    where it is the `sequel` of that.
+    """
 
     cause: str
     rank: Rank = Rank.CAUSE
     kind: type[PenstockError] = JobError
     why: str = ""
-    anew: bool = False
+    anew: bool = True
+    sequel: bool = False
 
 
 # --- for the accounts

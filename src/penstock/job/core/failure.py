@@ -88,6 +88,11 @@ class FailureCause:
         return self._best is not None and self._best.rank is Rank.CUT_OFF
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything was reported."""
+        return self._best is not None
+
+    @property
     def kind(self) -> type[PenstockError]:
         """The error of the best explanation."""
         return self._best.kind if self._best is not None else JobError

@@ -129,7 +129,7 @@ class Attempts:
         elif rank is Rank.CAUSE and event.error_type != UNRESTORABLE:
             subtask.user_errors += 1
         if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
-            yield so.FailForGood(cause, rank)
+            yield so.FailForGood(cause, rank, anew=rank is Rank.CAUSE)
         elif event.error_type == UNRESTORABLE:
             yield so.Unrestorable(subtask.place, cause)
         else:

@@ -141,7 +141,7 @@ class Checkpoints:
         damaged = kept[-1]
         if len(kept) == 1:
             yield so.FailForGood(
-                f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError, anew=True
+                f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError
             )
             return
         instead = self._beginnings.damaged()
@@ -203,7 +203,7 @@ class Checkpoints:
     def store_failed(self, event: events.CheckpointStoreFailed) -> Iterator[so.Decision]:
         """The metadata of a checkpoint could not be written; where it never will be, the query is over."""
         if event.is_final:
-            yield so.FailForGood(event.cause, kind=FencedError, anew=True)
+            yield so.FailForGood(event.cause, kind=FencedError)
         number, cause = event.checkpoint, event.cause
         yield from self._tell(lambda coordinator, now: coordinator.store_failed(number, cause, now))
         yield from self._go_on()
@@ -250,7 +250,7 @@ class Checkpoints:
                 case then.Answer(call, checkpoint, cause):
                     yield do.AnswerCheckpoint(self._topology.job, call, checkpoint, cause)
                 case then.FailQuery(cause):
-                    yield so.FailForGood(cause, kind=CheckpointError, anew=True)
+                    yield so.FailForGood(cause, kind=CheckpointError)
                 case then.WakeAt(time):
                     self._wakes += time != self._wake
                     self._wake = time

@@ -77,7 +77,9 @@ class Ending:
         was_active = lifecycle.is_active
         self._why_given_up = failed.why or self._why_given_up
         if lifecycle.state is not JobState.CANCELING:
-            if failed.anew:
+            if failed.anew and was_active:
+                if failed.sequel and self._failure.is_known:
+                    self._why_given_up = f"; before that: {self._failure.text.partition(chr(10))[0]}"
                 self._failure = FailureCause()
             self._failure.add(failed.cause, failed.rank, failed.kind)
         lifecycle.move(JobEvent.FAILURE)

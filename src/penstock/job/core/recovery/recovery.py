@@ -54,17 +54,17 @@ class Recovery:
         if not places and failed.explains and not failed.missing:
             return  # nothing was lost
         if not self._phase.is_active:
-            yield so.FailForGood(failed.cause, failed.rank)
+            yield so.FailForGood(failed.cause, failed.rank, anew=False)
             return
         is_burst = self._is_burst(failed.launched)
         yield so.RememberCause(failed.cause, failed.rank, anew=not is_burst)
         delay = 0.0 if is_burst else self._strategy.next_delay(self._now())
         if self._sets.never_began and self._round >= (LOST_TRIES if failed.rank is Rank.LOSS else FIRST_TRIES):
-            yield so.FailForGood(failed.cause, failed.rank, why=" (the query has never run)")
+            yield so.FailForGood(failed.cause, failed.rank, why=" (the query has never run)", anew=False)
             return
         if delay is None:
             given_up = f" ({self._strategy.describe()})" if self._round else ""
-            yield so.FailForGood(failed.cause, failed.rank, why=given_up)
+            yield so.FailForGood(failed.cause, failed.rank, why=given_up, anew=False)
             return
         if failed.lacks and self._round and not is_burst:
             delay = max(delay, LACKING_SECONDS)

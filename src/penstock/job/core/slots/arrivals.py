@@ -105,7 +105,7 @@ class Arrivals:
         elif event.cancelled:
             yield events.CancelRequested(event.job, event.error or "its Spark job was cancelled")
         elif event.error is not None:
-            yield so.FailForGood(self._words(launched, event))
+            yield so.FailForGood(self._words(launched, event), anew=False)
         else:
             yield so.ConfirmFrame(launched.vertex)
 
@@ -126,7 +126,8 @@ class Arrivals:
         if event.error is not None:
             own = event.cancelled and self._spark_jobs.was_cancelled(event.spark_job)
             kind = JobCancelledError if event.cancelled else JobError
-            yield so.FailForGood(self._words(launched, event), Rank.OWN_CANCEL if own else Rank.ECHO, kind)
+            rank = Rank.OWN_CANCEL if own else Rank.ECHO
+            yield so.FailForGood(self._words(launched, event), rank, kind, anew=False)
 
     def _words(self, launched: SparkJob, event: events.SparkJobReturned) -> str:
         vertex = launched.vertex

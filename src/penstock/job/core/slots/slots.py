@@ -107,7 +107,7 @@ class Slots:
             needed = self._slots_still_needed
             if needed > capacity.total:
                 text = slots_lost(self._topology.graph.name, needed, capacity)
-                yield so.FailForGood(text, kind=SlotsLostError, anew=True)
+                yield so.FailForGood(text, kind=SlotsLostError)
 
     # --- what the master's core lets it do
 
@@ -242,7 +242,7 @@ class Slots:
     def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
         """One of them went by; who starves is counted by the master's core."""
         if deadline.kind is DeadlineKind.SLOTS:
-            yield so.FailForGood(self._waited_in_vain(), kind=SlotsError)
+            yield so.FailForGood(self._waited_in_vain(), kind=SlotsError, sequel=True)
         elif deadline.kind is DeadlineKind.LENT:
             self._counted_lends = deadline.number
         elif deadline.kind is DeadlineKind.DEPLOY:
@@ -272,7 +272,7 @@ class Slots:
             return  # its workers were lost and it stands in the line again
         got = min(sum(1 for s in needed if s.attempt is not None) + len(self.workers.idle), len(needed))
         text = slots_missing(got, len(needed), self._submitted.slots_timeout)
-        yield so.FailForGood(text, kind=SlotsError)
+        yield so.FailForGood(text, kind=SlotsError, sequel=True)
 
     # --- what it would run
 
