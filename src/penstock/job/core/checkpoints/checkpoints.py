@@ -140,9 +140,7 @@ class Checkpoints:
             return
         damaged = kept[-1]
         if len(kept) == 1:
-            yield so.FailForGood(
-                f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError
-            )
+            yield so.FailForGood(f"no checkpoint is kept before a damaged one: {found.cause}", kind=CheckpointError)
             return
         instead = self._beginnings.damaged()
         self.counts = replace(self.counts, failure=found.cause)
