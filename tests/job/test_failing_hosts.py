@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cluster import Cluster
-from job_graphs import BLOCKING, PIPELINED, word_count
+from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, word_count
 
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS, Hosts
@@ -47,6 +47,23 @@ def test_it_is_used_where_a_job_needs_all_slots_or_there_is_no_other() -> None:
         assert "bad" in places(cluster)
         cluster.finish_job()
         assert cluster.ended["j1"].error is None
+
+
+def test_it_is_used_where_all_others_wait_for_what_it_lost() -> None:
+    """Readers hold the slots of the good hosts until a producer is there again: one that nobody else can run."""
+    cluster = Cluster(3, ["good-1-abc", "bad-1-abc", "good-1-abc"])
+    cluster.pace = 2.0
+    cluster.submit(chain(2, 2, kinds=(HYBRID,)), restart=RestartSettings("fixed", 100))
+    cluster.finish(0, 0)
+    assert places(cluster) == {"good", "bad"}
+    cluster.environments = ["bad-1-abc"]
+    for number in range(1, LOSSES + 1):
+        cluster.lose_environment(f"bad-{number}-abc", f"bad-{number + 1}-abc")
+        cluster.run()
+    assert cluster.of(do.LeaveOut)
+    assert cluster.working() == [(0, 1), (1, 0), (1, 1)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
 
 
 def test_it_comes_back_after_a_while_and_old_losses_do_not_count() -> None:

@@ -297,9 +297,18 @@ class Slots:
             return idle
         here = [worker for worker in self.workers if worker.identity is not None and not worker.is_lent]
         out = {worker.number for worker in here if capacity.hosts.is_out(worker.environment)}
-        if len(out) == len(here) or self._slots_still_needed > capacity.total - len(out):
+        others_wait = all(self._waits(worker) for worker in here if worker.number not in out)
+        if others_wait or self._slots_still_needed > capacity.total - len(out):
             return idle
         return [worker for worker in idle if worker.number not in out]
+
+    def _waits(self, worker: Worker) -> bool:
+        """Whether it works on a reader of what nobody has taken, so that it comes for nothing else before."""
+        if worker.attempt is None or worker.draining:
+            return False
+        vertex = worker.attempt.vertex
+        awaited = (region for region, _ in self._stages.startable() if vertex in self._stages.behind(region))
+        return any(self._subtasks.pending(number) for region in awaited for number in region.vertices)
 
     def _need(self, region: Region, *, early: bool) -> Need | None:
         vertices = [self._topology.graph.vertex(number) for number in region.vertices]
