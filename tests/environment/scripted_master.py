@@ -41,7 +41,7 @@ class ScriptedMaster:
             "Authenticate": strangers(handshake(master.Authenticate, self._sessions.authenticate)),
             "Listen": grpc.unary_stream_rpc_method_handler(self._stream),
         }
-        for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost", "DataEnded"):
+        for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost", *master.RELAYED):
             methods[name] = unary(self._note(name))
         handler = grpc.method_handlers_generic_handler(control.SERVICE, methods)
         self._server.add_generic_rpc_handlers((handler,))

@@ -15,10 +15,10 @@ from penstock.environment.config import Identity
 from penstock.environment.control import MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
-from penstock.link.master import DataEnded, Heartbeat, PartitionConsumable
+from penstock.link.master import DataEnded, Heartbeat, PartitionConsumable, RegisterTask
 from penstock.link.wire import Plain
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.errors import ProtocolError, StaleError
+from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 from penstock.testing import DEADLINE
 
 NAME = "env-1"
@@ -228,11 +228,26 @@ def test_a_heartbeat_that_is_refused_ends_the_environment() -> None:
 
     def answer(method: str, _: Plain) -> None:
         if method == "Heartbeat":
-            raise StaleError("environment env-1 is not attached any more")
+            raise EnvironmentLostError("environment env-1 is not attached any more")
 
     async def test(_: ScriptedMaster, owned: Owned, __: MasterLink) -> None:
         await owned.ended.wait()
-        assert "lease failed: StaleError" in owned.reasons[0]
+        assert "lease failed: EnvironmentLostError" in owned.reasons[0]
+
+    linked(test, answer)
+
+
+def test_a_task_that_asks_beside_one_that_was_given_up_ends_the_environment() -> None:
+    """The task hears that its environment is lost, and can ask beside the next one: nobody has heard of it yet."""
+
+    def answer(method: str, _: Plain) -> None:
+        if method == "RegisterTask":
+            raise EnvironmentLostError("environment env-1 is not attached any more")
+
+    async def test(_: ScriptedMaster, owned: Owned, link: MasterLink) -> None:
+        with pytest.raises(EnvironmentLostError):
+            await link.ask(RegisterTask(AttemptId("job", 0, 0, 1)))
+        assert "the JobMaster has given it up" in owned.reasons[0]
 
     linked(test, answer)
 

@@ -52,6 +52,7 @@ from penstock.shuffle import AttemptId, PartitionId, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
+    EnvironmentLostError,
     JobCancelledError,
     JobError,
     PartitionExpiredError,
@@ -418,7 +419,7 @@ def test_silent_environment_is_lost() -> None:
         rig.task = _fall_silent
         with pytest.raises(JobError, match=r"no heartbeat for 0.2 s"):
             rig.run()
-        with pytest.raises(StaleError):
+        with pytest.raises(EnvironmentLostError):
             rig.environment.ask(Heartbeat("env-1"))
     finally:
         rig.close()

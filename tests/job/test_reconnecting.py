@@ -19,11 +19,20 @@ from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobMaster, MasterIdentity
 from penstock.link import control
 from penstock.link.commands import Command, ReleaseJob, number_of, read_instruction
-from penstock.link.master import ENVIRONMENT, RELAYED, AttachEnvironment, AwaitProducers, Heartbeat, Listen, call_of
+from penstock.link.master import (
+    ENVIRONMENT,
+    RELAYED,
+    AttachEnvironment,
+    AwaitProducers,
+    Heartbeat,
+    Listen,
+    RegisterTask,
+    call_of,
+)
 from penstock.link.questions import Asked
 from penstock.link.wire import Request, from_wire
 from penstock.shuffle import AttemptId, Settings
-from penstock.shuffle.errors import ControlError, PenstockError, StaleError
+from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError, StaleError
 from penstock.testing import wait_until
 
 SECRET = b"s" * 32
@@ -194,9 +203,21 @@ def test_who_attaches_again_because_the_answer_was_lost_is_the_same(rig: Rig) ->
     line = Line(rig.address, "env-1")
     line.attach()
     assert rig.attached() == {"env-1"}
-    with pytest.raises(StaleError, match="not attached to this JobMaster any more"):
+    with pytest.raises(EnvironmentLostError, match="not attached to this JobMaster any more"):
         line.attach(pid=2)
     assert rig.attached() == set()
+    line.die()
+
+
+def test_a_task_beside_an_environment_that_was_given_up_is_told_so(rig: Rig) -> None:
+    """Its own question is not stale: it is not told so, or it would end, and its job would wait for it."""
+    line = Line(rig.address, "env-1")
+    stream = line.listen(0)
+    work = AttemptId("j9", 0, 0, 1)
+    rig.master._call(lambda: rig.master._driver.lose_environment("env-1", "the test says so"))
+    with pytest.raises(EnvironmentLostError, match="not attached to this JobMaster any more"):
+        answer_of(line.ask(RegisterTask(work, environment="env-1"), 1))
+    del stream
     line.die()
 
 

@@ -38,7 +38,7 @@ from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
 from penstock.link.rpc import grpc
 from penstock.link.wire import Request, from_wire, to_wire
-from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError
 
 log = logging.getLogger("penstock.environment")
 
@@ -154,7 +154,8 @@ class MasterLink:
     async def ask(self, request: Request[A]) -> A:
         """Ask the JobMaster; raises what it raised, or NotAnsweredError.
 
-        A task's question is asked over each new connection until it is answered.
+        A task's question is asked over each new connection until it is answered. Where the JobMaster has given the
+        environment up, that ends: its task asks again beside the next one.
         """
         if not isinstance(request, _OF_TASKS):
             return await self._ask(request)
@@ -168,6 +169,9 @@ class MasterLink:
                         raise
                     log.info("%s is asked again: %s", request.METHOD, error)
                     await asyncio.sleep(_AGAIN_SECONDS)
+        except EnvironmentLostError as error:
+            self._supervisor.stop(f"the JobMaster has given it up: {error}")
+            raise
         finally:
             self._questions.answered(number)
 

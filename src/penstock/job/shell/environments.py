@@ -17,7 +17,7 @@ from penstock.link.master import AttachEnvironment
 from penstock.link.outbox import Inbox
 from penstock.link.questions import Answers
 from penstock.shuffle import AttemptId
-from penstock.shuffle.errors import StaleError
+from penstock.shuffle.errors import EnvironmentLostError
 
 _LOST_REMEMBERED = 4096
 
@@ -67,16 +67,16 @@ class Environments:
         One that attaches again, because our answer was lost, changes nothing.
         """
         if environment.name in self._lost:
-            raise _stale(environment.name)
+            raise _lost(environment.name)
         found = self._attached.setdefault(environment.name, environment)
         self._empty.clear()
         return found.said != environment.said
 
     def get(self, name: str) -> AttachedEnvironment:
-        """An attached environment; raises StaleError where it is lost or unknown."""
+        """An attached environment; raises EnvironmentLostError where it is lost or unknown."""
         found = self._attached.get(name)
         if found is None:
-            raise _stale(name)
+            raise _lost(name)
         return found
 
     def silent(self) -> list[AttachedEnvironment]:
@@ -136,5 +136,5 @@ class Environments:
             del self._metrics[attempt]
 
 
-def _stale(name: str) -> StaleError:
-    return StaleError(f"environment {name} is not attached to this JobMaster any more: it must end")
+def _lost(name: str) -> EnvironmentLostError:
+    return EnvironmentLostError(f"environment {name} is not attached to this JobMaster any more: it must end")

@@ -24,7 +24,7 @@ from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
 from penstock.link.rpc import grpc
 from penstock.link.wire import Done, Request, from_wire, to_wire
-from penstock.shuffle.errors import AuthenticationError, PenstockError, ProtocolError, StaleError
+from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 
 _LOG = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ async def _once(environment: AttachedEnvironment, number: int, answer: Callable[
     work = environment.answers.get(number, lambda: asyncio.ensure_future(answer()))
     await asyncio.wait([work])
     if work.cancelled():
-        raise StaleError(f"environment {environment.name} was given up: nobody needs an answer")
+        raise EnvironmentLostError(f"environment {environment.name} was given up: nobody needs an answer")
     return work.result()
 
 
