@@ -31,10 +31,10 @@ class EnvironmentThread:
     def __init__(self, folder: Path, segments: int) -> None:
         folder.mkdir()
         self._folder = folder
-        self._secret = secrets.token_bytes(32)
+        self.secret = secrets.token_bytes(32)
         size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
         settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
-        config = HostConfig("application", self._secret, "", settings, Rendezvous(folder))
+        config = HostConfig("application", self.secret, "", settings, Rendezvous(folder))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="environment")
         self._thread.start()
@@ -48,11 +48,16 @@ class EnvironmentThread:
 
         return asyncio.run_coroutine_threadsafe(on_loop(), self._loop).result(DEADLINE)
 
-    def attach(self) -> Attachment:
-        """A task's attachment."""
+    def connect(self) -> socket.socket:
+        """A task's connection, of which nothing is proved yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.run(lambda: self.host.accept(theirs))
-        handshake = Handshake(Role.CLIENT, self._secret, "test", "the environment's thread")
+        return ours
+
+    def attach(self) -> Attachment:
+        """A task's attachment."""
+        ours = self.connect()
+        handshake = Handshake(Role.CLIENT, self.secret, "test", "the environment's thread")
         return Attachment(ours, *enter(ours, handshake, DEADLINE), Rendezvous(self._folder), DEADLINE)
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ from penstock.services.local.kept_memory import kept_memory
 from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
 from penstock.services.local.ports import PORT_FRAMES, Port, Ports
 from penstock.shuffle.errors import (
+    AuthenticationError,
     ControlError,
     EnvironmentLostError,
     PenstockError,
@@ -55,6 +56,9 @@ _LOOK_SECONDS = 0.02
 """How often `check_cancelled` looks at the socket: often enough to stop at once, rare enough to cost nothing."""
 _REPORT_SECONDS = 0.5
 _HAND_IN_SECONDS = 10.0
+_ATTACH_TRIES = 5
+_ATTACH_PAUSE_SECONDS = 0.02
+"""Behind the first try, and each time as much more: a process that was killed closes its sockets one by one."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -321,10 +325,12 @@ _HANDLERS: dict[FrameType, Callable[[Attachment, memoryview], None]] = {
 def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attachment:
     """Attach this task to its host's environment process, which is started if there is none.
 
-    Raises EnvironmentLostError or AuthenticationError.
+    One that dies meanwhile, or to which too many connect, closes the connection: the task tries again, beside the
+    next one where it died. Raises EnvironmentLostError or AuthenticationError.
     """
     place, lease = launch.place(), Settings.from_conf(launch.settings).environment.lease_timeout
     identity = f"pid {os.getpid()} attempt {attempt if attempt is not None else 'none'}"[:120]
+    tries = 0
     while True:
         connection = connect_or_start(launch)
         pulse = PulseWatch(place.pulse, lease)
@@ -332,10 +338,13 @@ def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attac
         try:
             handshake = Handshake(Role.CLIENT, launch.secret, identity, str(place.socket))
             return Attachment(connection, *enter(connection, handshake, patience), place, lease)
-        except EnvironmentLostError:
+        except (EnvironmentLostError, AuthenticationError) as error:
             connection.close()
-            if pulse.age < lease:
-                raise  # else it is replaced
+            if pulse.age < lease:  # else it is replaced
+                tries += 1
+                if isinstance(error.__cause__, TimeoutError) or tries == _ATTACH_TRIES:
+                    raise
+                time.sleep(tries * _ATTACH_PAUSE_SECONDS)
         except BaseException:
             connection.close()
             raise
