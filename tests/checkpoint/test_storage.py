@@ -248,6 +248,38 @@ def test_the_previous_owners_checkpoints_are_there_if_the_newest_fails(location:
     assert [unusable.stamp for unusable in found.unusable] == [Stamp(2, 2)]
 
 
+def test_checkpoints_without_their_owners_are_refused_and_left(location: str) -> None:
+    """A location of which only the checkpoints were copied: to begin anew there would remove all of them."""
+    first = CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    first.write(first.stamp(2), "count.0", [("group-0", b"x")])
+    for file in Path(location, "owners").iterdir():
+        file.unlink()
+    with pytest.raises(CheckpointError, match="owners does not say who made chk-0.*copy or move .* as a whole"):
+        CheckpointStorage(location).claim()
+    assert Path(location, str(Stamp(1, 1)), METADATA).is_file()
+
+
+def test_what_is_no_checkpoint_is_no_owners_concern(location: str) -> None:
+    """A folder of an unknown owner without metadata is what somebody left: it refuses nothing."""
+    Path(location, str(Stamp(9, 9))).mkdir(parents=True)
+    assert CheckpointStorage(location).claim().stamp is None
+
+
+@pytest.mark.parametrize("harm", [b"garbage", b"\xff\x00", b"chk-000000000001-0000"])
+def test_damage_of_an_owners_file_is_named(location: str, harm: bytes) -> None:
+    """Without what an owner stands on the checkpoints before it would count for nothing, and go without a word."""
+    first = CheckpointStorage(location)
+    first.claim()
+    _taken(first, 1)
+    CheckpointStorage(location).claim()
+    (base,) = Path(location, "owners").glob("000002-*.base")
+    base.write_bytes(harm)
+    with pytest.raises(CheckpointError, match=rf"{base} is damaged.*another checkpointLocation"):
+        CheckpointStorage(location).claim()
+
+
 def test_sweeping_leaves_what_is_kept(location: str) -> None:
     """Old, abandoned and fenced checkpoints go, kept ones stay whole."""
     storage = CheckpointStorage(location)

@@ -102,6 +102,10 @@ class Ownership:
                 f" (epoch {latest.epoch if latest else 'none'}, ours was {self.epoch}): this query stops here"
             )
 
+    def epochs(self) -> set[int]:
+        """Those that drivers have taken."""
+        return {owner.epoch for owner in self._owners()}
+
     def lineage(self, stamps: list[Stamp]) -> list[Stamp]:
         """Of these checkpoints the ones that count, oldest first: each owner's, up to where its successor went on."""
         bases = self._bases()
@@ -125,7 +129,13 @@ class Ownership:
             owner = Owner.of(name.removesuffix(".base"))
             if owner is not None and name.endswith(".base"):
                 with self._fs.open_input_stream(info.path) as stream:
-                    found[owner] = Stamp.of(stream.read().decode())
+                    text = stream.read().decode(errors="replace")
+                base = found[owner] = Stamp.of(text)
+                if text != ("" if base is None else str(base)):
+                    raise CheckpointError(
+                        f"{info.path} is damaged: it names no checkpoint, so nobody can tell which ones count. Bring it"
+                        " back, or begin anew with another checkpointLocation"
+                    )
         return found
 
     def _owners(self) -> list[Owner]:

@@ -220,6 +220,7 @@ class CheckpointStorage(PartStorage):
         """
         if self._fs.get_file_info(self._root).type is fs.FileType.File:
             raise CheckpointError(f"checkpointLocation {self.location!r} is a file: give the query a folder")
+        self._refuse_unowned()
         self._ownership.claim()
         found = self.newest(keep)
         if found.unusable and not found.kept:
@@ -232,6 +233,20 @@ class CheckpointStorage(PartStorage):
         for each in found.kept:
             self._files.keep(each.stamp, each.metadata)
         return found
+
+    def _refuse_unowned(self) -> None:
+        """Raise CheckpointError where there are checkpoints of drivers that `owners` does not know.
+
+        None of these would count, and whoever claims the location removes what does not count.
+        """
+        stamps = self._stamps()  # before the owners, who are there before their checkpoints
+        epochs = self._ownership.epochs() if stamps else set()
+        unowned = [stamp for stamp in stamps if stamp.epoch not in epochs]
+        if any(self._is_file(f"{stamp}/{METADATA}") for stamp in unowned):
+            raise CheckpointError(
+                f"{self.location}/owners does not say who made {unowned[-1]}: copy or move a checkpoint location as a"
+                " whole. Bring the folder owners back, or begin anew with another checkpointLocation"
+            )
 
     def stamp(self, number: int) -> Stamp:
         """What a checkpoint of this owner is called."""
