@@ -103,6 +103,8 @@ def test_report_says_what_became_of_checkpoints() -> None:
     """How many, which one was the last, why one failed, how often the query began anew."""
     graph = planned()
     counts = replace(CheckpointCounts(), completed=2, failed=1, last=7, failure="no space", restarts=3)
+    counts = replace(counts, cause="a worker was lost\nand more lines")
     report = ProgressReports(graph, NAMES).report(look(graph, {}, {}, {}, counts=counts))
     assert report["checkpoints"]["lastFailure"] == "no space"
     assert (report["checkpoints"]["completed"], report["checkpoints"]["failed"], report["restarts"]) == (2, 1, 3)
+    assert report["lastRestart"] == "a worker was lost"

@@ -198,6 +198,40 @@ def test_stopped_query_ends_with_a_checkpoint() -> None:
     assert cluster.ended["j1"].error is None
 
 
+def test_stopped_query_that_fails_again_ends_at_once() -> None:
+    """One failure is mended, without the wait before a restart; behind the next one nobody waits for ever."""
+    cluster = started()
+    for _ in range(4):  # the wait between attempts has grown
+        cluster.now += 2.0
+        cluster.lose_task(1, 1)
+        cluster.deadline(DeadlineKind.RESTART)
+    cluster.send(events.StopAsked("j1"))
+    cluster.now += 2.0
+    cluster.lose_task(1, 1)
+    assert cluster.working() == PLACES, "without waiting for a deadline"
+    cluster.now += 2.0
+    cluster.lose_task(1, 1)
+    cluster.run()
+    text = str(cluster.ended["j1"].error)
+    assert "its process died" in text
+    assert "told to stop" in text
+
+
+def test_stop_ends_the_wait_before_a_restart() -> None:
+    """A query that waits to begin anew does so now, and its sources are told to stop; if it fails again, it is over."""
+    cluster = started()
+    cluster.lose_task(1, 1)
+    assert cluster.working() == []
+    cluster.send(events.StopAsked("j1"))
+    cluster.run()
+    assert cluster.working() == PLACES
+    assert told(cluster, StopSource)[-2:] == [(0, 0), (0, 1)]
+    cluster.now += 2.0
+    cluster.lose_task(1, 1)
+    cluster.run()
+    assert "told to stop" in str(cluster.ended["j1"].error)
+
+
 def test_checkpoint_that_somebody_asks_for() -> None:
     """The answer is its number; after the end of the query it is a reason."""
     cluster = started(replace(OPTIONS, interval=None))

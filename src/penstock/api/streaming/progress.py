@@ -67,6 +67,7 @@ class ProgressReports:
             "heldBackBy": _held_back_by(stages),
             "checkpoints": _checkpoints(checkpoints),
             "restarts": checkpoints.restarts,
+            "lastRestart": restart_cause(checkpoints),
         }
 
     def _stage(self, vertex: VertexProgress, seconds: float) -> dict[str, Any]:
@@ -93,6 +94,11 @@ class ProgressReports:
 
     def _sink_name(self) -> str:
         return self._graph.vertex(self._sinks[0]).name.rpartition(" + ")[2] if self._sinks else ""
+
+
+def restart_cause(counts: CheckpointCounts) -> str | None:
+    """Why the query began anew last: the first line."""
+    return counts.cause.partition("\n")[0] or None
 
 
 def _checkpoints(counts: CheckpointCounts) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
-from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
+from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
@@ -71,6 +71,8 @@ class StreamingQuery:
         self._state = JobState.WAITING_FOR_SLOTS
         self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
         """So many tasks do not run yet, or not again."""
+        self._restarts = (0, "")
+        """How often it began anew, and why last."""
         self._restored = 0
         """Bytes of the rows in flight with which it began, or began anew."""
         self._tell_most()
@@ -120,7 +122,9 @@ class StreamingQuery:
         elif self._state is JobState.WAITING_FOR_SLOTS:
             message = f"Waiting for {held} of {total} task slots"
         elif self._starting:
-            message = f"Starting its tasks ({held - self._starting} of {held} run); it leaves {total - held} slots"
+            again = f" again after: {self._restarts[1]}" if self._restarts[1] else ""
+            tasks = f"({held - self._starting} of {held} run)"
+            message = f"Starting its tasks {tasks}; it leaves {total - held} slots{again}"
         else:
             message = f"Processing new data; it holds {held} of {total} task slots and leaves {total - held}"
         running = self.isActive and not self._starting
@@ -241,12 +245,18 @@ class StreamingQuery:
             self._restored = progress.checkpoints.restored_bytes
             self._tell_most()
         self._checkpoints = checkpoint_reports(progress.checkpoints)
+        self._tell_restart(progress.checkpoints.restarts, restart_cause(progress.checkpoints) or "")
         self._starting = sum(max(0, each.parallelism - each.running - each.finished) for each in progress.vertices)
         if progress.state is not JobState.WAITING_FOR_SLOTS:
             self._reports.append(self._progress.report(progress))
         if progress.checkpoints.completed != self._seen:
             self._seen = progress.checkpoints.completed
             self._call(self._started.hooks.completed)
+
+    def _tell_restart(self, count: int, cause: str) -> None:
+        if count > self._restarts[0]:
+            _LOG.warning("query %s begins anew, restart %d: %s", self.name or self.id, count, cause)
+            self._restarts = (count, cause)
 
     def _tell_most(self) -> None:
         if (most := self.mostInFlightBytes) > 0:

@@ -146,8 +146,13 @@ class JobCore:
             events.CheckpointAsked: checkpoints.asked,
             events.CheckpointStored: checkpoints.stored,
             events.CheckpointStoreFailed: checkpoints.store_failed,
-            events.StopAsked: checkpoints.stop,
+            events.StopAsked: self._stop,
         }
+
+    def _stop(self, event: events.StopAsked) -> Iterator[so.Decision]:
+        """A query is to end well."""
+        yield from self.checkpoints.stop(event)
+        yield from self.recovery.stop(event)
 
     def _decision_routes(self) -> dict[type, Apply]:
         """Which part owns what a decision changes."""

@@ -5,7 +5,8 @@
 how often and how soon in `restart_strategy`. Failures that come within a second of one that was counted are its
 consequences: one dead process is seen by its environment, by its consumers and by Spark, each in its own time. Not so
 what was launched only after it: that is a failure of its own, so nothing is tried again and again without being
-counted. A cancelled or failing job is never restarted.
+counted. A cancelled or failing job is never restarted. A query that was told to stop is tried once more, at once:
+whoever stops it waits, and a failure that comes again would keep it from its last checkpoint for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
+from penstock.job.core import events
 from penstock.job.core.deadlines import UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
 from penstock.job.core.recovery.restart_sets import RestartSets
@@ -47,6 +49,8 @@ class Recovery:
         self._counted: float | None = None
         self._counted_round = 0
         self._delay = 0.0
+        self._last_tries: int | None = None
+        """Of a query that was told to stop: how often it may still begin anew."""
 
     def fail(self, failed: so.Fail) -> Iterator[so.Decision]:
         """Run again what failed and what depends on it, or fail the job."""
@@ -66,6 +70,11 @@ class Recovery:
             given_up = f" ({self._strategy.describe()})" if self._round else ""
             yield so.FailForGood(failed.cause, failed.rank, why=given_up, anew=False)
             return
+        if self._last_tries is not None and not is_burst:
+            if not self._last_tries:
+                yield so.FailForGood(failed.cause, failed.rank, why=" (the query was told to stop)", anew=False)
+                return
+            self._last_tries, delay = self._last_tries - 1, 0.0
         if failed.lacks and self._round and not is_burst:
             delay = max(delay, LACKING_SECONDS)
         self._round += 1
@@ -76,6 +85,14 @@ class Recovery:
         if delay > 0:
             self._delay = delay
             yield so.HoldStarts(held=True)
+
+    def stop(self, _: events.StopAsked) -> Iterator[so.Decision]:
+        """A query is to end well: where it waits to begin anew, that is its last try, and it comes now."""
+        if self._last_tries is None:
+            self._last_tries = 0 if self._delay else 1
+        if self._delay:
+            self._delay = 0.0
+            yield so.HoldStarts(held=False)
 
     def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
         self.unexplained -= places
