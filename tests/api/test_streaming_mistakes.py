@@ -17,6 +17,8 @@ import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.options import Options
+from penstock.api.streaming.places import checkpoints_at
+from penstock.api.streaming.refusals import refuse_one_folder
 from penstock.api.streaming.sinks import SINKS, SinkRequest
 from penstock.shuffle.errors import PlanError, SettingError
 
@@ -49,6 +51,13 @@ def sink_at(path: Path) -> Any:
     return SINKS["parquet"](
         SinkRequest(None, pa.schema([]), Options("writeStream"), None, str(path), "q", is_kept=True)
     )
+
+
+def into(path: Path, location: str) -> None:
+    """What `start` looks at: files that arrive in the folder `path`, written into it."""
+    stream = reader().schema("a long").parquet(str(path))
+    request = SinkRequest(None, stream.schema, Options("writeStream"), None, f"{path}/", "q", is_kept=True)
+    refuse_one_folder(stream.branches if not location else rate().branches, SINKS["parquet"](request)[0], location)
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]] = {
@@ -172,6 +181,18 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "rows.parquet is a file",
         "name a folder, or remove it",
     ),
+    "rows among checkpoints": (
+        lambda p: into(p, p.as_uri()),
+        PlanError,
+        "is also the checkpointLocation",
+        "a folder of its own for checkpoints",
+    ),
+    "a query that reads its own rows": (
+        lambda p: into(p, ""),
+        PlanError,
+        "is also what the query reads",
+        "write into another folder",
+    ),
     "a table as sink": (
         lambda p: writer().toTable("t"),
         AttributeError,
@@ -215,3 +236,12 @@ def test_the_first_line_says_what_where_and_what_to_do(tmp_path: Path, name: str
     assert what in line
     assert remedy in line
     assert len(line) <= LONGEST
+
+
+@pytest.mark.parametrize("spelling", ["{0}", "{0}/", "{0}//", "file:{0}", "file://{0}/", "{1}"])
+def test_a_location_is_the_same_in_any_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    """It tells queries apart: in another spelling a query would take its location from the one that runs already."""
+    monkeypatch.chdir(tmp_path)
+    assert checkpoints_at(spelling.format(tmp_path / "checkpoints", "checkpoints")) == str(tmp_path / "checkpoints")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
+from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.locations import at_uri, is_uri
 
@@ -19,3 +20,17 @@ def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
         return at_uri(path)
     except (ValueError, OSError) as error:
         raise PlanError(f"{verb}: {path} can't be reached: {error}") from error
+
+
+def checkpoints_at(location: str) -> str:
+    """A checkpointLocation in one spelling, which tells queries apart, and which processes elsewhere understand.
+
+    Raises CheckpointError.
+    """
+    if not is_uri(location):
+        return str(Path(location).absolute())
+    try:
+        filesystem, path = at_uri(location)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+    return str(Path(path)) if isinstance(filesystem, fs.LocalFileSystem) else location.rstrip("/")

@@ -122,7 +122,7 @@ class StreamingQuery:
         elif self._state is JobState.WAITING_FOR_SLOTS:
             message = f"Waiting for {held} of {total} task slots"
         elif self._starting:
-            again = f" again after: {self._restarts[1]}" if self._restarts[1] else ""
+            again = f"; it began anew after: {self._restarts[1]}" if self._restarts[1] else ""
             tasks = f"({held - self._starting} of {held} run)"
             message = f"Starting its tasks {tasks}; it leaves {total - held} slots{again}"
         else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from penstock.api.lineage import CombineStep, ExchangeStep, ResourcesStep, SourceStep, Step, in_order
+from penstock.api.streaming.places import checkpoints_at
 from penstock.graph import JobGraph
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
@@ -40,6 +41,24 @@ def refuse_batch(branches: tuple[Step, ...]) -> None:
             raise PlanError(
                 "withResources is for batch jobs: all tasks of a streaming query run in slots of one kind"
             )
+
+
+def refuse_one_folder(branches: tuple[Step, ...], sink: object, location: str) -> None:
+    """Raise PlanError where the folder that a query writes is also its checkpointLocation, or one that it reads."""
+    from penstock.stream.arriving_files import FilesSource
+    from penstock.stream.folder_sink import FolderSink
+
+    if not isinstance(sink, FolderSink):
+        return
+    if location and checkpoints_at(location) == sink.folder:
+        raise PlanError(
+            f"writeStream: {sink.folder} is also the checkpointLocation, whose files are no rows: give the query a "
+            "folder of its own for checkpoints"
+        )
+    for step in in_order(branches):
+        source = step.source if isinstance(step, SourceStep) else None
+        if isinstance(source, FilesSource) and (source.filesystem, source.folder) == (sink.filesystem, sink.folder):
+            raise PlanError(f"writeStream: {sink.folder} is also what the query reads: write into another folder")
 
 
 def refuse_in(graph: JobGraph) -> None:

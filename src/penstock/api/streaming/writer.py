@@ -16,8 +16,9 @@ from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Ste
 from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import TakesOptions
+from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
-from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in
+from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in, refuse_one_folder
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
 from penstock.graph import JobGraph, explain_graph
@@ -81,12 +82,14 @@ class StreamWriter(TakesOptions):
         settings = runtime.streaming_settings(self._options.as_settings())
         location = settings.streaming.checkpoint_location
         is_kept = bool(location)
+        location = checkpoints_at(location) if is_kept else ""
         # An id that a later run finds again without reading anything.
         id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
         streams(session).refuse_twice(id_, self._name)
         sink, hooks = self._sink(
             SinkRequest(session, self._branches[0].schema, self._options, self._name, path, id_, is_kept)
         )
+        refuse_one_folder(self._branches, sink, location)
         if not is_kept:
             location = tempfile.mkdtemp(prefix="penstock-checkpoints-")
             hooks = _removing(location, hooks)
