@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +279,35 @@ def test_damage_of_an_owners_file_is_named(location: str, harm: bytes) -> None:
     base.write_bytes(harm)
     with pytest.raises(CheckpointError, match=rf"{base} is damaged.*another checkpointLocation"):
         CheckpointStorage(location).claim()
+
+
+def test_a_file_that_comes_while_its_folder_goes_keeps_nothing(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task has not heard yet that its checkpoint was given up: the folder is removed with what it has written."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    stamp = storage.stamp(1)
+    storage.write(stamp, "count.0", [("group-0", b"x")])
+
+    class Late:
+        """The file system, as it is to one who removes a folder that grows meanwhile."""
+
+        late = 2
+
+        def delete_dir(self, path: str) -> None:
+            """Find it grown, twice."""
+            if self.late:
+                self.late -= 1
+                Path(path, f"count.{self.late + 1}").touch()
+                raise OSError(errno.ENOTEMPTY, "Directory not empty")
+            here.delete_dir(path)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(here, name)
+
+    here = storage._fs
+    monkeypatch.setattr(storage, "_fs", Late())
+    storage.discard(stamp)
+    assert not Path(location, str(stamp)).exists()
 
 
 def test_sweeping_leaves_what_is_kept(location: str) -> None:

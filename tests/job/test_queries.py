@@ -19,7 +19,7 @@ from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
-from penstock.graph.streaming import StreamingOptions, part_name
+from penstock.graph.streaming import SavedParts, StreamingOptions, part_name
 from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
@@ -218,6 +218,18 @@ def test_kept_checkpoints_outlive_their_driver(drivers: list[Driver], tmp_path: 
     told = third.tasks.deployed[0].streaming
     assert told is not None
     assert unpack_part(told.restored[0][1]).path.startswith(whole[-2].name)
+
+
+def test_the_end_of_a_query_removes_more_than_it_keeps(tmp_path: Path) -> None:
+    """Its last checkpoint is stored as its tasks go: nobody is there any more who says that an older one may go."""
+    graph = query(tmp_path, retained=2)
+    assert graph.streaming is not None
+    storage = QueryStorage(graph.streaming)
+    storage.claim({})
+    for number in (1, 2, 3):
+        storage.store(SavedParts(number, {}, frozenset(), {}))
+    storage.end()
+    assert sorted(path.name for path in tmp_path.glob("chk-*")) == [str(Stamp(2, 1)), str(Stamp(3, 1))]
 
 
 def test_location_that_goes_away_fails_checkpoints_and_not_the_query(drivers: list[Driver], tmp_path: Path) -> None:

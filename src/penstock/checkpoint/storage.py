@@ -17,6 +17,7 @@ All calls block on the file system: they belong on a thread of their own.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from penstock.checkpoint.ownership import Ownership, Stamp
 from penstock.shuffle.locations import at_uri, is_uri
 
 METADATA = "_metadata"
+_TRIES = 5
 Buffer = bytes | bytearray | memoryview
 Content = Buffer | Sequence[Buffer]
 """The bytes of a chunk, or parts of them, in order."""
@@ -390,11 +392,23 @@ class CheckpointStorage(PartStorage):
             self._fs.delete_file(f"{path}/{METADATA}")
         with contextlib.suppress(FileNotFoundError):
             if not needed:
-                self._fs.delete_dir(path)
+                self._delete(path)
                 return
             for info in self._fs.get_file_info(fs.FileSelector(path)):
                 if info.base_name not in needed:
                     self._fs.delete_file(info.path)
+
+    def _delete(self, path: str) -> None:
+        """Remove a folder; a task that was late to hear that it is not needed may write into it meanwhile."""
+        for _ in range(_TRIES - 1):
+            try:
+                self._fs.delete_dir(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+            else:
+                return
+        self._fs.delete_dir(path)
 
     def _is_file(self, path: str) -> bool:
         return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)

@@ -40,7 +40,7 @@ class QueryStorage:
         can't be used, or none of its checkpoints. A checkpoint that is damaged is named in a warning, and the one
         before it is taken.
         """
-        found = self._storage.claim(max(1, self._options.retained))
+        found = self._storage.claim(self._retained)
         for unusable in found.unusable:
             text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -85,8 +85,17 @@ class QueryStorage:
         self._storage.discard_logs(before)
 
     def end(self) -> None:
-        """The query is over: remove what of its logs no kept checkpoint needs; raises FencedError or OSError."""
+        """The query is over: remove what of its logs no kept checkpoint needs; raises FencedError or OSError.
+
+        Its last checkpoint may have become complete when nobody was left to say that an older one is to go.
+        """
+        for checkpoint in sorted(self._stamps)[: -self._retained]:
+            self.discard(checkpoint)
         self._storage.end()
+
+    @property
+    def _retained(self) -> int:
+        return max(1, self._options.retained)
 
     def _clear(self) -> None:
         try:
