@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import resource
 import socket
 import subprocess
@@ -25,7 +27,7 @@ from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.job.shell import sessions
 from penstock.job.shell.client import MasterClient
-from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
+from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity, _repeat
 from penstock.link import control
 from penstock.link.commands import (
     CancelTask,
@@ -559,7 +561,29 @@ def test_close_leaves_nothing(rig: Rig) -> None:
     assert rig.environment.ended.wait(DEADLINE)
     with pytest.raises(ControlError, match="closed"):
         rig.master.submit(rig.submission())
+    with pytest.raises(ControlError, match="closed"):
+        rig.master.checkpoint(handle.job, DEADLINE)
     assert "penstock-jobmaster" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_it_does_again_and_again_ends_without_a_word_when_the_interpreter_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No thread starts any more by then, which is nobody's fault; the JobMaster stays until it is closed."""
+
+    async def run() -> bool:
+        executor = concurrent.futures.ThreadPoolExecutor()
+        asyncio.get_running_loop().set_default_executor(executor)
+        executor.shutdown()  # as the interpreter does, and then it says the same of every new one
+        again = asyncio.create_task(_repeat(0.0, lambda: None))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        stayed = not again.done()
+        again.cancel()
+        return stayed
+
+    assert asyncio.run(run())
+    assert not caplog.records
 
 
 def test_unreachable_master_is_a_control_error() -> None:

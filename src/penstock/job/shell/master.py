@@ -40,6 +40,7 @@ _LISTEN_SECONDS = 10.0
 """An environment that has attached listens at once, or it was killed meanwhile."""
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
+_CLOSED = "the JobMaster is closed: its SparkSession was stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,20 @@ class JobMaster:
         """A checkpoint of a streaming query, now: its number.
 
         Raises CheckpointError where there is none, TimeoutError where there is none in time; it may still come then.
+        Raises ControlError where the loop has ended.
         """
-        asked = asyncio.run_coroutine_threadsafe(self._driver.queries.checkpoint(job), self._loop)
+        if self._thread is None:
+            raise ControlError(_CLOSED)
+        work = self._driver.queries.checkpoint(job)
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise self._gone() from error
         try:
             return asked.result(seconds)
+        except concurrent.futures.CancelledError as error:
+            raise self._gone() from error
         finally:
             asked.cancel()
 
@@ -196,7 +207,7 @@ class JobMaster:
             return act()
 
         if self._thread is None:
-            raise ControlError("the JobMaster is closed: its SparkSession was stopped")
+            raise ControlError(_CLOSED)
         work = run()
         try:
             return _result(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -323,7 +334,11 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
-            await asyncio.to_thread(work)
+            began = asyncio.get_running_loop().run_in_executor(None, work)
+        except RuntimeError:  # the interpreter ends, and starts no thread any more: `close` comes soon
+            continue
+        try:
+            await began
         except Exception:  # noqa: BLE001 - it is somebody else's work, and comes again
             _LOG.exception("what the JobMaster does every %g s failed; it is tried again", seconds)
 
