@@ -257,7 +257,7 @@ def test_checkpoints_without_their_owners_are_refused_and_left(location: str) ->
     first.write(first.stamp(2), "count.0", [("group-0", b"x")])
     for file in Path(location, "owners").iterdir():
         file.unlink()
-    with pytest.raises(CheckpointError, match="owners does not say who made chk-0.*copy or move .* as a whole"):
+    with pytest.raises(CheckpointError, match=r"owners does not say who made chk-0.*copy or move .* as a whole"):
         CheckpointStorage(location).claim()
     assert Path(location, str(Stamp(1, 1)), METADATA).is_file()
 
@@ -281,7 +281,7 @@ def test_damage_of_an_owners_file_is_named(location: str, harm: bytes) -> None:
         CheckpointStorage(location).claim()
 
 
-def test_a_file_that_comes_while_its_folder_goes_keeps_nothing(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_late_keeps_no_folder(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task has not heard yet that its checkpoint was given up: the folder is removed with what it has written."""
     storage = CheckpointStorage(location)
     storage.claim()

@@ -218,7 +218,7 @@ def test_stopped_query_that_fails_again_ends_at_once() -> None:
 
 
 def test_stop_ends_the_wait_before_a_restart() -> None:
-    """A query that waits to begin anew does so now, and its sources are told to stop; if it fails again, it is over."""
+    """A query that waits to begin anew does so now, and its sources are told to stop; if it fails again, it ends."""
     cluster = started()
     cluster.lose_task(1, 1)
     assert cluster.working() == []

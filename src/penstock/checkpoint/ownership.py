@@ -133,8 +133,8 @@ class Ownership:
                 base = found[owner] = Stamp.of(text)
                 if text != ("" if base is None else str(base)):
                     raise CheckpointError(
-                        f"{info.path} is damaged: it names no checkpoint, so nobody can tell which ones count. Bring it"
-                        " back, or begin anew with another checkpointLocation"
+                        f"{info.path} is damaged: it names no checkpoint, so nobody can tell which ones count. Bring"
+                        " it back, or begin anew with another checkpointLocation"
                     )
         return found
 

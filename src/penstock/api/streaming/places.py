@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.locations import at_uri, is_uri
 
@@ -25,12 +24,12 @@ def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
 def checkpoints_at(location: str) -> str:
     """A checkpointLocation in one spelling, which tells queries apart, and which processes elsewhere understand.
 
-    Raises CheckpointError.
+    One that can't be reached stays as it is: whoever opens it says why.
     """
     if not is_uri(location):
         return str(Path(location).absolute())
     try:
         filesystem, path = at_uri(location)
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
+    except (ValueError, OSError):
+        return location
     return str(Path(path)) if isinstance(filesystem, fs.LocalFileSystem) else location.rstrip("/")
