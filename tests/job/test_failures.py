@@ -317,6 +317,36 @@ def test_a_dataframe_whose_rows_broke_off_fails_with_the_words_of_spark() -> Non
     assert "division by zero" in str(cluster.ended["j1"].error)
 
 
+@pytest.mark.parametrize("kind", [PIPELINED, BLOCKING, HYBRID])
+@pytest.mark.parametrize(
+    ("report", "is_late"),
+    [({}, False), ({}, True), ({"state": "FAILED", "error_type": "DataFrameInputError"}, False)],
+    ids=["before its end", "behind its end", "before its rows break off"],
+)
+def test_a_dataframe_whose_task_spark_runs_again_is_read_anew(
+    kind: PartitionKind, report: dict[str, object], is_late: bool
+) -> None:
+    """Spark has ended the first attempt, whose input broke off in mid-data, and takes the end of the other for it."""
+    cluster = Cluster(8)
+    cluster.submit(chain(2, 1, kinds=(kind,), frame=True))
+    again = AttemptId("j1", 0, 0, 77)
+    said = events.TaskRegistered(cluster.call(), again, "a", "tcp://x:1", frame_job(0))
+    task = cluster.task(0, 0)
+    if not is_late:
+        cluster.send(said)
+        assert not cluster.of(do.CancelSparkJobs)
+    cluster.report(task, **report)
+    if is_late:
+        cluster.send(said)
+    assert do.CancelSparkJobs("j1", frame_job(0)) in cluster.of(do.CancelSparkJobs)
+    cluster.run()
+    assert {(0, 0), (0, 1)} <= set(cluster.restarted())
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+    cluster.check_answers()
+    cluster.check_partitions()
+
+
 def test_a_reader_of_a_dataframe_waits_for_its_new_end() -> None:
     """It asked whether the end is real; the DataFrame is read again instead, so its question ends as stale."""
     cluster = Cluster(8)

@@ -19,14 +19,14 @@ from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.attempts.briefings import Briefings
-from penstock.job.core.attempts.deployments import Deployments
+from penstock.job.core.attempts.deployments import Deployments, lost_to_another
 from penstock.job.core.attempts.questions import Questions
 from penstock.job.core.attempts.widths import Widths
 from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.subtasks import Subtasks
 from penstock.job.core.execution.topology import JobTopology
-from penstock.job.core.failure import INFRASTRUCTURE, NO_STORAGE, UNRESTORABLE, Rank, rank_of
+from penstock.job.core.failure import INFRASTRUCTURE, INPUT_CUT_OFF, NO_STORAGE, UNRESTORABLE, Rank, rank_of
 from penstock.job.core.slots.refusals import too_late
 from penstock.job.core.states import Phase
 from penstock.link.commands import CancelTask
@@ -84,7 +84,10 @@ class Attempts:
             return
         subtask.metrics = dict(event.metrics)
         yield so.Record("task_finished", f"{event.attempt} {event.state}")
-        if event.state == "FINISHED" and subtask.deployed:
+        if subtask.is_run_again and (event.state == "FINISHED" or event.error_type == INPUT_CUT_OFF):
+            yield from self._mark_lost(subtask)
+            yield lost_to_another(subtask)
+        elif event.state == "FINISHED" and subtask.deployed:
             yield from self._end_well(subtask, event)
         elif event.state == "CANCELED":
             yield from self._end_cancelled(subtask, event)

@@ -20,6 +20,7 @@ from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.subtasks import Subtasks
 from penstock.job.core.execution.topology import JobTopology
+from penstock.job.core.failure import Rank
 from penstock.job.core.states import Phase
 from penstock.link.master import PartitionConsumable
 from penstock.shuffle import PartitionId, ProducerDescriptor
@@ -41,7 +42,11 @@ class Deployments:
         self._phase = phase
 
     def start(self, start: so.Start) -> Iterator[so.Decision]:
-        """A task is to run an attempt; refused where another one came first."""
+        """A task is to run an attempt; refused where another one came first.
+
+        Spark takes the refused one's end for that of the DataFrame's partition. So what the first one has read, or
+        reads now, does not count unless its own end is Spark's reason: its input may have ended early.
+        """
         attempt = start.attempt
         subtask = self._subtasks.find(attempt.vertex, attempt.subtask)
         if subtask is None or subtask.attempt is not None or subtask.empty:
@@ -49,6 +54,8 @@ class Deployments:
             if subtask is not None and subtask.attempt is not None:
                 first = f"another attempt came first ({subtask.attempt})"
             yield do.AnswerRegistration(start.call, attempt, StaleError(f"{attempt}: not of this subtask: {first}"))
+            if subtask is not None and subtask.attempt not in (None, attempt):
+                yield from self._run_again(subtask)
             return
         self._subtasks.begin(subtask, attempt, start.call, start.environment)
         yield so.Record("task_registered", str(attempt))
@@ -57,6 +64,13 @@ class Deployments:
             subtask.unregistered += 1
             yield do.RegisterPartition(edge, service, partition, producer)
         yield from self._deploy_if_ready(subtask)
+
+    def _run_again(self, subtask: Subtask) -> Iterator[so.Decision]:
+        vertex = subtask.vertex
+        if vertex.reads_dataframe and not self._subtasks.is_confirmed(vertex.id):
+            subtask.is_run_again = True
+            if subtask.is_finished:
+                yield lost_to_another(subtask)
 
     def registered(self, event: events.PartitionRegistered) -> Iterator[so.Decision]:
         """A partition has its descriptor."""
@@ -135,3 +149,9 @@ class Deployments:
             self._subtasks.deploy(subtask)
             yield so.Record("task_deployed", str(attempt))
             yield so.Brief(call, attempt, self._briefings.deployment(subtask, attempt))
+
+
+def lost_to_another(subtask: Subtask) -> so.Fail:
+    """A DataFrame's task has ended well, and Spark runs it again: nobody knows whether it had all rows."""
+    cause = f"{subtask.title} ended, but Spark runs its task again: its rows may have ended early"
+    return so.Fail(frozenset({subtask.place}), cause, Rank.LOSS, subtask.round)

@@ -31,6 +31,8 @@ class Subtask:
     deployed: bool = False
     halted: bool = False
     """It was stopped unasked, and nobody has said why."""
+    is_run_again: bool = False
+    """Spark has begun another attempt of its task, which it does where it has ended this one."""
     empty: bool = False
     """Its Spark job is over and it never started: it has no rows."""
     metrics: Mapping[str, float] = field(default_factory=dict)
