@@ -147,7 +147,10 @@ def test_what_does_not_fit_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"csv .*f\.csv"):
         source(tmp_path, "csv").open(0, 1, []).poll(1)
     pq.write_table(pa.table({"other": [1]}), tmp_path / "f.csv")
-    with pytest.raises(SchemaError, match=r"parquet .*f\.csv"):
+    with pytest.raises(SchemaError, match=r"parquet .*f\.csv: the schema .* has 'n', and the file has only other: "):
+        source(tmp_path, "parquet").open(0, 1, []).poll(1)
+    pq.write_table(pa.table({"n": ["x"]}), tmp_path / "f.csv")
+    with pytest.raises(SchemaError, match=r"parquet .*'n' is declared int64 and the file has string: declare that"):
         source(tmp_path, "parquet").open(0, 1, []).poll(1)
     with pytest.raises(SettingError, match="no such folder"):
         source(tmp_path / "away").open(0, 1, []).poll(1)

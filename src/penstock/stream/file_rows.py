@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SchemaError
-from penstock.task.conform import Conformer
+from penstock.task.conform import Conformer, Misfit
 from penstock.task.line_format import COMPRESSED, LineFormat
 from penstock.task.parquet_read import open_parquet, rows_schema, with_instants
 
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16
+
+_OTHER_TYPE = Misfit("the file has", "declare that type in readStream(...).schema(...), and cast the column behind it")
 
 Position = tuple[int, int]
 START: Position = (0, 0)
@@ -94,9 +96,10 @@ class ParquetFiles:
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Row group by row group."""
         first, skip = position
-        conformer = Conformer(self.schema, f"parquet {path}")
+        conformer = Conformer(self.schema, f"parquet {path}", _OTHER_TYPE)
         try:
             with open_parquet(path, filesystem) as file:
+                self._refuse_missing(file.schema_arrow.names, path)
                 for group in range(first, file.num_row_groups):
                     begin = 0
                     for batch in self._batches(file, group):
@@ -107,6 +110,14 @@ class ParquetFiles:
                     skip = 0
         except pa.ArrowInvalid as error:
             raise SchemaError(f"parquet {path}: {error}") from error
+
+    def _refuse_missing(self, names: list[str], path: str) -> None:
+        missing = [repr(name) for name in self.schema.names if name not in names]
+        if missing:
+            raise SchemaError(
+                f"parquet {path}: the schema of readStream has {', '.join(missing)}, and the file has only "
+                f"{', '.join(names)}: declare what the files have, or move this one away"
+            )
 
     def _batches(self, file: Any, group: int) -> Iterator[pa.RecordBatch]:
         stored = rows_schema(file)

@@ -14,6 +14,8 @@ What counts as fitting:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,12 +25,21 @@ import pyarrow.types as pt
 from penstock.shuffle.errors import SchemaError
 
 
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The words for a type that does not fit: who gave it, and what to do."""
+
+    giver: str = "the function returned"
+    remedy: str = "cast it there, or declare that type"
+
+
 class Conformer:
     """Makes batches of one operator fit one schema; remembers the last schema it saw."""
 
-    def __init__(self, schema: pa.Schema, operator: str) -> None:
+    def __init__(self, schema: pa.Schema, operator: str, misfit: Misfit = Misfit()) -> None:  # noqa: B008 - frozen
         self._schema = schema
         self._operator = operator
+        self._misfit = misfit
         self._strict = [index for index, field in enumerate(schema) if not field.nullable]
         self._seen: pa.Schema | None = None
         self._order: list[int] | None = None
@@ -77,7 +88,7 @@ class Conformer:
                 reason = "" if isinstance(error, _MisfitError) else f" ({error})"
                 raise SchemaError(
                     f"{self._operator}: column {field.name!r} is declared {field.type} "
-                    f"and the function returned {column.type}{reason}: cast it there, or declare that type"
+                    f"and {self._misfit.giver} {column.type}{reason}: {self._misfit.remedy}"
                 ) from error
         if not columns:
             return batch
