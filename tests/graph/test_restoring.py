@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.graph.restoring import Beginning, beginning_of, parts_in_front, refuse_other_plan
+from penstock.graph.restoring import Beginning, beginning_of, ended_sources, parts_in_front, refuse_other_plan
 from penstock.graph.streaming import SavedParts
 from penstock.shuffle.errors import PlanError
 
@@ -40,6 +40,15 @@ def test_a_stage_that_had_finished_has_finished_at_any_width() -> None:
     found = saved({"a": 2, "b": 1}, frozenset({"a.0", "a.1"}))
     refuse_other_plan(found, (128, 128), {"a": 5, "b": 1}, WHERE)
     assert all(beginning_of(found, "a", subtask, 5) == Beginning(is_finished=True) for subtask in range(5))
+
+
+def test_sources_that_had_ended_are_named() -> None:
+    """Their tasks read nothing any more, also not what has come since; a source that reads on is not mentioned."""
+    found = saved({"a": 2, "b": 1, "c": 3}, frozenset({"a.0", "a.1", "c.1"}))
+    whole, part = ended_sources(found, {"a": "text files of /a", "b": "rate", "c": "text files of /c", "new": "rate"})
+    assert whole.startswith("text files of /a: 2 of 2 tasks had read all of their rows")
+    assert part.startswith("text files of /c: 1 of 3 tasks")
+    assert "a new checkpointLocation" in part
 
 
 def test_a_new_stage_begins_with_nothing() -> None:

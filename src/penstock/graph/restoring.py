@@ -9,7 +9,7 @@ had keeps its number of tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, part_name, vertex_of_part
@@ -83,6 +83,18 @@ def refuse_other_plan(saved: SavedParts, groups: tuple[int, int], stages: Mappin
             raise PlanError(
                 f"{where}: {finished} of {was} tasks of stage {uid} had handled all of their data, so it must go on "
                 f"with its {was} tasks, not with {now}"
+            )
+
+
+def ended_sources(saved: SavedParts, sources: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each source of which tasks had read all of their rows; `sources` are names by uid."""
+    for uid, name in sources.items():
+        was = saved.parallelism.get(uid, 0)
+        ended = sum(part_name(uid, subtask) in saved.finished for subtask in range(was))
+        if ended:
+            yield (
+                f"{name}: {ended} of {was} tasks had read all of their rows when the checkpoint was taken, and read "
+                "nothing that has come since: that takes a new checkpointLocation, or a source without an end"
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from penstock.graph.job_graph import JobGraph
+from penstock.graph.restoring import ended_sources
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
@@ -76,6 +78,7 @@ STREAMING_RESTARTS = RestartSettings(
     "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
 )
 """How a streaming query restarts where nobody has said so."""
+_LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
 _ARROW = " -> "
@@ -171,6 +174,10 @@ class SparkRuntime:
             raise SettingError(f"job {graph.name} is no streaming query")
         checkpoints = QueryStorage(options)
         checkpoints.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+        if (saved := checkpoints.beginning.saved) is not None:
+            sources = {vertex.uid: vertex.name for vertex in graph.vertices if not graph.inputs_of(vertex.id)}
+            for sentence in ended_sources(saved, sources):
+                _LOG.warning("query %s: %s", options.name, sentence)
         submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
         master = self._application.master(settings)
         handle = master.submit(replace(submission, again=None, checkpoints=checkpoints))
