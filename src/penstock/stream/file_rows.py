@@ -22,7 +22,9 @@ from penstock.task.parquet_read import open_parquet, rows_schema, with_instants
 READ_BYTES = 1 << 20
 BATCH_ROWS = 1 << 16
 
-_OTHER_TYPE = Misfit("the file has", "declare that type in readStream(...).schema(...), and cast the column behind it")
+_OTHER_TYPE = Misfit(
+    "the file has", "declare that type in readStream(...).schema(...), and cast the column behind it"
+)
 
 Position = tuple[int, int]
 START: Position = (0, 0)

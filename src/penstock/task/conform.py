@@ -36,7 +36,7 @@ class Misfit:
 class Conformer:
     """Makes batches of one operator fit one schema; remembers the last schema it saw."""
 
-    def __init__(self, schema: pa.Schema, operator: str, misfit: Misfit = Misfit()) -> None:  # noqa: B008 - frozen
+    def __init__(self, schema: pa.Schema, operator: str, misfit: Misfit = Misfit()) -> None:
         self._schema = schema
         self._operator = operator
         self._misfit = misfit
