@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from penstock.job.launcher import LaunchRequest, Submission
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
+from penstock.spark.application import before_stop
 from penstock.spark.checks import python_hint, refuse_conf, refuse_connect, refuse_plain_text, worker_hint
 from penstock.spark.java import find_java
 from penstock.spark.launcher import SparkLauncher, SparkPayload
@@ -30,6 +33,8 @@ from penstock.spark.slots import SlotWatch
 from penstock.spark.task import error_text
 from penstock.spark.types import arrow_schema, conform_batch, spark_batches, struct_type
 from penstock.spark.user_thread import UserThread
+
+WAIT = 30.0
 
 
 @pytest.mark.parametrize(
@@ -111,6 +116,39 @@ def test_the_end_of_a_stopped_session_is_a_cancel_and_no_failure() -> None:
     submission = Submission("j1", nothing, Settings(), 8, payload)
     SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), lambda *end: ends.put(end)))
     assert ends.get(timeout=60) == (spark_job.id, "its SparkSession was stopped", True)
+
+
+def test_a_context_stops_behind_what_is_done_before() -> None:
+    """Workers of jobs that are over end a moment later: Spark would log an error for each. Twice is once."""
+
+    class Context:
+        """Stops."""
+
+        def stop(self) -> None:
+            """As Spark's."""
+            order.append("stopped")
+
+    order: list[str] = []
+    context: Any = Context()
+    before_stop(context, lambda: order.append("workers ended"))
+    context.stop()
+    context.stop()
+    assert order == ["workers ended", "stopped", "stopped"]
+
+
+def test_only_the_workers_of_jobs_that_are_over_are_waited_for() -> None:
+    """Those of a query that runs end with the context; the others are gone when their Spark jobs have returned."""
+    launcher = SparkLauncher(SimpleNamespace(_jsc=object()))  # type: ignore[arg-type]  # it launches nothing
+    spark_job = SparkJobId(SparkJobKind.WORKERS)
+    launcher._running.update({"query": {spark_job}, "over": {spark_job}})
+    launcher.wait(WAIT, ["gone"])
+    returned = threading.Timer(0.01, launcher.returned, ("over", spark_job))
+    returned.start()
+    began = time.monotonic()
+    launcher.wait(WAIT, ["over"])
+    assert time.monotonic() - began < WAIT
+    returned.join()
+    assert launcher.jobs() == ("query",)
 
 
 def test_slots_are_followed_when_they_stay_fewer() -> None:

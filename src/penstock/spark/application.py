@@ -16,7 +16,7 @@ import secrets
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark import SparkContext
 
@@ -101,6 +101,7 @@ class Application:
                     master.every(_SLOTS_SECONDS, self._look_at_slots)
                 master.start()
                 atexit.register(self.close)
+                before_stop(self._context, self._let_workers_end)
                 self._master, self._launcher = master, launcher
             master = self._master
         on_interrupt(id(self), self.cancel_jobs)
@@ -179,7 +180,7 @@ class Application:
             planner, self._planner = self._planner, None
         if master is not None:
             if self._launcher is not None and self._context._jsc is not None:  # noqa: SLF001 - as in `is_closed`
-                self._launcher.wait(_WORKERS_SECONDS)
+                self._launcher.wait(_WORKERS_SECONDS, self._launcher.jobs())
             master.close()
         if planner is not None:
             planner.close()
@@ -217,6 +218,17 @@ class Application:
         if slots is not None:
             master.set_slots(slots)
 
+    def _let_workers_end(self) -> None:
+        """The SparkContext is going to stop: Spark reports each task that ends meanwhile as an error of its own.
+
+        Workers end a moment after their job is over. Those of jobs that still run end with the context.
+        """
+        master, launcher = self._master, self._launcher
+        if master is not None and launcher is not None:
+            with contextlib.suppress(ControlError):
+                over = [job for job in launcher.jobs() if master.job_progress(job) is None]
+                launcher.wait(_WORKERS_SECONDS, over)
+
     def _close_if_stopped(self) -> None:
         # Runs beside the JobMaster's own thread, which must not wait for itself.
         if self.is_closed:
@@ -225,6 +237,18 @@ class Application:
             master = self._master
             if master is not None:
                 master.close_nowait()
+
+
+def before_stop(context: SparkContext, act: Callable[[], None]) -> None:
+    """Call `act` when somebody stops this context, and then stop it."""
+    stop = context.stop
+
+    def stopped() -> None:
+        context.__dict__.pop("stop", None)
+        act()
+        stop()
+
+    context.stop = stopped  # PySpark tells nobody beforehand
 
 
 def start_workers(context: SparkContext, conf: Mapping[str, str]) -> None:

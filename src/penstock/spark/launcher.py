@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,10 +114,15 @@ class SparkLauncher:
         running = self._running.get(job, set())
         return bool(running) if spark_job is None else spark_job in running
 
-    def wait(self, seconds: float) -> None:
-        """Wait until no Spark job is left, for so long at most: workers end a moment after their job is over."""
+    def jobs(self) -> tuple[str, ...]:
+        """Our jobs of which Spark jobs are left."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._running, seconds)
+            return tuple(self._running)
+
+    def wait(self, seconds: float, jobs: Collection[str]) -> None:
+        """Wait until these have no Spark job left, for so long at most: workers end a moment after their job."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._running.keys().isdisjoint(jobs), seconds)
 
     def close(self) -> None:
         """Forget everything; idempotent."""
