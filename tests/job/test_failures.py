@@ -306,6 +306,24 @@ def test_a_dataframe_that_spark_gives_up_fails_the_job() -> None:
     assert "the Spark job of stage0 failed: Job aborted: the disk is full" in str(cluster.ended["j1"].error)
 
 
+def test_a_dataframe_that_fails_after_a_loss_that_was_mended_is_what_is_told() -> None:
+    """A reader was lost and came again; then the DataFrame's own Spark job failed: the error speaks of that."""
+    cluster = Cluster(8)
+    cluster.pace = 2.0
+    cluster.submit(chain(2, 1, kinds=(HYBRID,), frame=True), restart=RestartSettings("fixed", 5))
+    cluster.lose_task(1, 0)
+    cluster.run()
+    assert cluster.restarted() == [(1, 0)]
+    cluster.kill_spark_job("j1", frame_job(0), "ArithmeticException: division by zero", cancelled=False)
+    step = next(step for step in cluster.todo if step.name == "return")
+    cluster.todo.remove(step)
+    step.act()
+    cluster.run()
+    error = cluster.ended["j1"].error
+    assert "division by zero" in str(error)
+    assert "was lost" not in str(error)
+
+
 def test_a_dataframe_whose_rows_broke_off_fails_with_the_words_of_spark() -> None:
     """The task only knows that its input ended early; Spark says why a moment later."""
     cluster = Cluster(8)

@@ -105,7 +105,7 @@ class Arrivals:
         elif event.cancelled:
             yield events.CancelRequested(event.job, event.error or "its Spark job was cancelled")
         elif event.error is not None:
-            yield so.FailForGood(self._words(launched, event), anew=False)
+            yield so.FailForGood(self._words(launched, event))
         else:
             yield so.ConfirmFrame(launched.vertex)
 
