@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
 
+from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
@@ -361,6 +364,22 @@ def test_a_dataframe_whose_task_spark_runs_again_is_read_anew(
     assert {(0, 0), (0, 1)} <= set(cluster.restarted())
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
+    cluster.check_answers()
+    cluster.check_partitions()
+
+
+def test_a_task_with_resources_that_never_came_is_no_task_without_rows() -> None:
+    """Only Spark knows how many partitions a DataFrame has; a stage with resources has as many tasks as its plan."""
+    graph = chain(2, 2, kinds=(BLOCKING,))
+    cluster, widths = Cluster(8), iter((1, 2))
+    cluster.frame_width = lambda *_: next(widths)  # type: ignore[method-assign]
+    cluster.submit(graph.with_vertex(replace(graph.vertex(1), resources=Resources())))
+    cluster.finish_all(0)
+    cluster.finish(1, 0)
+    assert cluster.restarted() == [R0, R1]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+    assert not any(partition.empty for partition in cluster.ended["j1"].partitions)
     cluster.check_answers()
     cluster.check_partitions()
 

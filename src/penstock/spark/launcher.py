@@ -39,12 +39,13 @@ class SparkPayload:
     """What this launcher needs of a submission.
 
     How to make the tasks of workers; those of each DataFrame for its first Spark job, which were planned before the
-    job took any slot, and how to make those of any bound vertex for a Spark job; the user's thread and session.
+    job took any slot, and how to make those of any bound vertex for a Spark job, by the plan as it is then; the
+    user's thread and session.
     """
 
     workers: Callable[[JobGraph, SparkJob], RDD[Any]]
     frames: Mapping[int, DataFrame]
-    bound: Callable[[SparkJobId, int], DataFrame | RDD[Any]]
+    bound: Callable[[JobGraph, SparkJobId, int], DataFrame | RDD[Any]]
     user: UserThread
     session: SparkSession
 
@@ -53,7 +54,7 @@ class SparkPayload:
         if launched.vertex is None:
             return self.workers(graph, launched)
         planned = self.frames.get(launched.vertex) if launched.is_first else None
-        return self.bound(launched.id, launched.vertex) if planned is None else planned
+        return self.bound(graph, launched.id, launched.vertex) if planned is None else planned
 
 
 class SparkLauncher:

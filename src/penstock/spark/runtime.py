@@ -341,19 +341,19 @@ class SparkRuntime:
             tasks = numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, launched.id)))
             return in_shared_workers(tasks, conf)
 
-        def bound(spark_job: SparkJobId, number: int) -> DataFrame | RDD[Status]:
-            vertex = graph.vertex(number)
+        def bound(planned: JobGraph, spark_job: SparkJobId, number: int) -> DataFrame | RDD[Status]:
+            vertex = planned.vertex(number)
             profile = None if vertex.resources is None else profile_of(vertex.resources)
             if number in sources:
                 source, schema = sources[number]
-                plan = TaskPlan(launch, job, graph, spark_job, number, schema)
+                plan = TaskPlan(launch, job, planned, spark_job, number, schema)
                 return source.mapInArrow(dataframe_task(plan), STATUS_DDL, profile=profile)
             numbers = self._context.parallelize(range(vertex.parallelism), vertex.parallelism)
-            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, graph, spark_job, number)))
+            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, planned, spark_job, number)))
             return in_shared_workers(tasks if profile is None else tasks.withResources(profile), conf)
 
         first = {vertex: SparkJobId(SparkJobKind.FRAME, vertex) for vertex in sources}
-        frames = {vertex: cast("DataFrame", bound(spark_job, vertex)) for vertex, spark_job in first.items()}
+        frames = {vertex: cast("DataFrame", bound(graph, spark_job, vertex)) for vertex, spark_job in first.items()}
         for planned in frames.values():
             plan_scans(planned)
         slots = total_slots(self._context, settings.job.slots_timeout)

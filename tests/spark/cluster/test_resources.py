@@ -28,7 +28,7 @@ def wide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([pa.array([TaskContext.get().cpus()]), pa.array([rows])], names=["cpus", "rows"])
 
 
-def wide_stage(spark: Any, producers: int, partitions: int, mode: str) -> penstock.Stream:
+def wide_stage(spark: Any, producers: int, partitions: int | None, mode: str) -> penstock.Stream:
     """Its tasks ask for two cores each."""
     profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build
     keyed = penstock.fromDataFrame(spark.range(0, ROWS, 1, producers)).keyBy(
@@ -58,6 +58,17 @@ def test_waves_of_wide_tasks(cluster: Any) -> None:
     """Where there are more than fit, they run one after the other."""
     found = wide_stage(cluster, 1, 3, "hybrid").toDF().collect()
     assert [row.cpus for row in found] == [2, 2, 2]
+    assert sum(row.rows for row in found) == ROWS
+
+
+def test_as_many_wide_tasks_as_the_bytes_ask_for(cluster: Any) -> None:
+    """Where nobody asks for a number it is chosen when the bytes are known, and each of so many has its task."""
+    cluster.conf.set("spark.penstock.blocking.targetBytes", "2k")
+    try:
+        found = wide_stage(cluster, 2, None, "blocking").toDF().collect()
+    finally:
+        cluster.conf.unset("spark.penstock.blocking.targetBytes")
+    assert len(found) > 2
     assert sum(row.rows for row in found) == ROWS
 
 

@@ -183,10 +183,10 @@ class Attempts:
             yield so.Fail(places, cause, Rank.ECHO, launched, missing=missing)
 
     def confirm_frame(self, confirmed: so.ConfirmFrame) -> Iterator[so.Decision]:
-        """A DataFrame's Spark job has returned well: subtasks that never came have no rows."""
+        """A Spark job of bound tasks has returned well: where it read a DataFrame, who never came has no rows."""
         vertex = confirmed.vertex
         open_ = [subtask for subtask in self._subtasks.of(vertex) if not subtask.is_ended]
-        lost = [subtask for subtask in open_ if subtask.attempt is not None]
+        lost = [s for s in open_ if s.attempt is not None or not s.vertex.reads_dataframe]
         if lost:
             for subtask in lost:
                 yield from self._mark_lost(subtask)
