@@ -104,18 +104,44 @@ def test_hint_where_a_worker_died() -> None:
     assert worker_hint("ValueError: boom", "local[8]") == ""
 
 
-def test_the_end_of_a_stopped_session_is_a_cancel_and_no_failure() -> None:
-    """All that PySpark raises then follows from it: before, the job was tried again three times and failed for it."""
-    context: Any = SimpleNamespace(_jsc=None, master="local[8]")
-    session: Any = SimpleNamespace(sparkContext=context)
-    user: Any = SimpleNamespace(apply=lambda stopped: stopped.sparkContext._jsc.sc())
+def launched(context: Any, user: Any) -> tuple[str | None, bool]:
+    """How a Spark job ends that begins as this user: its error, and whether it was cancelled."""
     nothing: Any = None
+    session: Any = SimpleNamespace(sparkContext=context)
     payload = SparkPayload(nothing, {}, nothing, user, session)
     ends: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     spark_job = SparkJob(SparkJobId(SparkJobKind.WORKERS), (WorkerNumber(0),))
     submission = Submission("j1", nothing, Settings(), 8, payload)
     SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), lambda *end: ends.put(end)))
-    assert ends.get(timeout=60) == (spark_job.id, "its SparkSession was stopped", True)
+    returned, error, cancelled = ends.get(timeout=60)
+    assert returned == spark_job.id
+    return error, cancelled
+
+
+def test_the_end_of_a_stopped_session_is_a_cancel_and_no_failure() -> None:
+    """All that PySpark raises then follows from it: before, the job was tried again three times and failed for it."""
+    context: Any = SimpleNamespace(_jsc=None, master="local[8]")
+    user: Any = SimpleNamespace(apply=lambda stopped: stopped.sparkContext._jsc.sc())
+    assert launched(context, user) == ("its SparkSession was stopped", True)
+
+
+def test_a_spark_job_whose_error_cannot_be_read_has_not_returned_well() -> None:
+    """Spark's JVM died after it had raised: else the DataFrame of this Spark job would count as read to its end."""
+
+    def no_jvm() -> str:
+        raise ConnectionRefusedError
+
+    class JvmError(Exception):
+        """As py4j's: its text is in the JVM."""
+
+        java_exception = SimpleNamespace(getMessage=no_jvm)
+
+    def raise_it(_: object) -> None:
+        raise JvmError
+
+    context: Any = SimpleNamespace(_jsc=object(), master="local[8]")
+    said = "JvmError, of which Spark does not say more: ConnectionRefusedError()"
+    assert launched(context, SimpleNamespace(apply=raise_it)) == (said, False)
 
 
 def test_a_context_stops_behind_what_is_done_before() -> None:

@@ -152,13 +152,13 @@ class _SparkJobWork:
 
     def run(self) -> None:
         """Run one Spark job and tell how it went."""
-        error: str | None = None
+        error: str | None = "it did not return"
         cancelled = False
         try:
             self._run()
+            error = None
         except Exception as failure:  # noqa: BLE001 - whatever Spark raises is the job's error
-            error = error_text(failure)
-            cancelled = any(word in str(failure) for word in _CANCELLED)
+            error, cancelled = self._said(failure)
             error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
             if self.launcher.is_stopped:  # all that Spark raises then follows from it, and trying again can't help
                 error, cancelled = "its SparkSession was stopped", True
@@ -166,6 +166,14 @@ class _SparkJobWork:
             self.workers_submitted.set()
             self.launcher.returned(self.request.submission.job, self.launched.id)
             self.request.returned(self.launched.id, error, cancelled)
+
+    @staticmethod
+    def _said(failure: Exception) -> tuple[str, bool]:
+        """What Spark says, and whether somebody has cancelled it."""
+        try:
+            return error_text(failure), any(word in str(failure) for word in _CANCELLED)
+        except Exception as unread:  # noqa: BLE001 - the words are in Spark's JVM, which may be gone
+            return f"{type(failure).__name__}, of which Spark does not say more: {unread!r}", False
 
     def _run(self) -> None:
         submission = self.request.submission
