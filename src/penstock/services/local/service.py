@@ -28,7 +28,7 @@ class LocalShuffleService:
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> LocalShuffleMaster:
         """The driver side."""
-        return LocalShuffleMaster(context)
+        return LocalShuffleMaster()
 
     def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
         """The host side; shares the task's attachment where there is one."""
@@ -46,24 +46,17 @@ class LocalShuffleService:
 class LocalShuffleMaster:
     """Knows nothing but where a partition lies: beside its producer."""
 
-    def __init__(self, context: ShuffleMasterContext) -> None:
-        self._application = context.application
-        self._jobs: dict[str, JobShuffleContext] = {}
-
     async def start(self) -> None:
         """Nothing to start: environments start with the first task of their host."""
 
     async def close(self) -> None:
-        """Forget the jobs."""
-        self._jobs.clear()
+        """Nothing to close."""
 
     def register_job(self, context: JobShuffleContext) -> None:
-        """A job begins."""
-        self._jobs[context.job] = context
+        """Nothing to note: what a job has here its hosts know."""
 
     def unregister_job(self, job: str) -> None:
-        """A job is over; its partitions are released through the hosts that hold them."""
-        self._jobs.pop(job, None)
+        """Nothing to forget: a job's partitions are released through the hosts that hold them."""
 
     async def register_partition_with_producer(
         self,
