@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.buffer.view import DataListener
@@ -42,13 +42,6 @@ class Home:
     remove: Callable[[StoredFiles], None]
 
 
-@dataclass(slots=True)
-class _Reserved:
-    """What the partition gives back once, as soon as nobody writes it any more."""
-
-    give_back: Callable[[], None] = field(default=lambda: None)
-
-
 class BlockingPartition(Endings):
     """One blocking partition; a `ReadablePartition` of the registry."""
 
@@ -60,7 +53,7 @@ class BlockingPartition(Endings):
         self._ends: tuple[EndOfPartition, ...] = ()
         self._views: dict[FileView, None] = {}
         self._unread = set(range(files.subpartitions))
-        self._reserved = _Reserved()
+        self._give_back: Callable[[], None] | None = None
         self._lifecycle = PartitionLifecycle(partition)
 
     @property
@@ -78,7 +71,7 @@ class BlockingPartition(Endings):
         if self.state.is_end:
             give_back()
         else:
-            self._reserved.give_back = give_back
+            self._give_back = give_back
 
     def begin(self) -> None:
         """The producer may write; raises the answer that fits where the partition has ended meanwhile."""
@@ -92,9 +85,9 @@ class BlockingPartition(Endings):
             raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {self.files.subpartitions} subpartitions")
         self._lifecycle.move(PartitionEvent.FINISH)
         self._ends = tuple(ends)
-        self._give_back()
+        self._end_writing()
         for view in list(self._views):
-            view.start(self.range_of(view.first, view.count), self.end_of(view.first, view.count))
+            self._start(view)
 
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServedFileView:
         """A view for a reader on another host; any number of them. It has something when the files are finished."""
@@ -105,14 +98,6 @@ class BlockingPartition(Endings):
         """A view for a reader on this host: it tells the files once they are finished."""
         check_range(self.partition_id, subpartition, count, self.files.subpartitions)
         return self._opened(LocalFileView(self, subpartition, count, listener))
-
-    def end_of(self, first: int, count: int) -> EndOfPartition:
-        """What the writer counted for these subpartitions."""
-        return sum_of(self._ends[first : first + count])
-
-    def range_of(self, first: int, count: int) -> StoredRange:
-        """These subpartitions, to be opened."""
-        return StoredRange.of(self.files, first, count, FileOrigin(self.partition_id, self._home.producers.host))
 
     def leave(self, view: FileView) -> None:
         """A view is closed; `was_read` says whether its reader has everything."""
@@ -134,7 +119,7 @@ class BlockingPartition(Endings):
             if unfinished:
                 view.fail(end_error(self.partition_id, state, self.cause, self._home.producers.host))
         self._home.producers.registry.bury(self.partition_id)
-        self._give_back()
+        self._end_writing()
         self._home.remove(self.files)
 
     def lost(self, cause: str) -> PenstockError:
@@ -142,12 +127,18 @@ class BlockingPartition(Endings):
         self._home.producers.registry.lose([self.partition_id], cause)
         return end_error(self.partition_id, self.state, self.cause, self._home.producers.host)
 
-    def _give_back(self) -> None:
-        reserved, self._reserved = self._reserved, _Reserved()
-        reserved.give_back()
+    def _end_writing(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
     def _opened(self, view: V) -> V:
         self._views[view] = None
         if self.is_readable:
-            view.start(self.range_of(view.first, view.count), self.end_of(view.first, view.count))
+            self._start(view)
         return view
+
+    def _start(self, view: FileView) -> None:
+        origin = FileOrigin(self.partition_id, self._home.producers.host)
+        stored = StoredRange.of(self.files, view.first, view.count, origin)
+        view.start(stored, sum_of(self._ends[view.first : view.first + view.count]))
