@@ -158,13 +158,13 @@ class TaskCalls:
     def _open_writer(self, request: ask.OpenWriter) -> Answer:
         task, services = self._task, self._services
         task.owns(request.attempt)
-        if request.kind.is_hybrid:
-            hybrid = HybridPort(services.hybrid, task.line, task.holdings, request)
-            task.writers[request.port] = hybrid
-            return ask.WriterOpened(hybrid.is_packed)
-        pipelined = WriterPort(services.pipelined, task.line, task.holdings, request)
-        task.writers[request.port] = pipelined
-        return ask.WriterOpened(pipelined.is_packed)
+        writer = (
+            HybridPort(services.hybrid, task.line, task.holdings, request)
+            if request.kind.is_hybrid
+            else WriterPort(services.pipelined, task.line, task.holdings, request)
+        )
+        task.writers[request.port] = writer
+        return ask.WriterOpened(writer.is_packed)
 
     def _finish_writer(self, request: ask.FinishWriter) -> Answer:
         self._task.writers.pop(request.port).finish()
@@ -173,7 +173,7 @@ class TaskCalls:
     def _fail_writer(self, request: ask.FailWriter) -> Answer:
         writer = self._task.writers.pop(request.port)
         if request.is_storage and isinstance(writer, HybridPort):
-            writer.note_storage_failure()
+            writer.partition.note_storage_failure()
         writer.fail(request.cause)
         return Done()
 

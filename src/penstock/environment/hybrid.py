@@ -97,7 +97,6 @@ class HybridResult(Endings):
         self._own = ""
         self._index = ""
         self._working = 0
-        self._views: dict[FileView, None] = {}
 
     @property
     def partition_id(self) -> PartitionId:
@@ -172,7 +171,6 @@ class HybridResult(Endings):
 
     def leave(self, view: FileView) -> None:
         """A view of the files is closed."""
-        self._views.pop(view, None)
         if view.was_read and not self.state.is_end:
             self.core.was_read(view.first, view.count)
 
@@ -309,7 +307,6 @@ class HybridResult(Endings):
         return True
 
     def _opened(self, view: V) -> V:
-        self._views[view] = None
         stored = HybridRange(self._index, self.addresses, view.first, view.count, self.origin)
         view.start(stored, sum_of(self.core.ends()[view.first : view.first + view.count]))
         return view

@@ -21,7 +21,7 @@ Rules:
 from __future__ import annotations
 
 from penstock.buffer import BufferSlice, DataType, Holdings
-from penstock.environment.hybrid import HybridPartitions, HybridResult
+from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import packs
 from penstock.link.calls import OpenWriter
@@ -67,18 +67,13 @@ class HybridPort:
             required, max(required, total), overdraft=total, owner=f"the writer of partition {request.partition}"
         )
         try:
-            self._result = partitions.register(request)
+            self.partition = partitions.register(request)
         except BaseException:
             self._pool.lazy_destroy()
             raise
-        self._result.port = self
+        self.partition.port = self
         self._grow_to(BEGIN)
         self._refill()
-
-    @property
-    def partition(self) -> HybridResult:
-        """What is written."""
-        return self._result
 
     @property
     def share(self) -> int:
@@ -94,7 +89,7 @@ class HybridPort:
         """The task ships a slice; raises ProtocolError for one it may not ship."""
         length = marked & LENGTH
         piece = BufferSlice(segment, offset, length, marked >= FINISHED)
-        core = self._result.core
+        core = self.partition.core
         if piece.finished:
             self._granted.discard(segment)  # before it may come back, and be granted again
         self._holdings.commit(piece, 1)
@@ -116,9 +111,9 @@ class HybridPort:
     def take_stored(self, target: int, extent: Extent) -> None:
         """The task has stored something by itself; raises ProtocolError where it may not."""
         if not self._is_told:
-            raise ProtocolError(f"{self._result.partition_id}: its writer stores without having been told where")
-        if not self._result.state.is_end:
-            self._result.core.add_stored(BROADCAST if target == ALL else target, extent)
+            raise ProtocolError(f"{self.partition.partition_id}: its writer stores without having been told where")
+        if not self.partition.state.is_end:
+            self.partition.core.add_stored(BROADCAST if target == ALL else target, extent)
             self._storage.note_stored(extent.length)
             pool = self._memory.pool
             if self._is_storing and pool.free >= (pool.total - pool.guaranteed) // HIGH:
@@ -130,9 +125,9 @@ class HybridPort:
         """The task sends an event; raises ProtocolError for any but the two that end a subpartition."""
         event = decode_event(payload)
         if data_type != DataType.EVENT or not isinstance(event, EndOfData | EndOfPartition):
-            raise ProtocolError(f"{self._result.partition_id}: a hybrid partition takes no event but its end")
-        if isinstance(event, EndOfPartition) and not self._result.state.is_end:
-            self._result.core.end_subpartition(target, event)
+            raise ProtocolError(f"{self.partition.partition_id}: a hybrid partition takes no event but its end")
+        if isinstance(event, EndOfPartition) and not self.partition.state.is_end:
+            self.partition.core.end_subpartition(target, event)
 
     def overdraw(self) -> None:
         """The task is out of segments in the middle of a message."""
@@ -150,7 +145,7 @@ class HybridPort:
     def relieve(self) -> None:
         """The task waits: what is stored is forgotten, and more is stored, until there is a segment for it."""
         if not self._give_one():
-            self._result.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
+            self.partition.core.relieve(max(0, self._pool.requested - self._pool.size) + RELIEF)
             if self._arbiter.is_waiting(self):
                 self._give_one()
 
@@ -160,19 +155,15 @@ class HybridPort:
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
-        if not self._result.state.is_end:
-            self._result.core.finish()
-            self._result.settle_later()
+        if not self.partition.state.is_end:
+            self.partition.core.finish()
+            self.partition.settle_later()
         self._close()
 
     def fail(self, cause: str) -> None:
         """The producer gives up: readers are told."""
-        self._result.fail(cause)
+        self.partition.fail(cause)
         self._close()
-
-    def note_storage_failure(self) -> None:
-        """Its own file took no more."""
-        self._result.note_storage_failure()
 
     def tell(self, error: PenstockError) -> None:
         """The partition can't go on: tell the task."""
@@ -189,13 +180,13 @@ class HybridPort:
         self._is_open = False
         self._arbiter.ahead.take_back(self._ahead - 1)
         self._arbiter.wait_no_more(self)
-        self._result.port = None
+        self.partition.port = None
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
         if not self._holdings.is_closed:
             for segment in granted:
                 self._holdings.give_back(segment)
-        self._result.core.close_producer()
+        self.partition.core.close_producer()
 
     @property
     def _most(self) -> int:
@@ -228,7 +219,7 @@ class HybridPort:
         self._is_storing = True
         if not self._is_told:
             self._is_told = True
-            self._result.prepare_own(lambda folder: self._line.store(self.port, folder) if self._is_open else None)
+            self.partition.prepare_own(lambda folder: self._line.store(self.port, folder) if self._is_open else None)
 
     def _give_one(self) -> bool:
         """Grant a segment if any is free, whatever the writer's share."""
