@@ -11,7 +11,7 @@ import pytest
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.stored import Layout, StoredFiles, StoredRange, layout_of
-from penstock.services.local.layouts import HashFiles
+from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionLostError, PenstockError
 

@@ -20,7 +20,7 @@ from penstock.partition.region_rows import Split
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.attachment import Attachment
-from penstock.services.local.layouts import HashFiles, LayoutWriter
+from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
@@ -45,7 +45,7 @@ class BlockingPartitionWriter:
         self._descriptor = descriptor
         self._settings = settings
         self._metrics = owner.metrics
-        self._files: LayoutWriter | None = None
+        self._files: HashFiles | SortMergeWriter | None = None
         self._sizes: tuple[int, ...] = ()
         self._fingerprint = 0
         self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
@@ -152,7 +152,7 @@ class BlockingPartitionWriter:
         else:
             self._files = HashFiles(paths, schema, self.partition, options)
 
-    def _writable(self) -> LayoutWriter:
+    def _writable(self) -> HashFiles | SortMergeWriter:
         if self._lifecycle.state is not WriterState.WRITING or self._files is None:
             raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
         self._attachment.check_cancelled()

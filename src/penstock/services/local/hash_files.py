@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a blocking partition is laid out while it is written: a file per subpartition, or two files for all.
+"""A blocking partition with a file for each subpartition, while it is written, as one thing.
 
-The seam between the writer that a task sees and the formats in `penstock.partition`. `SortMergeWriter` is a
-`LayoutWriter` as it is; `HashFiles` makes one of many files. What a layout that raises leaves, `abort` removes.
+It is used as `SortMergeWriter` is, which writes two files for all. What a call that raises leaves, `abort` removes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -20,40 +18,14 @@ from penstock.partition.sort_buffer import gather_bytes
 from penstock.shuffle import EndOfPartition, PartitionId
 
 
-class LayoutWriter(Protocol):
-    """The files of one partition, being written."""
-
-    @property
-    def gather_bytes(self) -> int:
-        """How many bytes are best split at once."""
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """What the files take so far."""
-
-    def write_split(self, split: Split) -> None:
-        """Append what one split gives each subpartition."""
-
-    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Append a batch to one subpartition."""
-
-    def broadcast(self, batch: pa.RecordBatch) -> None:
-        """Append a batch to all subpartitions."""
-
-    def finish(self) -> tuple[EndOfPartition, ...]:
-        """Complete the files and give them their names; what each subpartition holds."""
-
-    def abort(self) -> None:
-        """Remove what was written; idempotent."""
-
-
 class HashFiles:
     """One file per subpartition; a broadcast batch is stored in each."""
 
     def __init__(
         self, paths: Sequence[Path], schema: pa.Schema, partition: PartitionId, options: FileOptions
     ) -> None:
-        self._gather_bytes = gather_bytes(len(paths), options.sort_buffer)
+        self.gather_bytes = gather_bytes(len(paths), options.sort_buffer)
+        """How many bytes are best split at once: larger batches are fewer calls to the file system."""
         self._files: list[ResultFileWriter] = []
         try:
             for path in paths:
@@ -61,11 +33,6 @@ class HashFiles:
         except BaseException:
             self.abort()
             raise
-
-    @property
-    def gather_bytes(self) -> int:
-        """How many bytes are best split at once: larger batches are fewer calls to the file system."""
-        return self._gather_bytes
 
     @property
     def bytes_on_disk(self) -> int:
