@@ -96,7 +96,8 @@ class SegmentInputGate(GateEnd):
         elif isinstance(item, bytes):
             event = decode_event(item)
             if isinstance(event, EndOfPartition):
-                self._end_channel(channel, event)
+                self._check_end(channel, event)
+                self._open -= 1
             self._ready.append(Received(channel, event=event))
         elif isinstance(item, dict):
             self._files.append(self._read(channel, item))
@@ -118,14 +119,19 @@ class SegmentInputGate(GateEnd):
         try:
             if "extents" in message:
                 yield from self._read_extents(channel, message, origin)
-            elif message["layout"] == LAYOUT:
+                return
+            end = EndOfPartition(*message["end"])
+            if message["layout"] == LAYOUT:
                 stored = HybridRange.from_message(message).open()
                 yield from self._read_stream(channel, stored.messages(TOGETHER))
-                yield from self._end_file(channel, EndOfPartition(*message["end"]))
+                self._check_end(channel, end)
             else:
-                yield from self._read_files(channel, message)
+                yield from self._read_files(channel, message, end)
         except PartitionLostError as error:
             raise self._answer(origin.partition, error) from error
+        self._open -= 1
+        yield Received(channel, event=EndOfData())
+        yield Received(channel, event=end)
 
     def _read_extents(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
         """Extents of a hybrid partition, among its slices."""
@@ -145,12 +151,7 @@ class SegmentInputGate(GateEnd):
             for batch in self._assemblers[channel].feed(view, is_kept=True):
                 yield Received(channel, batch)
 
-    def _end_file(self, channel: int, end: EndOfPartition) -> Iterator[Received]:
-        self._end_channel(channel, end)
-        yield Received(channel, event=EndOfData())
-        yield Received(channel, event=end)
-
-    def _read_files(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
+    def _read_files(self, channel: int, message: dict[str, Any], end: EndOfPartition) -> Iterator[Received]:
         """Finished files of blocks: their batches lie over the files' maps, nothing is copied."""
         stored = StoredRange.from_message(message)
         found = stored.open()
@@ -160,7 +161,6 @@ class SegmentInputGate(GateEnd):
             self._metrics.add("bytes_in", size)
             self._metrics.add("disk_bytes_in", size)
             yield Received(channel, batch)
-        end = EndOfPartition(*message["end"])
         if self._verify and found.end != end:
             error = IncompleteDataError(
                 f"{stored.origin}: the files {stored.paths[0].parent} hold {found.end}, but their writer counted "
@@ -168,9 +168,6 @@ class SegmentInputGate(GateEnd):
             )
             error.partition = stored.origin.partition.to_wire()
             raise error
-        yield Received(channel, event=EndOfData())
-        self._open -= 1
-        yield Received(channel, event=end)
 
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
@@ -180,10 +177,9 @@ class SegmentInputGate(GateEnd):
             return answer
         return error
 
-    def _end_channel(self, channel: int, end: EndOfPartition) -> None:
+    def _check_end(self, channel: int, end: EndOfPartition) -> None:
         self._assemblers[channel].finish()
         source = self._descriptor.channels[channel].source
         where = f"partition {source.partition} (host environment {source.environment or 'unknown'})"
         if self._verify:
             self._counters[channel].verify(end, where)
-        self._open -= 1
