@@ -49,68 +49,51 @@ class Port:
         raise ProtocolError(f"{self.name} was told {said}, which is not for it")
 
 
-class Ports:
-    """The open ports of one attachment, by number. A frame for one that is closed crossed its closing: dropped."""
+Ports = Numbered[Port]
+"""The open ports of one attachment. A frame for one that is closed crossed its closing: it is dropped."""
 
-    __slots__ = ("_numbered",)
 
-    def __init__(self) -> None:
-        self._numbered: Numbered[Port] = Numbered()
-
-    def add(self, port: Port) -> int:
-        """Its number."""
-        return self._numbered.add(port)
-
-    def remove(self, number: int) -> None:
-        """It is closed; idempotent."""
-        self._numbered.remove(number)
-
-    def clear(self) -> None:
-        """All are closed."""
-        self._numbered.clear()
-
-    def deliver(self, body: memoryview) -> None:
-        """Slices of data, perhaps for several."""
-        live = self._numbered.live
-        for number, channel, segment, offset, length in read_slices(body):
-            port = live.get(number) or self._numbered.get(number)
-            if port is not None:
-                port.on_slice(channel, segment, offset, length)
-
-    def grant(self, body: memoryview) -> None:
-        """Segments."""
-        number, segments = read_segments(body)
-        port = self._numbered.get(number)
+def _deliver(ports: Ports, body: memoryview) -> None:
+    """Slices of data, perhaps for several ports."""
+    for number, channel, segment, offset, length in read_slices(body):
+        port = ports.live.get(number) or ports.get(number)
         if port is not None:
-            port.on_grant(segments)
+            port.on_slice(channel, segment, offset, length)
 
-    def store(self, body: memoryview) -> None:
-        """A folder."""
-        number, folder = read_port(body)
-        port = self._numbered.get(number)
-        if port is not None:
-            port.on_store(folder)
 
-    def event(self, body: memoryview) -> None:
-        """An event of a channel."""
-        number, data_type, channel, payload = read_event(body)
-        port = self._numbered.get(number)
-        if port is not None:
-            port.on_event(channel, data_type, payload)
+def _grant(ports: Ports, body: memoryview) -> None:
+    number, segments = read_segments(body)
+    port = ports.get(number)
+    if port is not None:
+        port.on_grant(segments)
 
-    def error(self, body: memoryview) -> None:
-        """An error of a channel."""
-        number, channel, payload = read_channel(body)
-        port = self._numbered.get(number)
-        if port is not None:
-            port.on_error(channel, carried_error(unpack(payload)))
+
+def _store(ports: Ports, body: memoryview) -> None:
+    number, folder = read_port(body)
+    port = ports.get(number)
+    if port is not None:
+        port.on_store(folder)
+
+
+def _event(ports: Ports, body: memoryview) -> None:
+    number, data_type, channel, payload = read_event(body)
+    port = ports.get(number)
+    if port is not None:
+        port.on_event(channel, data_type, payload)
+
+
+def _error(ports: Ports, body: memoryview) -> None:
+    number, channel, payload = read_channel(body)
+    port = ports.get(number)
+    if port is not None:
+        port.on_error(channel, carried_error(unpack(payload)))
 
 
 PORT_FRAMES: Final[dict[FrameType, Callable[[Ports, memoryview], None]]] = {
-    FrameType.DELIVER: Ports.deliver,
-    FrameType.GRANT: Ports.grant,
-    FrameType.STORE: Ports.store,
-    FrameType.CHANNEL_EVENT: Ports.event,
-    FrameType.CHANNEL_ERROR: Ports.error,
+    FrameType.DELIVER: _deliver,
+    FrameType.GRANT: _grant,
+    FrameType.STORE: _store,
+    FrameType.CHANNEL_EVENT: _event,
+    FrameType.CHANNEL_ERROR: _error,
 }
 """Who reads each frame that is for a port."""
