@@ -7,11 +7,13 @@ import os
 import secrets
 from pathlib import Path
 
+import pytest
 from local_harness import wait_for_end
 
 from penstock.link.commands import Shutdown
 from penstock.services.local.attachment import attach
 from penstock.services.local.launch import EnvironmentLaunch, start_early
+from penstock.shuffle.errors import EnvironmentLostError
 
 
 def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> None:
@@ -28,3 +30,17 @@ def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> Non
         attachment.ask(Shutdown(), 10)
         attachment.close()
     wait_for_end(ended)
+
+
+def test_an_environment_that_takes_too_long_to_start_is_given_up(tmp_path: Path) -> None:
+    """The error names the setting, and nobody holds the lock behind it: the next task may try anew."""
+    conf = {
+        "spark.penstock.environment.directory": str(tmp_path),
+        "spark.penstock.environment.startTimeout": "1ms",
+    }
+    launch = EnvironmentLaunch("slow", b"a secret of the tests", "", conf)
+    with pytest.raises(EnvironmentLostError, match="startTimeout"):
+        start_early(launch, {})
+    lock = launch.place().take_lock()
+    assert lock is not None
+    os.close(lock)

@@ -178,7 +178,11 @@ def _start(
             )
         os.close(write_end)
         write_end = -1
-        process.communicate(config, timeout=max(0.1, deadline - time.monotonic()))
+        try:
+            process.communicate(config, timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # it has the lock, and would keep everybody else from a start
+            process.wait()
         _await_word(read_end, place, deadline)
     finally:
         os.close(read_end)
@@ -193,7 +197,8 @@ def _await_word(read_end: int, place: Rendezvous, deadline: float) -> None:
     word = os.read(read_end, _WORD_BYTES) if readable else b""
     if word[:1] != b"+":
         why = f" {word[1:].decode(errors='replace')}" if word else _last_lines(place)
-        raise EnvironmentLostError(f"the environment process of this host could not start.{why}")
+        late = " in time (spark.penstock.environment.startTimeout)" if time.monotonic() >= deadline else ""
+        raise EnvironmentLostError(f"the environment process of this host could not start{late}.{why}")
 
 
 def _last_lines(place: Rendezvous) -> str:
