@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
-from penstock.shuffle import PartitionKind, ShuffleDescriptor
+from penstock.shuffle import PartitionKind, Received, ShuffleDescriptor
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, Running, wait_until
@@ -113,6 +114,22 @@ class FlowConformance:
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
         assert consumer.values() == [1]
+
+    def test_a_gate_that_is_only_polled_gets_all(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """`next(0)` gives what has come, so a reader that never waits gets everything."""
+        producer = exchange.produce(Written(kind))
+        producer.writer.write(numbers(1, 2), 0)
+        producer.writer.finish()
+        consumer = exchange.consume([(producer.descriptor, 0)])
+        found: list[Received | None] = []
+
+        def is_read() -> bool:
+            with contextlib.suppress(TimeoutError):
+                found.append(consumer.gate.next(0))
+            return bool(found) and found[-1] is None
+
+        wait_until(is_read, "the end of what is polled")
+        assert [item.batch.to_pydict()["n"] for item in found if item and item.batch is not None] == [[1, 2]]
 
     def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
         """Without a reading consumer `is_available` turns False within the bound, and True again when it reads."""

@@ -158,18 +158,21 @@ class Attachment:
             self._ports.remove(number)
 
     def wait(self, ready: Callable[[], object], timeout: float | None = None, *, cancellable: bool = True) -> None:
-        """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
+
+        What has arrived is taken, however short the timeout.
+        """
+        left, begin = timeout, time.monotonic()
         with self._changed:
             while not ready():
                 self.check(cancellable=cancellable)
-                left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left < 0:
                     raise TimeoutError
                 if self._receiving:
                     self._changed.wait(left)
                 else:
                     self._receive(left)
+                left = None if timeout is None else begin + timeout - time.monotonic()
 
     def look(self) -> None:
         """Take what has arrived, without waiting."""
