@@ -28,7 +28,6 @@ from penstock.network.messages import (
     Ping,
     Pong,
     ResumeConsumption,
-    TaskEventRequest,
 )
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
@@ -48,7 +47,6 @@ def some_message(rng: random.Random) -> Message:
             BacklogAnnouncement(receiver, rng.randint(1, 99)),
             AddCredit(receiver, rng.randint(1, 99)),
             ResumeConsumption(receiver),
-            TaskEventRequest(receiver, payload),
             CancelPartitionRequest(receiver),
             CloseRequest(),
             ErrorResponse(rng.choice((None, receiver)), rng.choice(list(ErrorCode)), "text " * rng.randint(0, 9)),

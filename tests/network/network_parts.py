@@ -78,7 +78,6 @@ class QueueView:
         self.is_blocked = self.is_released = False
         self.polled = self.recycled = self.resumed = 0
         self.granted = 0
-        self.task_events: list[bytes] = []
 
     @property
     def backlog(self) -> int:
@@ -145,10 +144,6 @@ class QueueView:
         assert self.is_blocked
         self.is_blocked = False
         self.resumed += 1
-
-    def on_task_event(self, payload: bytes) -> None:
-        """Note a task event."""
-        self.task_events.append(payload)
 
     def release(self) -> None:
         """Released, once."""

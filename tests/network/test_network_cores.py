@@ -27,7 +27,6 @@ from penstock.network.messages import (
     Ping,
     Pong,
     ResumeConsumption,
-    TaskEventRequest,
 )
 from penstock.network.receiver import ChannelRequest, ConnectionCore, RemoteInputChannel
 from penstock.network.sender import PartitionRequestQueue
@@ -216,7 +215,6 @@ class TestSender:
         view = serving.open(1, credit=5).data(b"a", b"b")
         for message in (CancelPartitionRequest(1), CancelPartitionRequest(1), AddCredit(1, 1), ResumeConsumption(1)):
             serving.core.receive(message)
-        serving.core.receive(TaskEventRequest(1, b"late"))
         assert view.is_released
         assert drain(serving.core) == []
         assert serving.core.readers == 0
@@ -226,7 +224,6 @@ class TestSender:
         serving = Serving()
         serving.core.receive(PartitionRequest(1, partition(), 0, 0, 1))
         serving.core.receive(AddCredit(1, 1))
-        serving.core.receive(TaskEventRequest(1, b"early"))
         assert serving.core.is_waiting(1)
         serving.provider.register(partition(), QueueView().data(b"a", b"b", b"c"))
         assert not serving.core.is_waiting(1)
@@ -316,14 +313,6 @@ class TestSender:
         assert isinstance(answer, ErrorResponse)
         assert answer.code is ErrorCode.INTERNAL
         assert serving.core.readers == 0
-
-    def test_backward_messages_reach_the_view(self) -> None:
-        """Task events are forwarded; for unknown receivers they are ignored."""
-        serving = Serving()
-        view = serving.open(1, 1)
-        for receiver in (1, 99):
-            serving.core.receive(TaskEventRequest(receiver, b"event"))
-        assert view.task_events == [b"event"]
 
     def test_pings_are_answered_once_with_the_newest_token(self) -> None:
         """A flood of pings costs one pong."""
@@ -608,7 +597,6 @@ class TestReceiver:
         channel.release()
         channel.release()
         channel.resume()
-        channel.send_task_event(b"late")
         assert drain(receiving.core) == [CancelPartitionRequest(1)]
         receiving.feed(buffer(1, 1) + encode(ErrorResponse(1, ErrorCode.LOST, "late")) + buffer(1, 2))
         assert sink.errors == []
@@ -685,13 +673,12 @@ class TestReceiver:
         assert len(sink.errors) == 1
         assert sorted(receiving.gate.pool.exclusive_back) == [4, 5]
 
-    def test_backward_messages_and_pings(self) -> None:
-        """They go out in order; the answer to a ping is noted."""
+    def test_pings(self) -> None:
+        """One goes out; the answer to it is noted."""
         receiving = Receiving()
-        channel, _ = receiving.open()
-        channel.send_task_event(b"event")
+        receiving.open()
         receiving.core.ping(3)
-        assert drain(receiving.core) == [TaskEventRequest(1, b"event"), Ping(3)]
+        assert drain(receiving.core) == [Ping(3)]
         receiving.feed(encode(Pong(3)))
         assert receiving.core.last_pong == 3
 

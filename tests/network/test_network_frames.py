@@ -27,7 +27,6 @@ from penstock.network.messages import (
     Message,
     PartitionRequest,
     Ping,
-    TaskEventRequest,
     code_to_error,
     error_to_code,
 )
@@ -78,10 +77,9 @@ def test_every_message_survives_any_cut(seed: int, cuts: list[int]) -> None:
 
 
 def test_byte_by_byte_large_frames() -> None:
-    """Frames larger than the scratch buffer, of data, event, text and task event, arrive byte by byte."""
+    """Frames larger than the scratch buffer, of data, event and text, arrive byte by byte."""
     messages: list[Message] = [
-        TaskEventRequest(1, bytes(range(256)) * 40),
-        data(b"d" * 9000),
+        data(bytes(range(256)) * 40),
         data(b"e" * 9000, 1, DataType.EVENT),
         ErrorResponse(9, ErrorCode.LOST, "x" * 9000),
         Ping(1),
@@ -217,8 +215,6 @@ def test_local_misuse_is_not_blamed_on_the_peer() -> None:
     """Encoding what does not fit raises ValueError or struct.error, not ProtocolError."""
     with pytest.raises(ValueError, match="at most"):
         encode_header(BufferHeader(1, 0, 0, 0, DataType.EVENT, 0, 1 << 20))
-    with pytest.raises(ValueError, match="TASK_EVENT"):
-        encode(TaskEventRequest(1, bytes(1 << 20)))
     with pytest.raises(struct.error):
         encode(CancelPartitionRequest(-1))
 

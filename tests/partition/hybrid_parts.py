@@ -74,10 +74,6 @@ class World:
         """Note it."""
         self.log.append(state.value)
 
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """Note it."""
-        self.log.append(f"event {subpartition} {payload!r}")
-
     def may_lend(self, lent: int) -> bool:
         """Up to the limit."""
         return lent < self.limit

@@ -46,7 +46,6 @@ class Setting:
                 on_recycle=self.recycle,
                 on_consumable=lambda: self.log.append("consumable"),
                 on_end=lambda state: self.log.append(state.value),
-                on_task_event=lambda index, payload: self.log.append(f"event {index} {payload!r}"),
             ),
             host="host-a",
         )
@@ -246,14 +245,6 @@ def test_unknown_subpartitions_are_refused(index: int) -> None:
     assert setting.partition.state is PartitionState.REGISTERED
     with pytest.raises(ValueError, match="0 subpartitions"):
         Setting(subpartitions=0)
-
-
-def test_backward_events() -> None:
-    """They reach the producer's side with their subpartition."""
-    setting = Setting()
-    view = setting.partition.create_view(1, lambda: None)
-    view.on_task_event(b"hi")
-    assert setting.log == ["event 1 b'hi'"]
 
 
 def test_reader_that_leaves_from_inside_its_call() -> None:

@@ -30,15 +30,10 @@ class Parent:
 
     def __init__(self) -> None:
         self.consumed: list[list[BufferSlice]] = []
-        self.events: list[tuple[int, bytes]] = []
 
     def on_consumed(self, buffers: list[BufferSlice]) -> None:
         """A reader left."""
         self.consumed.append(buffers)
-
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """A backward event."""
-        self.events.append((subpartition, payload))
 
 
 class Ears:
@@ -248,8 +243,6 @@ def test_reader_that_leaves_early_does_not_break_the_producer() -> None:
     assert ears.calls == 1
     assert (view.poll(), view.is_available, view.backlog, view.next_is_event) == (None, False, 0, False)
     view.resume()
-    view.on_task_event(b"late")
-    assert parent.events == []
 
 
 def test_writing_after_finish_is_refused() -> None:
@@ -330,13 +323,6 @@ def test_release_unblocks_a_blocked_reader() -> None:
     assert ears.calls == 2
     assert view.is_available
     view.resume()
-
-
-def test_events_travel_backwards() -> None:
-    """A reader's event reaches the producer with its channel."""
-    _, view, _, parent = make()
-    view.on_task_event(b"hi")
-    assert parent.events == [(2, b"hi")]
 
 
 class SubpartitionMachine(RuleBasedStateMachine):

@@ -116,21 +116,6 @@ def test_release_wakes_a_waiting_write(exchange: Exchange) -> None:
     assert isinstance(task.outcome(), TaskCancelledError)
 
 
-def test_events_backwards_reach_the_writer(exchange: Exchange) -> None:
-    """The writer takes them in order, with the subpartition they came from, once."""
-    producer = exchange.produce(Written(PIPELINED, subpartitions=2))
-    consumer = exchange.consume([(producer.descriptor, 0), (producer.descriptor, 1)])
-    consumer.gate.send_task_event(1, b"x")
-    consumer.gate.send_task_event(0, b"y")
-    assert isinstance(producer.writer, MemoryResultPartitionWriter)
-    assert producer.writer.take_task_events() == [(1, b"x"), (0, b"y")]
-    assert producer.writer.take_task_events() == []
-    producer.writer.finish()
-    consumer.drain()
-    with pytest.raises(IndexError, match="no channel 2"):
-        consumer.gate.send_task_event(2, b"z")
-
-
 def test_a_changed_batch_is_found_at_the_end(exchange: Exchange, service: MemoryHarness) -> None:
     """A batch that is not what the writer counted makes the end an IncompleteDataError that names the partition."""
     producer = exchange.produce(Written(PIPELINED))

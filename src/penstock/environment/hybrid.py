@@ -58,9 +58,6 @@ class HybridWriter(Protocol):
     def tell(self, error: PenstockError) -> None:
         """The partition can't go on: tell the task."""
 
-    def task_event(self, subpartition: int, payload: bytes) -> None:
-        """Pass a reader's event on to the task."""
-
 
 @dataclass(frozen=True, slots=True)
 class HybridPartitions:
@@ -258,11 +255,6 @@ class HybridResult(Endings):
         self._arbiter.drop(self)
         if not self._working:
             self._remove()
-
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from a reader to the producer."""
-        if self.port is not None:
-            self.port.task_event(subpartition, payload)
 
     def may_lend(self, lent: int) -> bool:
         """Whether one more slice may go to a reader: some of the writer's memory always stays with the writer."""

@@ -170,10 +170,6 @@ class HybridPort:
         if self._is_open:
             self._line.error(self.port, 0, error)
 
-    def task_event(self, subpartition: int, payload: bytes) -> None:
-        """Pass a reader's event on to the task."""
-        self._line.event(self.port, DataType.EVENT, subpartition, payload)
-
     def _close(self) -> None:
         if not self._is_open:
             return

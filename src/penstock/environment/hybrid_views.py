@@ -101,10 +101,6 @@ class LocalHybridView:
         """The reader has begun to read the extents."""
         self._is_blocked = False
 
-    def on_task_event(self, payload: bytes) -> None:
-        """An event for the producer."""
-        self._cursor.on_task_event(payload)
-
     def release(self) -> None:
         """The reader is done; idempotent."""
         self._result.left(self._cursor)
@@ -177,10 +173,6 @@ class ServedHybridView:
         """The reader can take more: read on."""
         self._ahead.grant(buffers)
         self._read_on()
-
-    def on_task_event(self, payload: bytes) -> None:
-        """An event for the producer."""
-        self._cursor.on_task_event(payload)
 
     def release(self) -> None:
         """The reader is done; idempotent. What was read for it is dropped."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
-from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView, TaskEventListener
+from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView
 from penstock.environment.line import TaskLine
 from penstock.environment.partitions import Partitions
 from penstock.environment.turn import Turn
@@ -42,7 +42,6 @@ class Channel:
     count: int
     source: SubpartitionView | None = None
     out: int = 0
-    early_events: list[bytes] = field(default_factory=list)
     is_queued: bool = False
     is_ended: bool = False
 
@@ -155,14 +154,6 @@ class GatePort:
                     source.resume()
             self.available(self.channels[channel])
 
-    def task_event(self, channel: int, payload: bytes) -> None:
-        """Pass an event back to the channel's producer."""
-        target = self._channel(channel)
-        if isinstance(target.source, TaskEventListener):
-            target.source.on_task_event(payload)
-        elif target.source is None and not target.is_ended:
-            target.early_events.append(payload)  # for when its producer is there
-
     def close(self) -> None:
         """Give everything back; idempotent.
 
@@ -205,10 +196,6 @@ class GatePort:
             source.release()
             return
         channel.source = source
-        if isinstance(source, TaskEventListener):
-            for payload in channel.early_events:
-                source.on_task_event(payload)
-        channel.early_events.clear()
         if source.is_available:
             self.available(channel)
 

@@ -67,7 +67,6 @@ class WriterPort:
                 on_recycle=lambda piece: void(references.release(piece.segment)),
                 on_consumable=lambda: producers.announce(request.partition),
                 on_end=lambda _: producers.registry.bury(request.partition),
-                on_task_event=lambda sub, payload: line.event(request.port, DataType.EVENT, sub, payload),
             ),
             producers.host,
         )

@@ -223,11 +223,6 @@ class RemoteSource:
         if self.remote is not None:
             self.remote.resume()
 
-    def on_task_event(self, payload: bytes) -> None:
-        """Send an event to the producer."""
-        if self.remote is not None:
-            self.remote.send_task_event(payload)
-
     def release(self) -> None:
         """End the channel; idempotent."""
         if self._released:

@@ -189,10 +189,6 @@ class TaskSession:
         port, channel, _ = read_channel(body)
         self._task.gates[port].resume(channel)
 
-    def _on_task_event(self, body: memoryview) -> None:
-        port, channel, payload = read_channel(body)
-        self._task.gates[port].task_event(channel, payload)
-
     def _on_report(self, body: memoryview) -> None:
         self._task.metrics = {str(name): float(value) for name, value in unpack(bytes(body)).items()}
 
@@ -210,7 +206,6 @@ _HANDLERS: dict[FrameType, Callable[[TaskSession, memoryview], None]] = {
     FrameType.OVERDRAFT: TaskSession._on_overdraft,  # noqa: SLF001
     FrameType.RECYCLE: TaskSession._on_recycle,  # noqa: SLF001
     FrameType.RESUME: TaskSession._on_resume,  # noqa: SLF001
-    FrameType.TASK_EVENT: TaskSession._on_task_event,  # noqa: SLF001
     FrameType.REPORT: TaskSession._on_report,  # noqa: SLF001
     FrameType.BYE: TaskSession._on_bye,  # noqa: SLF001
     FrameType.CALL: TaskSession._on_call,  # noqa: SLF001

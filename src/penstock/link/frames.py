@@ -65,8 +65,6 @@ class FrameType(IntEnum):
     """Gate, or writer, and segments: the slices of them that were delivered were copied."""
     RESUME = 5
     """TARGET: a channel that an event has blocked goes on."""
-    TASK_EVENT = 6
-    """TARGET and payload: an event back to a channel's producer."""
     REPORT = 7
     """The task's figures."""
     BYE = 8
@@ -173,7 +171,7 @@ def read_event(body: memoryview) -> tuple[int, int, int, bytes]:
 
 
 def channel_frame(kind: FrameType, port: int, channel: int, payload: bytes = b"") -> bytes:
-    """A RESUME, TASK_EVENT or CHANNEL_ERROR frame."""
+    """A RESUME or CHANNEL_ERROR frame."""
     return frame(kind, TARGET.pack(port, channel) + payload)
 
 

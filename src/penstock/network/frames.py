@@ -36,7 +36,6 @@ from penstock.network.messages import (
     Ping,
     Pong,
     ResumeConsumption,
-    TaskEventRequest,
 )
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
@@ -67,7 +66,6 @@ class FrameType(IntEnum):
     BACKLOG_ANNOUNCEMENT = 3
     ADD_CREDIT = 4
     RESUME_CONSUMPTION = 5
-    TASK_EVENT = 6
     CANCEL_PARTITION_REQUEST = 7
     CLOSE_REQUEST = 8
     ERROR_RESPONSE = 9
@@ -117,7 +115,6 @@ BODY_LIMITS: Final[dict[FrameType, tuple[int, int]]] = {
     FrameType.BACKLOG_ANNOUNCEMENT: (_RECEIVER_COUNT.size, _RECEIVER_COUNT.size),
     FrameType.ADD_CREDIT: (_RECEIVER_COUNT.size, _RECEIVER_COUNT.size),
     FrameType.RESUME_CONSUMPTION: (_RECEIVER.size, _RECEIVER.size),
-    FrameType.TASK_EVENT: (_RECEIVER.size, _RECEIVER.size + MAX_EVENT),
     FrameType.CANCEL_PARTITION_REQUEST: (_RECEIVER.size, _RECEIVER.size),
     FrameType.CLOSE_REQUEST: (0, 0),
     FrameType.ERROR_RESPONSE: (_ERROR.size, _ERROR.size + MAX_TEXT),
@@ -180,8 +177,6 @@ def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:
             return FrameType.ADD_CREDIT, 0, _RECEIVER_COUNT.pack(receiver, credit)
         case ResumeConsumption(receiver):
             return FrameType.RESUME_CONSUMPTION, 0, _RECEIVER.pack(receiver)
-        case TaskEventRequest(receiver, payload):
-            return FrameType.TASK_EVENT, 0, _RECEIVER.pack(receiver) + payload
         case CancelPartitionRequest(receiver):
             return FrameType.CANCEL_PARTITION_REQUEST, 0, _RECEIVER.pack(receiver)
         case CloseRequest():
@@ -260,7 +255,6 @@ _DECODERS: Final[dict[FrameType, Callable[[int, memoryview], Message]]] = {
     FrameType.BACKLOG_ANNOUNCEMENT: lambda _, body: BacklogAnnouncement(*_count(body, "backlog", _U32)),
     FrameType.ADD_CREDIT: lambda _, body: AddCredit(*_count(body, "credit", MAX_CREDIT)),
     FrameType.RESUME_CONSUMPTION: lambda _, body: ResumeConsumption(_receiver(body)),
-    FrameType.TASK_EVENT: lambda _, body: TaskEventRequest(_receiver(body), bytes(body[_RECEIVER.size :])),
     FrameType.CANCEL_PARTITION_REQUEST: lambda _, body: CancelPartitionRequest(_receiver(body)),
     FrameType.CLOSE_REQUEST: lambda _, _body: CloseRequest(),
     FrameType.ERROR_RESPONSE: _error_response,

@@ -124,14 +124,6 @@ class ResumeConsumption:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskEventRequest:
-    """Client: an event that travels backwards, to the producer."""
-
-    receiver: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class CancelPartitionRequest:
     """Client: the channel is released; stop, and let go of the view."""
 
@@ -172,7 +164,6 @@ Message = (
     | BacklogAnnouncement
     | AddCredit
     | ResumeConsumption
-    | TaskEventRequest
     | CancelPartitionRequest
     | CloseRequest
     | ErrorResponse

@@ -39,7 +39,6 @@ from penstock.network.messages import (
     Ping,
     Pong,
     ResumeConsumption,
-    TaskEventRequest,
     code_to_error,
 )
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError
@@ -121,10 +120,6 @@ class RemoteInputChannel:
             self._lifecycle.move(ChannelEvent.RESUME)
             self.credit.withdraw()
             self._send(ResumeConsumption(self.receiver))
-
-    def send_task_event(self, payload: bytes) -> None:
-        """Send an event to the producer."""
-        self._send(TaskEventRequest(self.receiver, payload))
 
     def release(self) -> None:
         """End the channel: cancel the request, give free buffers back. Idempotent."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.buffer.data_types import DataType
-from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView, TaskEventListener
+from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, OutgoingFrame, encode_header, payload_checksum
 from penstock.network.ledger import SenderCredit
@@ -37,7 +37,6 @@ from penstock.network.messages import (
     Ping,
     Pong,
     ResumeConsumption,
-    TaskEventRequest,
     error_to_code,
 )
 from penstock.network.views import PartitionProvider
@@ -149,8 +148,6 @@ class PartitionRequestQueue:
                 self._request(message)
             case ResumeConsumption(receiver):
                 self._with_reader(receiver, self._resume)
-            case TaskEventRequest(receiver, payload):
-                self._with_reader(receiver, lambda reader: self._task_event(reader, payload))
             case CancelPartitionRequest(receiver):
                 self._cancel(receiver)
             case CloseRequest():
@@ -276,10 +273,6 @@ class PartitionRequestQueue:
         reader.lifecycle.move(ReaderEvent.RESUME)
         reader.view.resume()
         self._enqueue(reader)
-
-    def _task_event(self, reader: _Reader, payload: bytes) -> None:
-        if isinstance(reader.view, TaskEventListener):
-            reader.view.on_task_event(payload)
 
     def _cancel(self, receiver: int) -> None:
         reader = self._readers.get(receiver)

@@ -30,8 +30,7 @@ class PartitionProvider(Protocol):
         """The view of these subpartitions (both ends inclusive); `listener` is called when it becomes available.
 
         Raises a typed PartitionError or StaleError. After PartitionNotProducedError the listener is kept and called
-        once when the partition is registered: the request is then made again. A listener whose `is_active` is False
-        need not be kept.
+        once when the partition is registered: the request is then made again.
         """
 
     def outgoing(self, item: BufferOrEvent) -> Outgoing:

@@ -83,9 +83,6 @@ class CursorPartition(Protocol):
     def move(self, cursor: HybridCursor, before: int, after: int | None) -> None:
         """A reader goes on to the next subpartition, or has reached its end."""
 
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from a reader to the producer."""
-
     def leave(self, cursor: HybridCursor, inside: int | None) -> None:
         """A reader has left, in the middle of a subpartition unless `inside` is None."""
 
@@ -196,11 +193,6 @@ class HybridCursor:
         self.failure = error
         self._events.clear()
         self.notify()
-
-    def on_task_event(self, payload: bytes) -> None:
-        """An event from the reader back to the producer."""
-        if self._listener is not None:
-            self._partition.on_task_event(self._subpartition, payload)
 
     def release(self) -> None:
         """The reader is done, for good or bad; idempotent."""

@@ -78,9 +78,6 @@ class HybridEnvironment(Protocol):
     def on_end(self, state: PartitionState) -> None:
         """It has ended."""
 
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from a reader to the producer."""
-
     def may_lend(self, lent: int) -> bool:
         """Whether one more slice may go to a reader, where `lent` are out."""
 
@@ -332,10 +329,6 @@ class HybridPartition(Endings):
         self._logs[before].cursors.remove(cursor)
         if after is not None:
             self._logs[after].cursors.append(cursor)
-
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from a reader to the producer."""
-        self._environment.on_task_event(subpartition, payload)
 
     def leave(self, cursor: HybridCursor, inside: int | None) -> None:
         """A reader has left, in the middle of a subpartition unless `inside` is None."""

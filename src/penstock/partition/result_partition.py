@@ -43,7 +43,6 @@ class PartitionCallbacks:
     on_recycle: Callable[[BufferSlice], None]
     on_consumable: Callable[[], None] = field(default=_ignore)
     on_end: Callable[[PartitionState], None] = field(default=_ignore)
-    on_task_event: Callable[[int, bytes], None] = field(default=_ignore)
 
 
 class PipelinedPartition(Endings):
@@ -199,7 +198,3 @@ class PipelinedPartition(Endings):
             self._callbacks.on_recycle(buffer)
         if self._readers == 0 and self._closed:
             self.release()
-
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from a reader to the producer. Called by the subpartition."""
-        self._callbacks.on_task_event(subpartition, payload)

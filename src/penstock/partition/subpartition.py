@@ -76,9 +76,6 @@ class SubpartitionParent(Protocol):
     def on_consumed(self, buffers: list[BufferSlice]) -> None:
         """The reader has left; the buffers are to be recycled."""
 
-    def on_task_event(self, subpartition: int, payload: bytes) -> None:
-        """An event from the reader to the producer."""
-
 
 class PipelinedSubpartition:
     """One subpartition. The producer's side adds, the reader's side is its view."""
@@ -219,11 +216,6 @@ class PipelinedSubpartition:
         if self._queue:
             self._notify()
 
-    def on_task_event(self, payload: bytes) -> None:
-        """Pass the reader's event on to the producer, unless that one is gone."""
-        if self.state in _LIVE:
-            self._parent.on_task_event(self.index, payload)
-
     def consume(self) -> None:
         """The reader has left; called by its view."""
         if self.state in _LIVE:
@@ -310,11 +302,6 @@ class PipelinedView:
         """Go on behind a blocking event."""
         if not self.is_released:
             self._subpartition.resume()
-
-    def on_task_event(self, payload: bytes) -> None:
-        """An event for the producer."""
-        if not self.is_released:
-            self._subpartition.on_task_event(payload)
 
     def notify(self) -> None:
         """Call the listener, if there is one left."""

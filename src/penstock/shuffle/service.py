@@ -85,9 +85,6 @@ class ResultPartitionWriter(Protocol):
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
 
-    def take_task_events(self) -> list[tuple[int, bytes]]:
-        """The task events that readers have sent since the last call, each with its subpartition; never waits."""
-
     def finish(self) -> None:
         """Flush, send EndOfData and EndOfPartition to all subpartitions; no write may follow."""
 
@@ -133,9 +130,6 @@ class InputGate(Protocol):
         An EndOfPartition is checked against what was received before it is given (IncompleteDataError). A
         channel that can't be read raises the PartitionError that says why.
         """
-
-    def send_task_event(self, channel: int, payload: bytes) -> None:
-        """Send an event backwards to the producer of a channel."""
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""

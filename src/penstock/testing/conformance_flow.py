@@ -272,26 +272,15 @@ class FlowConformance:
         producer.writer.finish()
         assert exchange.consume([(producer.descriptor, 0)], NUMBERS, "a").values() == [1, 2]
 
-    def test_events_backwards_and_resuming_do_not_disturb_the_rows(
-        self, exchange: Exchange, pipelined_kind: PartitionKind
-    ) -> None:
-        """A task event reaches the producer; it, and resuming a channel that is not blocked, leave the data alone."""
+    def test_resuming_does_not_disturb_the_rows(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+        """Resuming a channel that is not blocked leaves the data alone."""
         producer = exchange.produce(Written(pipelined_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         for n in range(3):
             producer.writer.write(numbers(n), 0)
             producer.writer.flush()
-            consumer.gate.send_task_event(0, b"payload-%d" % n)
             consumer.gate.resume_consumption(0)
             assert consumer.batch().to_pydict()["n"] == [n]
-        arrived: list[tuple[int, bytes]] = []
-
-        def all_arrived() -> bool:
-            arrived.extend(producer.writer.take_task_events())
-            return len(arrived) == 3
-
-        wait_until(all_arrived, "the task events")
-        assert arrived == [(0, b"payload-0"), (0, b"payload-1"), (0, b"payload-2")]
         producer.writer.finish()
         assert consumer.values() == []
 

@@ -53,17 +53,6 @@ class MemoryInputGate:
             return Received(channel.index, event=stored.event)
         return Received(channel.index, batch=decode(stored.data))
 
-    def send_task_event(self, channel: int, payload: bytes) -> None:
-        """Queue an event for the writer of a channel; dropped where the producer is not known or has ended."""
-        with self._registry.changing():
-            self._channels.check()
-            source = self._channels[channel]
-            partition = source.partition
-            if partition is None and not source.source.is_unknown:
-                partition = self._registry.find(source.source.partition)
-            if partition is not None and partition.holds_resources:
-                partition.task_events.append((source.subpartition, bytes(payload)))
-
     def resume_consumption(self, channel: int) -> None:
         """Let a blocked channel go on. No event of a batch job blocks one, so this only checks its argument."""
         with self._registry.condition:

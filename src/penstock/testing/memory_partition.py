@@ -110,7 +110,6 @@ class MemoryPartition:
         self._lifecycle.move(PartitionEvent.WRITE)
         self.cause: BaseException | None = None
         self.in_flight = 0
-        self.task_events: deque[tuple[int, bytes]] = deque()
 
     @property
     def state(self) -> PartitionState:

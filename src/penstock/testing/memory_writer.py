@@ -91,13 +91,6 @@ class MemoryResultPartitionWriter:
         with self._registry.condition:
             return fingerprint_of(self._partition.ends()) if self._writing.state is WriterState.FINISHED else 0
 
-    def take_task_events(self) -> list[tuple[int, bytes]]:
-        """The events that readers sent backwards since the last call: subpartition and payload, in order."""
-        with self._registry.condition:
-            events = list(self._partition.task_events)
-            self._partition.task_events.clear()
-            return events
-
     def _append(self, batch: pa.RecordBatch, targets: range) -> None:
         if list(zip(batch.schema.names, batch.schema.types, strict=True)) != self._types:
             raise SchemaError(f"{self._writing} takes {self._types}, not {batch.schema}")

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.buffer.arrow import PayloadFormat
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
-from penstock.link.frames import EXTENTS, FILE, FrameType
+from penstock.link.frames import EXTENTS, FILE
 from penstock.partition.extent_reader import TOGETHER, ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_index import LAYOUT, HybridRange
@@ -62,10 +62,6 @@ class SegmentInputGate(GateEnd):
             else:
                 self._wait(deadline)
         return self._ready.popleft()
-
-    def send_task_event(self, channel: int, payload: bytes) -> None:
-        """Send an event backwards to the producer of a channel."""
-        self._send(FrameType.TASK_EVENT, channel, payload)
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""

@@ -104,10 +104,6 @@ class BlockingPartitionWriter:
         """Always: a file takes what it is given."""
         return True
 
-    def take_task_events(self) -> list[tuple[int, bytes]]:
-        """None: whoever reads a finished partition has no producer to speak to."""
-        return []
-
     def finish(self) -> None:
         """Close the files and make them readable."""
         files = self._writable()

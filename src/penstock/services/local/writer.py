@@ -76,7 +76,6 @@ class SegmentPartitionWriter:
         self._messages = [MessageWriter(codec, counter, verify) for counter in self._counters]
         self._broadcast_messages = MessageWriter(codec, self._broadcast_counter, verify)
         self._segments: deque[int] = deque()
-        self._task_events: list[tuple[int, bytes]] = []
         self._ends: tuple[EndOfPartition, ...] = ()
         self._error: BaseException | None = None
         self._port = 0
@@ -153,12 +152,6 @@ class SegmentPartitionWriter:
             self._attachment.look()
         return bool(self._segments)
 
-    def take_task_events(self) -> list[tuple[int, bytes]]:
-        """The task events that readers have sent since the last call."""
-        self._attachment.look()
-        events, self._task_events = self._task_events, []
-        return events
-
     def finish(self) -> None:
         """Flush, then EndOfData and EndOfPartition to all subpartitions."""
         with self._lock:
@@ -204,16 +197,12 @@ class SegmentPartitionWriter:
         """Take segments to write into."""
         self._segments.extend(segments)
 
-    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Note a reader's task event."""
-        self._task_events.append((channel, payload))
-
     def on_error(self, channel: int, error: BaseException) -> None:
         """The environment can't keep what was written: the next write says so."""
         self._error = error
 
     def _listen(self) -> Port:
-        return Port(str(self.partition), on_grant=self.on_grant, on_event=self.on_event, on_error=self.on_error)
+        return Port(str(self.partition), on_grant=self.on_grant, on_error=self.on_error)
 
     def _append(self, target: int, message: Message) -> None:
         """Lay out a message; waits for segments."""
