@@ -114,6 +114,17 @@ def test_the_first_rows_of_a_sorted_stream() -> None:
         ordered.drop("v").limit(2)
 
 
+def test_the_first_rows_of_a_sorted_stream_with_other_columns() -> None:
+    """The order is that of the sort: columns computed behind it do not matter, and a key that is one is refused."""
+    ordered = stream(3).sortBy("v", nulls="last", numPartitions=3)
+    assert run_local(ordered.withColumn("k", pc.add(pc.field("v"), 1)).limit(3)).column("v").to_pylist() == [1, 2, 2]
+    assert run_local(ordered.explode("items", outer=True).limit(2)).column("items").to_pylist() == [1, 2]
+    renamed = ordered.withColumnsRenamed({"v": "w", "k": "v"})
+    for changed in (ordered.withColumn("v", pc.negate(pc.field("v"))), renamed):
+        with pytest.raises(PlanError, match=r"sorted by 'v'.*directly behind sortBy"):
+            changed.limit(3)
+
+
 def test_union_by_name() -> None:
     """Columns are brought to the left's order; one that a side lacks is null there if that is allowed."""
     left = stream().select("k", "v")

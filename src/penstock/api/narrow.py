@@ -79,30 +79,34 @@ def limited(branches: Sequence[Step], schema: pa.Schema, rows: int) -> tuple[int
     order = _order_of(branches[0]) if len(branches) == 1 else None
     if order is None:
         return rows, exchange("to_one"), [Limit(rows)]
-    gone = [key.column for key in order.keys if key.column not in schema.names]
+    gone = [key.column for key in order.keys if not _is_kept(branches[0], key.column)]
     if gone:
         raise PlanError(
-            f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more: "
-            "put limit directly behind sortBy, and the select behind it"
+            f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more, or "
+            "has other values: put limit directly behind sortBy, and the select behind it"
         )
     return rows, exchange("to_one"), [SortRows(Order(schema, order.keys), placed=False), Limit(rows)]
 
 
 def _order_of(step: Step) -> Order | None:
-    """The order in which a step gives its rows, looking through verbs that keep it."""
+    """The order in which a step gives its rows, looking through the verbs of this module and conditions."""
     while isinstance(step, OperatorStep | ResourcesStep):
         if isinstance(step, OperatorStep):
             if isinstance(step.operator, SortRows):
                 return step.operator.order
-            if not isinstance(step.operator, Where | Limit) and not _keeps_columns(step.operator):
+            if not isinstance(step.operator, Where | Limit | Project | Explode):
                 return None
         step = step.parent
     return None
 
 
-def _keeps_columns(operator: Operator) -> bool:
-    """Whether columns that keep their names also keep their values."""
-    return isinstance(operator, Project) and all(
-        (isinstance(expression, ColumnRef) and expression.name == field.name) or field.name not in operator.columns
-        for field, expression in zip(operator.schema, operator.expressions, strict=True)
-    )
+def _is_kept(step: Step, column: str) -> bool:
+    """Whether a column of what was sorted still has its name and its values."""
+    while isinstance(step, OperatorStep | ResourcesStep):
+        if isinstance(step, OperatorStep):
+            if isinstance(step.operator, SortRows):
+                return True
+            if isinstance(step.operator, Project) and not step.operator.keeps(column):
+                return False
+        step = step.parent
+    return False

@@ -116,7 +116,7 @@ def _filtered(chain: list[OperatorStep], source: ParquetSource) -> tuple[list[pc
         if isinstance(operator, Limit):
             own = pa.schema([])
         elif isinstance(operator, Project):
-            own = pa.schema([field for field in own if _is_kept(operator, field.name)])
+            own = pa.schema([field for field in own if operator.keeps(field.name)])
         elif isinstance(operator, Where):
             parts = [(part, _for_reader(part, own)) for part in conjuncts(operator.condition)]
             given += [found for _, found in parts if found is not None]
@@ -125,13 +125,6 @@ def _filtered(chain: list[OperatorStep], source: ParquetSource) -> tuple[list[pc
             continue
         operators.append(operator)
     return given, operators
-
-
-def _is_kept(project: Project, name: str) -> bool:
-    """Whether a column keeps its name and its values."""
-    place = project.schema.get_field_index(name)
-    expression = project.expressions[place] if place >= 0 else None
-    return isinstance(expression, ColumnRef) and expression.name == name
 
 
 def _both(one: Expression, other: Expression) -> Expression:

@@ -72,6 +72,12 @@ class Project:
         """The columns that are read, each once."""
         return tuple(dict.fromkeys(name for item in self.expressions for name in columns_of(item)))
 
+    def keeps(self, column: str) -> bool:
+        """Whether a column keeps its name and its values."""
+        place = self.schema.get_field_index(column)
+        expression = self.expressions[place] if place >= 0 else None
+        return isinstance(expression, ColumnRef) and expression.name == column
+
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Each batch with the new columns."""
         for batch in batches:
