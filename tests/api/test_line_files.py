@@ -77,6 +77,46 @@ def test_csv_columns(tmp_path: Path) -> None:
     assert run_local(unnamed).num_rows == 3
 
 
+QUOTED = {
+    r'"a\"b"': 'a"b', r'"\""': '"', r'"\\\""': '\\"', r'"a\\b"': r"a\b", r'"a\",b"': 'a",b', r"a\\b": r"a\\b",
+    r'"a\nb"': r"a\nb", r'a\"b': r'a\"b', '"a""b"': 'a"b', r'"C:\"': "C:\\",
+}  # fmt: skip
+"""CSV fields and what they mean: Spark's escapes, and doubled quotes too."""
+
+
+@pytest.mark.parametrize("sep", [",", "|"])
+def test_quotes_in_csv_fields(tmp_path: Path, sep: str) -> None:
+    """Quotes that Spark escapes by a backslash, as it writes them, and backslashes, in one file, line by line."""
+    (tmp_path / "a.csv").write_text("".join(f"{text.replace(',', sep)}{sep}z\n" for text in QUOTED))
+    found = run_local(readCsv(None, tmp_path, "w string, z string", sep=sep))
+    assert found.column("w").to_pylist() == [QUOTED[text].replace(",", sep) for text in QUOTED]
+
+
+@pytest.mark.parametrize("text", ['1,"a\nb"\n2,c\n', '1,"a\n2,"b\n', '"1,a\n2,b\n3",c\n'])
+def test_a_quoted_field_ends_on_its_line(tmp_path: Path, text: str) -> None:
+    """Where a quote is open at the end of a line the job fails: the rows up to the next quote would be one."""
+    (tmp_path / "a.csv").write_text("0,z\n" + text)
+    with pytest.raises(JobError, match=r"[12] lines begin inside a quoted field"):
+        run_local(readCsv(None, tmp_path, "n string, w string"))
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(SchemaError, match="readCsv: "):
+        readCsv(None, tmp_path, "n string, w string")
+
+
+def test_columns_of_the_first_file_with_lines(tmp_path: Path) -> None:
+    """Empty files, as Spark writes them, and blank lines at the begin hide no columns and no rows."""
+    (tmp_path / "a").write_bytes(b"")
+    (tmp_path / "b").write_bytes(b"\n\r\n")
+    with pytest.raises(SchemaError, match="readJson: the files have no lines to find columns in: give a schema"):
+        readJson(None, tmp_path)
+    assert run_local(readCsv(None, tmp_path, "n int", header=True)).num_rows == 0
+    (tmp_path / "c").write_text('\n{"v": 1}\n')
+    assert run_local(readJson(None, tmp_path)).to_pylist() == [{"v": 1}]
+    (tmp_path / "d").write_text("v,w\n\n")
+    (tmp_path / "c").write_text("\nv,w\n1,2\n\n")
+    assert run_local(readCsv(None, tmp_path, header=True)).to_pylist() == [{"v": "1", "w": "2"}]
+
+
 def test_json_columns(tmp_path: Path) -> None:
     """Columns are those of the first lines, or declared; what lacks is null, what is unknown is left out."""
     (tmp_path / "a.json").write_text('{"k": "a", "v": 1}\n{"v": 2, "tags": ["x"]}\n')

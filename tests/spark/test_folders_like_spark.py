@@ -50,6 +50,16 @@ def test_folders_that_spark_wrote(spark: Any, tmp_path: Path, infer: str) -> Non
         spark.conf.set(key, before)
 
 
+def test_csv_that_spark_wrote(spark: Any, tmp_path: Path) -> None:
+    """Texts with quotes, separators and backslashes come back as they were, and as Spark reads them; none is lost."""
+    texts = ['a"b', "a\\b", '\\"', '"', '\\\\"', 'a,"b\\",c', "\\", 'a\\,"', "plain", 'x""y', '[1,"2"]']
+    frame = spark.createDataFrame([(text, number) for number, text in enumerate(texts)], "t string, n int")
+    frame.repartition(20).write.option("header", True).csv(str(tmp_path / "out"))
+    theirs = spark.read.csv(str(tmp_path / "out"), "t string, n int", header=True)
+    ours = penstock.readCsv(spark, tmp_path / "out", "t string, n int", header=True)
+    assert sorted(ours.collect()) == sorted(theirs.collect()) == sorted(frame.collect())
+
+
 def test_types_of_folders_made_by_hand(spark: Any, tmp_path: Path) -> None:
     """Random values in folders' names: each alone, and two and three together, get the type Spark infers."""
     rng = random.Random(5)

@@ -77,7 +77,7 @@ class LinesSource:
         for lines in whole_lines(self.filesystem, path, piece):
             rest = lines
             if is_first and self.format.skips_first:
-                rest = lines.partition(b"\n")[2]
+                rest = lines.lstrip(b"\r\n").partition(b"\n")[2]
             is_first = False
             if rest:
                 yield rest
@@ -115,10 +115,12 @@ def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def first_lines(filesystem: pafs.FileSystem, path: str) -> bytes:
-    """Whole lines from the start of a file: about a megabyte of them, to find types in."""
-    for lines in whole_lines(filesystem, path, Piece(0, 0, -1)):
-        return lines
+def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> bytes:
+    """Whole lines from the start of the first file that has any: about a megabyte of them, to find columns in."""
+    for file in files:
+        for lines in whole_lines(filesystem, file.path, Piece(0, 0, -1)):
+            if lines.strip():
+                return lines.lstrip(b"\r\n")
     return b""
 
 

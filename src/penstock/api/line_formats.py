@@ -14,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.csv_quotes import rows_in, with_doubled_quotes
 from penstock.shuffle.errors import SchemaError
 from penstock.task.line_times import as_text, is_instant, timed
 
 T = TypeVar("T")
+
+_ENDS = b"\r\n"
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 
@@ -148,9 +151,11 @@ def _of_text(read: Callable[[bytes], T], lines: bytes) -> T:
 
 def csv_schema(lines: bytes, given: pa.Schema | None, form: CsvLines, types: Inference | None) -> pa.Schema:
     """The columns of a CSV file: declared, or named by its header, else `_c0`, `_c1`, ...; text unless inferred."""
-    lines = lines.decode(errors="replace").encode()
+    lines = _to_look_at("readCsv", lines, given)
+    if not lines and given is not None:
+        return given
     first = lines.partition(b"\n")[0].rstrip(b"\r")
-    named = _read_csv(first + b"\n", form, None)
+    named = _first_csv(first + b"\n", form)
     names = [name or f"_c{place}" for place, name in enumerate(_texts(named))]
     if given is not None:
         if len(given) != len(names):
@@ -161,21 +166,34 @@ def csv_schema(lines: bytes, given: pa.Schema | None, form: CsvLines, types: Inf
         return given
     if not form.header:
         names = [f"_c{place}" for place in range(len(names))]
-    if types is None:
-        return pa.schema([(name, pa.string()) for name in names])
     body = lines.partition(b"\n")[2] if form.header else lines
-    kinds = _read_csv(body, form, None).schema.types
+    if types is None or not body.strip(_ENDS):
+        return pa.schema([(name, pa.string()) for name in names])
+    kinds = _first_csv(body, form).schema.types
     return pa.schema([(name, types.known(kind)) for name, kind in zip(names, kinds, strict=True)])
+
+
+def _first_csv(lines: bytes, form: CsvLines) -> pa.Table:
+    try:
+        return _read_csv(lines, form, None)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"readCsv: {error}") from error
 
 
 def json_schema(lines: bytes, types: Inference) -> pa.Schema:
     """The columns that the first lines have."""
     import pyarrow.json as pj
 
-    lines = lines.decode(errors="replace").encode()
-
+    lines = _to_look_at("readJson", lines, None)
     found = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=max(len(lines), 1 << 10)))
     return pa.schema([(field.name, types.known(field.type)) for field in found.schema])
+
+
+def _to_look_at(verb: str, lines: bytes, given: pa.Schema | None) -> bytes:
+    """The lines as text; raises SchemaError where there are none, and no schema either."""
+    if not lines and given is None:
+        raise SchemaError(f"{verb}: the files have no lines to find columns in: give a schema")
+    return lines.decode(errors="replace").encode()
 
 
 def _texts(table: pa.Table) -> list[str]:
@@ -187,6 +205,9 @@ def _read_csv(lines: bytes, form: CsvLines, schema: pa.Schema | None) -> pa.Tabl
 
     names = {"autogenerate_column_names": True} if schema is None else {"column_names": schema.names}
     types = None if schema is None else dict(zip(schema.names, schema.types, strict=True))
+    if schema is not None and not lines.strip(_ENDS):
+        return schema.empty_table()
+    lines = with_doubled_quotes(lines, form.separator)
     # Not read_csv: that takes over Ctrl-C while it reads, and keeps a pipe for it.
     with pcsv.open_csv(
         pa.BufferReader(lines),
@@ -196,7 +217,13 @@ def _read_csv(lines: bytes, form: CsvLines, schema: pa.Schema | None) -> pa.Tabl
             column_types=types, strings_can_be_null=True, null_values=[form.null], quoted_strings_can_be_null=False
         ),
     ) as reader:
-        return reader.read_all()
+        table = reader.read_all()
+    if b'"' in lines and (several := rows_in(lines) - table.num_rows):
+        raise pa.ArrowInvalid(
+            f"{several} lines begin inside a quoted field, which holds no line end here (as in Spark without "
+            "multiLine): a quote is missing, or read such files by fromDataFrame"
+        )
+    return table
 
 
 def _one_batch(table: pa.Table, schema: pa.Schema, zone: str) -> pa.RecordBatch:

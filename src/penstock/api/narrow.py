@@ -14,7 +14,6 @@ from penstock.api.schemas import column_arguments
 from penstock.graph import Operator
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.exchanges import PartitionerSpec, exchange
-from penstock.task.expressions import ColumnRef
 from penstock.task.sorting import Order, SortRows
 from penstock.task.verbs import Explode, Limit, Project, Where
 
@@ -82,8 +81,8 @@ def limited(branches: Sequence[Step], schema: pa.Schema, rows: int) -> tuple[int
     gone = [key.column for key in order.keys if not _is_kept(branches[0], key.column)]
     if gone:
         raise PlanError(
-            f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more, or "
-            "has other values: put limit directly behind sortBy, and the select behind it"
+            f"limit: the stream is sorted by {', '.join(map(repr, gone))}, which is not among its columns any more, "
+            "or has other values: put limit directly behind sortBy, and the select behind it"
         )
     return rows, exchange("to_one"), [SortRows(Order(schema, order.keys), placed=False), Limit(rows)]
 

@@ -122,8 +122,8 @@ def readCsv(
 
     As in Spark, columns are strings unless there is a `schema` (DDL, StructType or Arrow) or `inferSchema`, which
     looks at about the first megabyte; whole numbers are longs then. With `header` the first line of each file has
-    names. An unquoted `nullValue` is null. A time without a zone is one of the session's. What does not fit its type
-    fails the job.
+    names. A quote in a quoted field is doubled, or escaped by a backslash as Spark writes it. An unquoted `nullValue`
+    is null. A time without a zone is one of the session's. What does not fit its type fails the job.
     """
     session_argument(spark, "readCsv")
     filesystem, files = lines_source(path, "readCsv")
@@ -133,7 +133,7 @@ def readCsv(
     typing = PartitionTyping.of(spark)
     form = CsvLines(pa.schema([]), sep, header, nullValue)
     types = Inference(typing.with_zone) if inferSchema else None
-    found = csv_schema(first_lines(filesystem, files[0].path), given, form, types)
+    found = csv_schema(first_lines(filesystem, files), given, form, types)
     form = CsvLines(found, sep, header, nullValue, arrow_zone(typing.timezone))
     return _lines(spark, LinesSource(filesystem, files, pieces_of(files), form), "readCsv", numPartitions)
 
@@ -150,7 +150,7 @@ def readJson(
     filesystem, files = lines_source(path, "readJson")
     typing = PartitionTyping.of(spark)
     if schema is None:
-        found = json_schema(first_lines(filesystem, files[0].path), Inference(typing.with_zone))
+        found = json_schema(first_lines(filesystem, files), Inference(typing.with_zone))
     else:
         found = schema_argument(schema, "readJson")
     form = JsonLines(found, arrow_zone(typing.timezone))
