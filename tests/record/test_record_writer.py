@@ -17,7 +17,6 @@ from record_samples import MAKERS, batch_of
 from effort import examples
 from penstock.record.partitioners import PartitionerSpec, Split
 from penstock.record.record_writer import OutputFlusher, RecordWriter
-from penstock.shuffle.events import Event
 from penstock.shuffle.ids import PartitionId
 
 DEADLINE = 60
@@ -51,10 +50,6 @@ class Target:
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Keep the batch."""
         self.calls.append(("broadcast", -1, batch))
-
-    def broadcast_event(self, event: Event) -> None:
-        """Not used here."""
-        raise NotImplementedError
 
     def setup(self) -> None:
         """Nothing to do."""

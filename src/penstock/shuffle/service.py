@@ -73,12 +73,6 @@ class ResultPartitionWriter(Protocol):
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions, stored once where the service can."""
 
-    def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions, behind everything written so far.
-
-        A blocking or hybrid partition may refuse (PenstockError): what is read again and again knows no moment.
-        """
-
     def flush(self) -> None:
         """Make everything written so far visible to readers. May be called from another thread."""
 

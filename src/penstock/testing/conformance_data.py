@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind, TaskEvent
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
 from penstock.testing.conformance_exchange import Exchange, Written, ends_of, events_of, numbers, rows_of
 
 _DAY = dt.date(2024, 2, 29)
@@ -258,16 +258,3 @@ class DataConformance:
             ends.append(ends_of(exchange.consume([(producer.descriptor, 0)]).drain())[0])
         assert ends[0] == ends[1]
         assert ends[0].checksum != ends[2].checksum
-
-    def test_events_keep_their_place_among_the_rows(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
-        """A broadcast event reaches every subpartition behind all rows written before it and before all others."""
-        producer = exchange.produce(Written(pipelined_kind, subpartitions=2))
-        for n in range(3):
-            producer.writer.broadcast(numbers(n))
-            producer.writer.broadcast_event(TaskEvent(b"event-%d" % n))
-        producer.writer.finish()
-        for index in range(2):
-            received = exchange.consume([(producer.descriptor, index)]).drain()
-            story = [item.batch.to_pydict()["n"] if item.batch is not None else item.event for item in received]
-            told = [[0], TaskEvent(b"event-0"), [1], TaskEvent(b"event-1"), [2], TaskEvent(b"event-2"), EndOfData()]
-            assert story[:-1] == told

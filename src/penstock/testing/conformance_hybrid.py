@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind, TaskEvent
-from penstock.shuffle.errors import PartitionError, PenstockError, ProducerFailedError
+from penstock.shuffle import EndOfData, EndOfPartition, PartitionKind
+from penstock.shuffle.errors import PartitionError, ProducerFailedError
 from penstock.testing.conformance_exchange import (
     Consumer,
     Exchange,
@@ -186,15 +186,6 @@ class HybridConformance:
         received = exchange.consume([(producer.descriptor, sub) for sub in range(3)]).drain()
         assert sizes == [ends_of(received)[sub].bytes for sub in range(3)]
         assert sizes[0] > 0 == sizes[1]
-
-    def test_a_hybrid_partition_takes_no_events(self, exchange: Exchange, hybrid_kind: PartitionKind) -> None:
-        """What may be read again knows no moment; the writer says so and goes on."""
-        producer = exchange.produce(Written(hybrid_kind))
-        with pytest.raises(PenstockError, match="no event"):
-            producer.writer.broadcast_event(TaskEvent(b"now"))
-        producer.writer.write(numbers(1), 0)
-        producer.writer.finish()
-        assert exchange.consume([(producer.descriptor, 0)]).values() == [1]
 
     def test_fingerprints_tell_attempts_with_other_data_apart(self, exchange: Exchange, kind: PartitionKind) -> None:
         """Same batches, same number, in any order within a subpartition; other rows or places, another. 0 before."""

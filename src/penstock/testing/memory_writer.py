@@ -7,7 +7,7 @@ import time
 
 import pyarrow as pa
 
-from penstock.shuffle import Event, PartitionId
+from penstock.shuffle import PartitionId
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.service import fingerprint_of
@@ -48,14 +48,6 @@ class MemoryResultPartitionWriter:
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions, stored and counted against the budget once."""
         self._append(batch, range(self.subpartitions))
-
-    def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions; never waits. PenstockError where a hybrid partition is written."""
-        if self._partition.kind.is_hybrid:
-            raise PenstockError(f"{self._writing}: a {self._partition.kind.label} partition takes no event {event}")
-        with self._registry.changing():
-            self._writing.check()
-            self._partition.append(Stored.of_event(event), range(self.subpartitions))
 
     def flush(self) -> None:
         """Nothing to do: every write is visible at once."""

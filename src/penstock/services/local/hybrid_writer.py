@@ -20,9 +20,9 @@ from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import OwnFile
 from penstock.services.local.ports import Port
 from penstock.services.local.writer import SegmentPartitionWriter
-from penstock.shuffle import Event, OwnerContext, ResultPartitionDescriptor
+from penstock.shuffle import OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
-from penstock.shuffle.errors import PenstockError, StorageError
+from penstock.shuffle.errors import StorageError
 
 
 class HybridPartitionWriter(SegmentPartitionWriter):
@@ -41,11 +41,6 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         self._reserve = reserve
         self._file: OwnFile | None = None
         self._is_storing = False
-
-    def broadcast_event(self, event: Event) -> None:
-        """Refuse: what is read again and again knows no moment."""
-        kind = self._descriptor.partition.kind
-        raise PenstockError(f"{self.partition}: a {kind.label} partition takes no event {event}")
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition; empty before `finish`."""

@@ -21,7 +21,7 @@ from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.hash_files import HashFiles
-from penstock.shuffle import Event, OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.shuffle import OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
@@ -92,10 +92,6 @@ class BlockingPartitionWriter:
         """Append a batch to all subpartitions; a sort-merge partition stores it once. Errors as of `write`."""
         files = self._writable()
         self._guarded(lambda: files.broadcast(batch))
-
-    def broadcast_event(self, event: Event) -> None:
-        """Refuse: what is read again and again carries no events but its end."""
-        raise PenstockError(f"{self.partition}: a blocking partition takes no event {event}")
 
     def flush(self) -> None:
         """Do nothing: a blocking partition is visible when it is finished."""

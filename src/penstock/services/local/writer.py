@@ -125,13 +125,6 @@ class SegmentPartitionWriter:
             self._metrics.add("rows_out", batch.num_rows)
             self._announcements.ship_if_due()
 
-    def broadcast_event(self, event: Event) -> None:
-        """Append an event to all subpartitions, behind everything written so far."""
-        with self._lock:
-            self._check_writing()
-            self._builders.commit()
-            self._send_event(ALL, event)
-
     def flush(self) -> None:
         """Make everything written so far visible to readers. Any thread.
 
