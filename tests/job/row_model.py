@@ -49,6 +49,8 @@ class Running:
     deployment: TaskDeployment
     channels: list[list[tuple[ShuffleDescriptor, int, int]]]
     written: bool = False
+    cut_off: bool = False
+    """Of a DataFrame's task: Spark has ended it in mid-data, and it takes that for the end."""
     question: int | None = None
     confirmed: bool = False
     fingerprints: dict[int, int] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class RowCluster(Cluster):
         self.store: dict[PartitionId, Written] = {}
         self.running: dict[AttemptId, Running] = {}
         self.widths: dict[tuple[str, SparkJobId], int] = {}
+        self.unseen: set[PartitionId] = set()
+        """Partitions that are lost, and nobody knows yet: a result may have them, and is made again later."""
         self.counted: dict[str, Counter[Row]] = {}
         """The rows of each job that ended well, counted at that moment."""
 
@@ -120,7 +124,11 @@ class RowCluster(Cluster):
             self._write(running)
         elif what == "report":
             del self.running[attempt]
-            self.report(self._task_of(attempt), fingerprints=running.fingerprints, sizes=running.sizes)
+            task = self._task_of(attempt)
+            self.report(task, fingerprints=running.fingerprints, sizes=running.sizes)
+            if running.cut_off and not task.is_over:
+                self._drop(task)
+                self._retry(task)
         else:
             lost = self._gone(running)
             self._die(self.running.pop(attempt))
@@ -182,7 +190,8 @@ class RowCluster(Cluster):
             if not descriptor.empty:
                 written = self.store[descriptor.partition]
                 assert written.complete, f"{descriptor.partition} is not complete"
-                assert descriptor.partition not in self.lost, f"{descriptor.partition} was lost"
+                known = self.lost - self.unseen
+                assert descriptor.partition not in known, f"{descriptor.partition} was lost"
                 found.update(row for rows in written.rows for row in rows)
         return found
 
@@ -244,11 +253,12 @@ class RowCluster(Cluster):
             first = attempt.subtask * ROWS
             return [(vertex.id, first + number) for number in range(ROWS)]
         width, total = self.widths[attempt.job, running.spark_job], ROWS * vertex.parallelism
-        return [
+        rows = [
             (vertex.id, number)
             for number in range(total)
             if (number + running.spark_job.number) % width == attempt.subtask
         ]
+        return rows[: self.dice.randrange(len(rows))] if running.cut_off and rows else rows
 
     def _die(self, running: Running) -> None:
         """Its process is gone or it failed: what it has not completed never will be."""

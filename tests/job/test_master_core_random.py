@@ -126,6 +126,7 @@ class World(RowCluster):
     def trouble(self) -> None:
         """Something breaks that the job must survive."""
         kinds = [self.die, self.die, self.lose_host, self.lose_file, self.stop, self.crash, self.stumble]
+        kinds += [self.die_unseen, self.die_reporting, self.cut_off, self.lose_host_unseen]
         self.dice.choice(kinds)()
 
     def die(self) -> None:
@@ -138,6 +139,66 @@ class World(RowCluster):
         if self.dice.random() < 0.4:
             self.hosts += 1
             self.lose_environment(self.dice.choice(self.environments), f"e{self.hosts}")
+
+    def die_unseen(self) -> None:
+        """A process dies, and Spark's next attempt of its task may be there before anybody says so."""
+        if self.tasks:
+            task = self.dice.choice(self.tasks)
+            lost = task.attempt or task.identity
+            self._drop(task)
+            self._retry(task)
+            self._plan("lost", lambda: self._say_lost(lost))
+
+    def die_reporting(self) -> None:
+        """A process dies while its report is under way: its environment names the attempt, then the worker."""
+        found = [running for running in self.at_work() if running.written]
+        if not found:
+            return
+        running = self.dice.choice(found)
+        task, attempt = self._task_of(running.attempt), running.attempt
+        del self.running[attempt]
+        self._drop(task)
+        self._retry(task)
+
+        def reported() -> None:
+            sizes = {edge: tuple(size) for edge, size in running.sizes.items()}
+            self.send(TaskFinished(attempt, "FINISHED", {}, sizes, running.fingerprints))
+            if task.identity != attempt:
+                self._plan("lost", lambda: self._say_lost(task.identity))
+
+        self._plan("lost", lambda: self._say_lost(attempt))
+        self._plan("reported", reported)
+
+    def cut_off(self) -> None:
+        """Spark ends a DataFrame's task in mid-data, which reports a good end, and runs it again."""
+        found = [running for running in self.at_work() if running.spark_job.kind is SparkJobKind.FRAME]
+        found = [running for running in found if not running.written]
+        if found:
+            self.dice.choice(found).cut_off = True
+
+    def lose_host_unseen(self) -> None:
+        """An environment is gone, which is seen later. Its tasks are tried again; some only ask elsewhere."""
+        if self.dice.random() < 0.4:
+            self.hosts += 1
+            name, other = self.dice.choice(self.environments), f"e{self.hosts}"
+            self.environments = [other if known == name else known for known in self.environments]
+            gone = {item for item, descriptor in self.known.items() if descriptor.environment == name}
+            self.unseen |= gone - self.lost
+            self.lost |= gone
+            for task in [task for task in self.tasks if task.environment == name]:
+                if task.call is not None and self.dice.random() < 0.5:
+                    self.hung_up.add(task.call)
+                    task.environment, task.call = other, None
+                    self._plan("ask", lambda task=task: self._ask(task), task)
+                else:
+                    self._drop(task)
+                    self._retry(task)
+
+            def seen() -> None:
+                self.unseen -= {item for item in self.unseen if self.known[item].environment == name}
+                self.send(events.EnvironmentLost(name, "no heartbeat"))
+
+            self._plan("host", seen)
 
     def lose_file(self) -> None:
         """A partition is gone."""

@@ -268,6 +268,23 @@ def test_parked_attempts_of_a_lost_environment_never_work() -> None:
     assert cluster.ended["j1"].error is None
 
 
+def test_a_parked_attempt_that_asks_twice_is_parked_once() -> None:
+    """It asked beside another environment when the first one died: dead itself, it inherits nothing twice."""
+    cluster = Cluster(4)
+    cluster.submit(chain(1))
+    worker = cluster.task(0, 0)
+    parked = WorkerId("j1", worker.identity.number, 7)
+    calls = [cluster.call() for _ in range(2)]
+    for call, environment in zip(calls, "bc", strict=True):
+        cluster.send(events.TaskRegistered(call, parked, environment, "tcp://x:1", worker.spark_job))
+    assert [cluster.answers[call] for call in calls] == [1, 0]
+    cluster.lose(worker, retried=False)
+    cluster.send(events.TaskLost(parked, "killed"))
+    cluster.run()
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
 def test_a_worker_that_asks_twice_is_answered_twice() -> None:
     """A question that was sent again replaces the first, which is answered too; nothing runs twice."""
     cluster = Cluster(4)

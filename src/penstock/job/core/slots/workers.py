@@ -148,8 +148,10 @@ class Workers:
         if worker is None:
             worker = Worker(number, LENT)
         if worker.identity is not None and worker.identity != event.task:
-            worker.parked.append(event)
-            return []
+            # It may ask twice: beside another environment, where the first one died.
+            asked_before = [parked for parked in worker.parked if parked.task == event.task]
+            worker.parked = [parked for parked in worker.parked if parked.task != event.task] + [event]
+            return [parked.call for parked in asked_before]
         replaced = [] if worker.call is None else [worker.call]
         self._unfile(worker)
         worker.take(event)
