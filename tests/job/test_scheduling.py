@@ -445,6 +445,36 @@ def test_readers_make_room_for_producers_that_run_together() -> None:
     assert cluster.ended["j1"].error is None
 
 
+def test_readers_of_readers_make_room_too() -> None:
+    """They wait for what waits for the pair, and hold slots as well."""
+    cluster = Cluster(4)
+    cluster.submit(chain(2, 1, 1, 1, kinds=(PIPELINED, HYBRID, HYBRID)))
+    cluster.finish(0, 0)
+    cluster.finish(0, 1)
+    assert cluster.working() == [(1, 0), (2, 0), (3, 0)]
+    cluster.lose_task(1, 0)
+    assert cluster.working()[:3] == [(0, 0), (0, 1), (1, 0)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
+def test_readers_that_are_about_to_begin_make_room_too() -> None:
+    """They have a worker, and wait for their partitions to be registered: the slot is taken already."""
+    cluster = Cluster(5)
+    cluster.submit(chain(2, 1, 2, 1, kinds=(PIPELINED, HYBRID, HYBRID)))
+    assert cluster.working() == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
+    cluster.report(cluster.task(0, 0))
+    (ask,) = cluster.todo
+    cluster.todo.remove(ask)
+    ask.act()
+    assert [step.name for step in cluster.todo] == ["register"]
+    cluster.lose(cluster.task(1, 0))
+    cluster.run()
+    assert cluster.working()[:3] == [(0, 0), (0, 1), (1, 0)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
 # --- Spark that can't
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from cluster import Cluster
-from job_graphs import BLOCKING, HYBRID, PIPELINED, word_count
+from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, word_count
 
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -35,6 +35,34 @@ def test_a_job_that_fits_into_what_is_left_goes_on(kind: PartitionKind) -> None:
     """It never gets more than the slots that are left, and ends well."""
     cluster = shrunk(kind)
     cluster.run()
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
+@pytest.mark.parametrize("kinds", [(HYBRID,), (PIPELINED, HYBRID)], ids=["one stage", "a pipelined pair"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["slots first", "the loss first"])
+def test_readers_make_room_for_what_they_wait_for_in_the_slots_that_are_left(
+    kinds: tuple[PartitionKind, ...], *, is_late: bool
+) -> None:
+    """The producers were lost with their host, before any row, and the readers hold all slots of the other one."""
+    pairs = len(kinds)
+    slots = pairs + 2
+    cluster = Cluster(slots, ["b"])
+    left = max(2, pairs)
+    cluster.submit(chain(*([1] * pairs), 2, kinds=kinds))
+    for task in cluster.tasks:
+        assert task.attempt is not None
+    producers = [cluster.task(vertex, 0) for vertex in range(pairs)]
+    cluster.gone = slots - left
+    if not is_late:
+        cluster.send(events.SlotsChanged(left))
+    for task in producers:
+        cluster.lose(task, retried=False)
+    if is_late:
+        cluster.run()
+        cluster.send(events.SlotsChanged(left))
+    cluster.run()
+    assert {(vertex, 0) for vertex in range(pairs)} <= set(cluster.working())
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
 

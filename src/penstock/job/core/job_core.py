@@ -123,7 +123,7 @@ class JobCore:
             events.TaskLost: arrivals.lost,
             events.EnvironmentLost: arrivals.environment_lost,
             events.SparkJobReturned: arrivals.returned,
-            events.SlotsChanged: self.slots.change,
+            events.SlotsChanged: self._change_slots,
             said.TaskFinished: attempts.finished,
             events.ProducersAwaited: attempts.ask,
             events.PartitionsLost: attempts.lose_partitions,
@@ -148,6 +148,11 @@ class JobCore:
             events.CheckpointStoreFailed: checkpoints.store_failed,
             events.StopAsked: self._stop,
         }
+
+    def _change_slots(self, event: events.SlotsChanged) -> Iterator[so.Decision]:
+        """There are more slots, or fewer."""
+        self.slots.change(event)
+        yield from self.recovery.make_room()
 
     def _stop(self, event: events.StopAsked) -> Iterator[so.Decision]:
         """A query is to end well."""

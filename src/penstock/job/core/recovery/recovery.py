@@ -94,6 +94,14 @@ class Recovery:
             self._delay = 0.0
             yield so.HoldStarts(held=False)
 
+    def make_room(self) -> Iterator[so.Decision]:
+        """Slots have gone: readers that hold those which their producers need begin anew. Nothing has failed."""
+        places = self._sets.in_the_way() if self._phase.is_active else set()
+        if places:
+            self._round += 1
+            yield so.BeginRound(self._round)
+            yield from self._restart(self._sets.after(places), "readers hold all slots that are left")
+
     def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
         self.unexplained -= places
         if places:

@@ -6,8 +6,8 @@
   checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
 - Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, is run again
   with it: nobody can say whether the next attempt gives the same rows.
-- A region that runs together needs its slots at the same time. Where readers hold them that wait for it, they are
-  taken off and run again too.
+- A region that runs together needs its slots at the same time, any other one at least one. Where readers hold them
+  that wait for it, they are taken off and run again too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RestartSets:
             grown = restart_set(self._topology.graph, found, self)
             grown |= self._unconfirmed_readers(grown)
             if grown == found:
-                grown |= self._in_the_way(grown)
+                grown |= self.in_the_way(grown)
             if grown == found:
                 return found
             found = grown
@@ -97,27 +97,37 @@ class RestartSets:
                     readers |= {reader.place for reader in ended if reader.round >= subtask.born}
         return self._with_followers(readers)
 
-    def _in_the_way(self, found: frozenset[Place]) -> set[Place]:
-        """Readers that hold slots which a region needs that they wait for."""
+    def in_the_way(self, found: frozenset[Place] = frozenset()) -> set[Place]:
+        """Readers that hold slots which a region needs that they wait for, once these begin anew too.
+
+        A region that runs together needs a slot for each of its tasks that have not ended, another one at least one.
+        """
         taken: set[Place] = set()
-        for region in {self._stages.region_of(vertex) for vertex, _ in found}:
-            if region.at_once:
-                again = sum(1 for vertex, _ in found if vertex in region.vertices)
-                needed = again + sum(self._subtasks.pending(vertex) for vertex in region.vertices)
-                waiting = set(self._waiting_behind(region, found)) - found
-                if needed + len(waiting) > self._stages.capacity.total:
-                    taken |= waiting
+        for region in self._stages.regions:
+            subtasks = [subtask for vertex in region.vertices for subtask in self._subtasks.of(vertex)]
+            if all(subtask.deployed and subtask.place not in found for subtask in subtasks):
+                continue
+            needed = sum(1 for subtask in subtasks if not subtask.is_finished or subtask.place in found)
+            waiting = set(self._waiting_behind(region, found)) - found
+            if (needed if region.at_once else 1) + len(waiting) > self._stages.capacity.total:
+                taken |= waiting
         return taken
 
     def _waiting_behind(self, region: Region, withdrawn: Collection[Place]) -> list[Place]:
-        """What runs behind the region and reads, over a hybrid edge, what does not run, or is `withdrawn` now."""
-        stopped = {vertex for vertex, _ in withdrawn}
-        found: list[Place] = []
-        for vertex in self._stages.behind(region):
-            producers = [edge.producer for edge in self._topology.graph.inputs_of(vertex) if edge.kind.is_hybrid]
-            if any(producer in stopped or self._subtasks.undeployed(producer) for producer in producers):
-                found += [s.place for s in self._subtasks.of(vertex) if s.is_live and s.deployed]
-        return found
+        """What holds slots behind the region and reads what has not ended of it, is `withdrawn`, or waits itself."""
+        behind, stopped = self._stages.behind(region), {vertex for vertex, _ in withdrawn}
+        stopped |= {vertex for vertex in region.vertices if not self._subtasks.is_complete(vertex)}
+        waiting: set[int] = set()
+        while more := {vertex for vertex in behind if vertex not in waiting and self._waits(vertex, stopped)}:
+            waiting |= more
+            stopped |= {vertex for vertex in more if not self._subtasks.is_complete(vertex)}
+        return [s.place for vertex in behind if vertex in waiting for s in self._subtasks.of(vertex) if s.is_live]
+
+    def _waits(self, vertex: int, stopped: Collection[int]) -> bool:
+        """Whether a vertex reads, while it is written, what does not run."""
+        edges = self._topology.graph.inputs_of(vertex)
+        producers = [edge.producer for edge in edges if edge.kind.is_hybrid or edge.kind.runs_together]
+        return any(producer in stopped or self._subtasks.undeployed(producer) for producer in producers)
 
     def _with_followers(self, readers: set[Place]) -> frozenset[Place]:
         found = frozenset(readers)
