@@ -458,6 +458,19 @@ def test_readers_of_readers_make_room_too() -> None:
     assert cluster.ended["j1"].error is None
 
 
+def test_nobody_keeps_a_worker_for_what_waits_for_a_dataframe() -> None:
+    """What is lost was made of rows that were released: the DataFrame is read again, on the idle worker's slot."""
+    cluster = Cluster(1)
+    cluster.submit(chain(1, 1, 1, kinds=(BLOCKING, HYBRID), frame=True))
+    cluster.finish(0, 0)
+    cluster.report(cluster.task(1, 0))
+    cluster.lose_partition(1, 0, 1)
+    cluster.run()
+    assert cluster.working() == [(0, 0)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
 def test_readers_that_are_about_to_begin_make_room_too() -> None:
     """They have a worker, and wait for their partitions to be registered: the slot is taken already."""
     cluster = Cluster(5)

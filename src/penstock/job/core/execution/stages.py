@@ -8,7 +8,7 @@ no consumer holds a slot that a producer still needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from penstock.graph.job_graph import JobEdge
 from penstock.graph.regions import Region, regions, slots_needed
@@ -70,21 +70,23 @@ class Stages:
         """Whether all that the region reads is there, or comes while it is read."""
         return all(self._is_readable(edge) for edge in self.read_by(region))
 
-    def _may_start_soon(self, region: Region) -> bool:
-        """Whether all it waits for are hybrid producers that have slots, or get theirs first.
+    def _may_start_soon(self, region: Region, coming: Collection[int]) -> bool:
+        """Whether all it waits for are hybrid producers that have slots, or get theirs first: `coming` regions.
 
         Not behind bound producers: a DataFrame's Spark job may run long before its tasks come.
         """
         if region.at_once or any(self._topology.graph.vertex(number).is_bound for number in region.vertices):
             return False
-        return all(self._is_readable(edge) or self._comes_soon(edge) for edge in self.read_by(region))
+        return all(self._is_readable(edge) or self._comes_soon(edge, coming) for edge in self.read_by(region))
 
     def startable(self) -> Iterator[tuple[Region, bool]]:
         """The regions that may start or go on, in order; with True those that may only when others run."""
+        coming: set[int] = set()
         for region in self.regions:
             if not self.is_complete(region):
                 may_start = self.may_start(region)
-                if may_start or self._may_start_soon(region):
+                if may_start or self._may_start_soon(region, coming):
+                    coming.add(region.number)
                     yield region, not may_start
 
     def _is_readable(self, edge: JobEdge) -> bool:
@@ -95,9 +97,10 @@ class Stages:
             not is_frame or self._progress.is_confirmed(edge.producer)
         )
 
-    def _comes_soon(self, edge: JobEdge) -> bool:
+    def _comes_soon(self, edge: JobEdge, coming: Collection[int]) -> bool:
         is_frame = self._topology.graph.vertex(edge.producer).is_bound
-        return edge.kind.is_hybrid and not is_frame and self._progress.is_open(edge.producer)
+        is_coming = self._progress.is_open(edge.producer) and self.region_of(edge.producer).number in coming
+        return edge.kind.is_hybrid and not is_frame and is_coming
 
     def _edges_into(self, region: Region) -> list[JobEdge]:
         edges, inside = self._topology.graph.edges, region.vertices
