@@ -275,15 +275,6 @@ def test_job_that_is_over_is_one_answer() -> None:
     assert list(registry._attempts) == [("job2-e0", 0)]
 
 
-def test_persistent_partitions_survive_their_job() -> None:
-    """What is to be kept stays readable."""
-    registry = PartitionRegistry()
-    for index in range(2):
-        registry.register(partition(name(index=index), registry))
-    assert registry.release_job("job", keep=[name(index=1)]) == [name(index=0)]
-    assert answer(registry, name(index=1)) is None
-
-
 def test_close_releases_everything() -> None:
     """Afterwards nothing occupies anything; twice does no harm."""
     registry = PartitionRegistry()

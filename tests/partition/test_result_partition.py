@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentReferences
-from penstock.partition.lifecycle import PartitionState
+from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.partition.subpartition import PipelinedView
 from penstock.shuffle.errors import (
@@ -197,8 +197,8 @@ def test_producer_that_closes_unfinished_has_failed() -> None:
     ("end", "error"),
     [
         (lambda partition: partition.release("no longer needed"), PartitionReleasedError),
-        (lambda partition: partition.expire(), PartitionExpiredError),
-        (lambda partition: partition.lose("the disk broke"), PartitionLostError),
+        (lambda partition: partition.end(PartitionEvent.EXPIRE, ""), PartitionExpiredError),
+        (lambda partition: partition.end(PartitionEvent.LOSE, "the disk broke"), PartitionLostError),
         (lambda partition: partition.fail("killed"), ProducerFailedError),
     ],
 )

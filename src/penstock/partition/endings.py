@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four ways a partition ends, said once for every kind of partition.
+"""The ends that a partition or its writer brings about, said once for every kind of partition.
 
 A class that inherits this says in `end` what its end does; how the ends differ is in `lifecycle` and `answers`.
 """
@@ -10,7 +10,7 @@ from penstock.partition.lifecycle import PartitionEvent
 
 
 class Endings:
-    """`release`, `fail`, `expire` and `lose` in terms of one `end`."""
+    """`release` and `fail` in terms of one `end`."""
 
     __slots__ = ()
 
@@ -21,14 +21,6 @@ class Endings:
     def fail(self, cause: BaseException | str) -> None:
         """The producer failed: readers get ProducerFailedError with this cause."""
         self.end(PartitionEvent.FAIL, cause)
-
-    def expire(self, cause: BaseException | str = "") -> None:
-        """Its lease ran out."""
-        self.end(PartitionEvent.EXPIRE, cause)
-
-    def lose(self, cause: BaseException | str) -> None:
-        """Its data is gone against everybody's will."""
-        self.end(PartitionEvent.LOSE, cause)
 
     def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
         """End it with one of the four events; nothing happens when it has ended before."""

@@ -51,14 +51,15 @@ class PartitionEvent(Enum):
     FAIL = "fail"
 
 
-_ENDING = {
+ENDING = {
     PartitionEvent.RELEASE: PartitionState.RELEASED,
     PartitionEvent.EXPIRE: PartitionState.EXPIRED,
     PartitionEvent.LOSE: PartitionState.LOST,
     PartitionEvent.FAIL: PartitionState.FAILED,
 }
+"""The four events that end a partition."""
 
-ENDS = frozenset(_ENDING.values())
+ENDS = frozenset(ENDING.values())
 """The data is gone, and only the answer is left."""
 
 TABLE: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
@@ -76,7 +77,7 @@ TABLE: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
         (state, event): end
         for state in PartitionState
         if state not in ENDS
-        for event, end in _ENDING.items()
+        for event, end in ENDING.items()
     },
     **{(state, event): state for state in ENDS for event in PartitionEvent},
 }  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from penstock.buffer.view import DataListener, ServableView
 from penstock.partition.answers import describe, end_error
-from penstock.partition.lifecycle import PartitionState
+from penstock.partition.lifecycle import ENDING, PartitionEvent, PartitionState
 from penstock.shuffle.errors import (
     PartitionNotProducedError,
     PenstockError,
@@ -52,17 +52,8 @@ class ReadablePartition(Protocol):
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServableView:
         """A view of `count` subpartitions for a reader elsewhere, or the PartitionError that says why not."""
 
-    def release(self, cause: BaseException | str = "") -> None:
-        """End it on purpose."""
-
-    def fail(self, cause: BaseException | str) -> None:
-        """Its producer failed."""
-
-    def expire(self, cause: BaseException | str = "") -> None:
-        """Its lease ran out."""
-
-    def lose(self, cause: BaseException | str) -> None:
-        """Its data is gone."""
+    def end(self, event: PartitionEvent, cause: BaseException | str) -> None:
+        """End it with one of the four events that end a partition."""
 
 
 @dataclass(eq=False, slots=True)
@@ -191,19 +182,19 @@ class PartitionRegistry:
 
     def release(self, partitions: Iterable[PartitionId], cause: str = "") -> None:
         """Release partitions; those unknown here leave a tombstone too, so their producers come too late."""
-        self._end(partitions, PartitionState.RELEASED, cause)
+        self._end(partitions, PartitionEvent.RELEASE, cause)
 
     def fail(self, partition: PartitionId, cause: BaseException | str) -> None:
         """A producer failed, perhaps before it registered."""
-        self._end([partition], PartitionState.FAILED, describe(cause))
+        self._end([partition], PartitionEvent.FAIL, describe(cause))
 
     def expire(self, partitions: Iterable[PartitionId], cause: str = "") -> None:
         """Leases ran out."""
-        self._end(partitions, PartitionState.EXPIRED, cause)
+        self._end(partitions, PartitionEvent.EXPIRE, cause)
 
     def lose(self, partitions: Iterable[PartitionId], cause: str) -> None:
         """Data is gone against everybody's will."""
-        self._end(partitions, PartitionState.LOST, cause)
+        self._end(partitions, PartitionEvent.LOSE, cause)
 
     def bury(self, partition: PartitionId) -> None:
         """A partition has ended by itself: keep only how. Meant for its `on_end`; idempotent."""
@@ -212,15 +203,15 @@ class PartitionRegistry:
             del self._partitions[partition]
             self._entomb(partition, Tombstone(found.state, found.cause))
 
-    def _end(self, partitions: Iterable[PartitionId], state: PartitionState, cause: str) -> None:
+    def _end(self, partitions: Iterable[PartitionId], event: PartitionEvent, cause: str) -> None:
         waiting: list[WaitingRequest] = []
         for partition in list(partitions):
             found = self._partitions.get(partition)
             if found is not None:
-                _END[state](found, cause)
+                found.end(event, cause)
                 self.bury(partition)
             elif partition not in self._tombstones:
-                self._entomb(partition, Tombstone(state, cause))
+                self._entomb(partition, Tombstone(ENDING[event], cause))
             waiting += self._waiting.pop(partition, [])
         for request in waiting:
             request.waiter(self._answer(request.partition))
@@ -272,23 +263,22 @@ class PartitionRegistry:
         """The partitions that hold memory or files here."""
         return sorted(self._partitions)
 
-    def release_job(self, job: str, keep: Iterable[PartitionId] = ()) -> list[PartitionId]:
-        """A job is over: release all it has here, except `keep` (persistent ones). What was released."""
-        kept = set(keep)
+    def release_job(self, job: str) -> list[PartitionId]:
+        """A job is over: release all it has here. What was released."""
         self._released_jobs[job] = None
-        ended = [partition for partition in self._partitions if job_of(partition) == job and partition not in kept]
+        ended = [partition for partition in self._partitions if job_of(partition) == job]
         waiting = [partition for partition in self._waiting if job_of(partition) == job]
         for partition in [partition for partition in self._tombstones if job_of(partition) == job]:
             del self._tombstones[partition]
             self._forget(partition)
-        self._end([*ended, *waiting], PartitionState.RELEASED, "its job is over")
+        self._end([*ended, *waiting], PartitionEvent.RELEASE, "its job is over")
         while len(self._released_jobs) > self._limit:
             del self._released_jobs[next(iter(self._released_jobs))]
         return ended
 
     def close(self) -> None:
         """Release everything and answer all who wait; idempotent."""
-        self._end([*self._partitions, *self._waiting], PartitionState.RELEASED, "its environment has ended")
+        self._end([*self._partitions, *self._waiting], PartitionEvent.RELEASE, "its environment has ended")
 
     def statistics(self) -> RegistryStatistics:
         """A snapshot."""
@@ -297,11 +287,3 @@ class PartitionRegistry:
             tombstones=len(self._tombstones),
             waiting=sum(len(requests) for requests in self._waiting.values()),
         )
-
-
-_END: dict[PartitionState, Callable[[ReadablePartition, str], None]] = {
-    PartitionState.RELEASED: lambda partition, cause: partition.release(cause),
-    PartitionState.FAILED: lambda partition, cause: partition.fail(cause),
-    PartitionState.EXPIRED: lambda partition, cause: partition.expire(cause),
-    PartitionState.LOST: lambda partition, cause: partition.lose(cause),
-}
