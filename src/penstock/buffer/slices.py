@@ -162,11 +162,6 @@ class Holdings:
         self._delivered: dict[int, int] = {}
         self._closed = False
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `drop_all` was called."""
-        return self._closed
-
     def grant(self, segment: int, owner: SegmentOwner) -> None:
         """Give the task a fresh segment of `owner` to build in."""
         self._must_live()

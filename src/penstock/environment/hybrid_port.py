@@ -179,9 +179,8 @@ class HybridPort:
         self.partition.port = None
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
-        if not self._holdings.is_closed:
-            for segment in granted:
-                self._holdings.give_back(segment)
+        for segment in granted:
+            self._holdings.give_back(segment)
         self.partition.core.close_producer()
 
     @property

@@ -172,8 +172,7 @@ class GatePort:
         out, self._out = self._out, {}
         for segment, channels in out.items():
             for _, returned in channels:
-                if not self._holdings.is_closed:
-                    self._holdings.recycle(segment)
+                self._holdings.recycle(segment)
                 if returned is not None:
                     returned()
         for release in self._releases:

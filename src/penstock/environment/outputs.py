@@ -152,9 +152,8 @@ class WriterPort:
         self._allowance.take_back(self._ahead)
         self._pool.lazy_destroy()
         granted, self._granted = self._granted, set()
-        if not self._holdings.is_closed:
-            for segment in granted:
-                self._holdings.give_back(segment)
+        for segment in granted:
+            self._holdings.give_back(segment)
         self.partition.close_producer()
 
     @property
