@@ -65,9 +65,9 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         """
         if self._file is None or not self._file.is_under_way:
             needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
-            if len(self._segments) < needed:
+            if len(self._end.segments) < needed:
                 self._attachment.look()
-            has_room = len(self._segments) >= needed
+            has_room = len(self._end.segments) >= needed
             if self._is_storing == has_room and self._file is not None:
                 self._builders.finish()
                 self._commit()  # what follows in the other place comes behind it
@@ -106,7 +106,7 @@ class HybridPartitionWriter(SegmentPartitionWriter):
 
     def _drop(self) -> None:
         super()._drop()
-        if self._file is not None and self._lifecycle.state is not WriterState.FINISHED:
+        if self._file is not None and self._end.state is not WriterState.FINISHED:
             self._file.drop()
 
     def _note_stored(self, extents: list[tuple[int, Extent]]) -> None:
@@ -114,4 +114,4 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         size = sum(each.length for _, each in extents)
         self._metrics.add("bytes_out", size)
         self._metrics.add("bytes_stored", size)
-        self._attachment.send(stored_frame(self._port, records))
+        self._attachment.send(stored_frame(self._end.port, records))

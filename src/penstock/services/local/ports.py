@@ -32,16 +32,16 @@ class Port:
         self,
         name: str,
         *,
-        on_grant: OnGrant | None = None,
         on_slice: OnSlice | None = None,
         on_event: OnEvent | None = None,
         on_error: OnError | None = None,
     ) -> None:
         self.name = name
-        self.on_grant: OnGrant = on_grant or self._refuse
         self.on_slice: OnSlice = on_slice or self._refuse
         self.on_event: OnEvent = on_event or self._refuse
         self.on_error: OnError = on_error or self._refuse
+        self.on_grant: OnGrant = self._refuse
+        """Set by a writer's end."""
         self.on_store: OnStore = self._refuse
         """Set by the one writer that stores."""
 

@@ -13,27 +13,26 @@ of many subpartitions then gives up all open segments, so it gets on with few, i
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
-from penstock.link.calls import STREAM_BUILDERS, FailWriter, FinishWriter, OpenWriter
-from penstock.link.frames import ALL, FrameType, event_frame, segments_frame
+from penstock.link.calls import STREAM_BUILDERS
+from penstock.link.frames import ALL, FrameType, segments_frame
 from penstock.record.framing import Message
-from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
 from penstock.services.local.ports import Port
 from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
+from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
+from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
-from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event, encode_event
+from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
 from penstock.shuffle.streaming import EventKind, Overtaken
@@ -46,7 +45,6 @@ DATA_TYPES: Final = {
 """How each kind of event travels."""
 _SHIP_AT = 4
 """Full segments per announcement."""
-_ERROR_LIMIT = 64 << 10
 
 
 class SegmentStreamWriter:
@@ -62,7 +60,7 @@ class SegmentStreamWriter:
         verify: bool,
     ) -> None:
         self._attachment = attachment
-        self._owner = owner
+        self._metrics = owner.metrics
         self._descriptor = descriptor
         count = descriptor.partition.subpartitions
         self._segment_size = attachment.memory.segment_size
@@ -71,19 +69,16 @@ class SegmentStreamWriter:
         self._sums = EpochSums(count)
         self._builders: dict[int, BufferBuilder] = {}
         self._changed: dict[int, BufferBuilder] = {}
-        self._segments: deque[int] = deque()
-        self._announcements = Announcements(attachment, owner.metrics, _SHIP_AT)
+        self._end = WriterEnd(attachment, owner, descriptor, _SHIP_AT)
         self._rest: tuple[int, memoryview] | None = None
         self._continued: set[int] = set()
         """Segments that begin in the middle of a message, of which nothing is shipped yet."""
         self._overtaken = OvertakenSlices(count)
-        self._port = 0
-        self._lifecycle = WriterLifecycle(f"stream writer of partition {descriptor.shuffle.partition}")
 
     @property
     def partition(self) -> PartitionId:
         """The identity of what is written."""
-        return self._descriptor.shuffle.partition
+        return self._end.partition
 
     @property
     def subpartitions(self) -> int:
@@ -102,20 +97,8 @@ class SegmentStreamWriter:
 
     def setup(self) -> None:
         """Register the partition; raises InsufficientBuffersError where its least memory is not to be had."""
-        port = Port(str(self.partition), on_grant=self.on_grant, on_slice=self.on_slice, on_event=self.on_event)
-        self._port = self._announcements.port = self._attachment.open_port(port)
-        partition = self._descriptor.partition
-        opening = OpenWriter(
-            self._port,
-            self._owner.attempt,
-            self.partition,
-            partition.subpartitions,
-            partition.broadcast,
-            partition.kind,
-            streams=True,
-        )
-        self._attachment.ask(opening)
-        self._lifecycle.move(WriterEvent.SET_UP)
+        port = Port(str(self.partition), on_slice=self.on_slice, on_event=self.on_event)
+        self._end.open(port, streams=True)
 
     def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
         """Take rows from the batch's front, as many as there is room for; their number."""
@@ -137,7 +120,7 @@ class SegmentStreamWriter:
         ]
         self._commit()
         self._overtaken.begin(payload)
-        self._send_events(enumerate(ends), DataType.OVERTAKING_BARRIER)
+        self._end.send_events(enumerate(ends), DataType.OVERTAKING_BARRIER)
 
     def overtaken(self) -> Sequence[Overtaken] | None:
         """What the last EpochEnd with PRIORITY has overtaken, of each subpartition, once the environment said it."""
@@ -150,15 +133,15 @@ class SegmentStreamWriter:
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
         """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
         if kind is EventKind.PRIORITY:
-            self._check_writing()
+            self._end.check_writing()
         else:
             self._check_whole()
             self._commit()
-        self._send_events([(ALL, event)], DATA_TYPES[kind])
+        self._end.send_events([(ALL, event)], DATA_TYPES[kind])
 
     def flush(self) -> None:
         """Make what was taken visible to readers, and give out what there is room for of a row that spans."""
-        if self._lifecycle.state is WriterState.WRITING and (self._rest is None or self._give_rest(*self._rest)):
+        if self._end.state is WriterState.WRITING and (self._rest is None or self._give_rest(*self._rest)):
             self._commit()
 
     def finish(self) -> None:
@@ -166,38 +149,26 @@ class SegmentStreamWriter:
         ends = self._end_sums()
         self._finish_all()
         self._send_behind(ends, EventKind.IN_ORDER)
-        self._lifecycle.move(WriterEvent.FINISH)
-        self._attachment.ask(FinishWriter(self._port))
+        self._end.finish()
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
-        if self._lifecycle.state is WriterState.WRITING:
-            self._lifecycle.move(WriterEvent.FAIL)
-            text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._attachment.hand_in(FailWriter(self._port, text))
+        self._end.fail(cause)
 
     def close(self) -> None:
         """Give back what the writer holds; idempotent. What was not finished is failed."""
-        if self._lifecycle.state is WriterState.WRITING:
-            self.fail(TaskCancelledError("the writer was closed before it was finished"))
-        if self._lifecycle.state is not WriterState.CLOSED:
-            self._lifecycle.move(WriterEvent.CLOSE)
-            self._attachment.close_port(self._port)
-            self._segments.clear()
-            self._builders.clear()
-            self._changed.clear()
-            self._rest = None
-            self._overtaken.drop()
-
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Take segments to write into."""
-        self._segments.extend(segments)
+        self._end.fail(TaskCancelledError("the writer was closed before it was finished"))
+        self._end.close()
+        self._builders.clear()
+        self._changed.clear()
+        self._rest = None
+        self._overtaken.drop()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Copy a slice that a barrier has overtaken, where somebody wants it: it was lent."""
         if self._overtaken.is_wanted:
             self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
-        self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, [segment]))
+        self._attachment.send(segments_frame(FrameType.RECYCLE, self._end.port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note that all was lent which a barrier has overtaken of a subpartition; there are no other events."""
@@ -207,7 +178,7 @@ class SegmentStreamWriter:
         self._overtaken.end(channel, event.payload)
 
     def _take(self, batch: pa.RecordBatch, target: int) -> int:
-        self._check_writing()
+        self._end.check_writing()
         if self._rest is not None and not self._give_rest(*self._rest):
             return 0
         if (target == ALL) != (ALL in self._builders):
@@ -220,8 +191,8 @@ class SegmentStreamWriter:
                 self._commit()
                 break
         if taken:
-            self._owner.metrics.add("rows_out", taken)
-        self._announcements.ship_if_due()
+            self._metrics.add("rows_out", taken)
+        self._end.ship_if_due()
         return taken
 
     def _put(self, target: int, batch: pa.RecordBatch) -> int:
@@ -243,7 +214,7 @@ class SegmentStreamWriter:
         else:
             self._sums.add(target, rows, message)
         if total > room:
-            self._owner.metrics.add("rows_spanning")
+            self._metrics.add("rows_spanning")
             self._give_rest(target, memoryview(b"".join(message.parts)), is_begun=False)
         elif builder is not None:
             self._append(target, builder, message)
@@ -278,13 +249,11 @@ class SegmentStreamWriter:
     def _open(self, target: int) -> BufferBuilder | None:
         """A fresh segment for a target, if there is one. What it had is given up: it comes back when it is read."""
         self._finish(target)
-        if not self._segments:
+        if not self._end.segments:
             if self.subpartitions > STREAM_BUILDERS:  # others may hold all there is, so those come back too
                 self._finish_all()
             return None
-        segment = self._segments.pop()  # the last one granted: its memory is still in the cache
-        builder = BufferBuilder(segment, self._attachment.memory.view(segment))
-        self._builders[target] = builder
+        builder = self._builders[target] = self._end.begin_segment()
         return builder
 
     def _finish(self, target: int) -> None:
@@ -292,7 +261,7 @@ class SegmentStreamWriter:
         self._changed.pop(target, None)
         if builder is not None:
             if builder.remaining:
-                self._owner.metrics.add("bytes_unused", builder.remaining)
+                self._metrics.add("bytes_unused", builder.remaining)
             piece = builder.finish()
             if piece is not None:
                 self._note(target, piece)
@@ -307,13 +276,13 @@ class SegmentStreamWriter:
             if piece is not None:
                 self._note(target, piece)
         self._changed.clear()
-        self._announcements.ship()
+        self._end.ship()
 
     def _note(self, target: int, piece: BufferSlice) -> None:
         if piece.length and piece.segment in self._continued:
             self._continued.discard(piece.segment)
             piece = piece._replace(continues=True)
-        self._announcements.note(target, piece)
+        self._end.note(target, piece)
 
     def _end_sums(self) -> list[EndOfPartition]:
         self._check_whole()
@@ -322,20 +291,9 @@ class SegmentStreamWriter:
     def _send_behind(self, events: Sequence[Event], kind: EventKind) -> None:
         """Each subpartition's event, behind all that was taken."""
         self._commit()
-        self._send_events(enumerate(events), DATA_TYPES[kind])
-
-    def _send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType) -> None:
-        frames = [
-            event_frame(FrameType.WRITER_EVENT, self._port, data_type, target, encode_event(event))
-            for target, event in events
-        ]
-        self._attachment.send(b"".join(frames))
-
-    def _check_writing(self) -> None:
-        if self._lifecycle.state is not WriterState.WRITING:
-            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
+        self._end.send_events(enumerate(events), DATA_TYPES[kind])
 
     def _check_whole(self) -> None:
-        self._check_writing()
+        self._end.check_writing()
         if self._rest is not None:
             raise ProtocolError(f"{self.partition}: an event in the middle of a row that is not given out yet")

@@ -10,42 +10,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
-from penstock.buffer.data_types import DataType
-from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
-from penstock.link.frames import (
-    ALL,
-    FrameType,
-    event_frame,
-    port_frame,
-)
+from penstock.link.frames import ALL, FrameType, port_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import Message, MessageWriter
-from penstock.services.local.announcements import Announcements
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
 from penstock.services.local.ports import Port
+from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle import (
     EndOfData,
     EndOfPartition,
-    Event,
     OwnerContext,
     PartitionId,
     ResultPartitionDescriptor,
 )
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
-from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
-from penstock.shuffle.events import encode_event
+from penstock.shuffle.endpoints import WriterState
+from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.service import fingerprint_of
 
 _SHIP_AT = 8
 """Full buffers per announcement."""
-_ERROR_LIMIT = 64 << 10
 _FLUSH_LOOK_SECONDS = 0.01
 """How often a flush that waits behind a write looks whether that waits too."""
 
@@ -63,28 +52,24 @@ class SegmentPartitionWriter:
     ) -> None:
         self._attachment = attachment
         self._descriptor = descriptor
-        self._owner = owner
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
-        self._announcements = Announcements(attachment, owner.metrics, _SHIP_AT)
-        self._builders: Builders = OwnSegments(count, self._take_segment, self._announcements.note)
+        self._end = WriterEnd(attachment, owner, descriptor, _SHIP_AT)
+        self._builders: Builders = OwnSegments(count, self._take_segment, self._end.note)
         self._is_waiting = False
         self._counters = [CompletenessCounter() for _ in range(count)]
         self._broadcast_counter = CompletenessCounter()
         codec = BatchCodec(descriptor.schema)
         self._messages = [MessageWriter(codec, counter, verify) for counter in self._counters]
         self._broadcast_messages = MessageWriter(codec, self._broadcast_counter, verify)
-        self._segments: deque[int] = deque()
         self._ends: tuple[EndOfPartition, ...] = ()
         self._error: BaseException | None = None
-        self._port = 0
-        self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
 
     @property
     def partition(self) -> PartitionId:
         """The identity of what is written."""
-        return self._descriptor.shuffle.partition
+        return self._end.partition
 
     @property
     def subpartitions(self) -> int:
@@ -93,21 +78,8 @@ class SegmentPartitionWriter:
 
     def setup(self) -> None:
         """Register the partition and get the first buffers; raises InsufficientBuffersError."""
-        self._port = self._announcements.port = self._attachment.open_port(self._listen())
-        partition = self._descriptor.partition
-        opened = self._attachment.ask(
-            OpenWriter(
-                self._port,
-                self._owner.attempt,
-                self.partition,
-                partition.subpartitions,
-                partition.broadcast,
-                partition.kind,
-            )
-        )
-        if opened.packed:
-            self._builders = SharedSegment(self._take_segment, self._announcements.note)
-        self._lifecycle.move(WriterEvent.SET_UP)
+        if self._end.open(self._listen()):
+            self._builders = SharedSegment(self._take_segment, self._end.note)
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to one subpartition; blocks while there is no buffer."""
@@ -115,7 +87,7 @@ class SegmentPartitionWriter:
             self._check_writing()
             self._append(subpartition, self._messages[subpartition].message(batch))
             self._metrics.add("rows_out", batch.num_rows)
-            self._announcements.ship_if_due()
+            self._end.ship_if_due()
 
     def broadcast(self, batch: pa.RecordBatch) -> None:
         """Append a batch to all subpartitions, stored once."""
@@ -123,7 +95,7 @@ class SegmentPartitionWriter:
             self._check_writing()
             self._append(ALL, self._broadcast_messages.message(batch))
             self._metrics.add("rows_out", batch.num_rows)
-            self._announcements.ship_if_due()
+            self._end.ship_if_due()
 
     def flush(self) -> None:
         """Make everything written so far visible to readers. Any thread.
@@ -134,38 +106,31 @@ class SegmentPartitionWriter:
             if self._is_waiting:
                 return
         try:
-            if self._lifecycle.state is WriterState.WRITING:
+            if self._end.state is WriterState.WRITING:
                 self._commit()
         finally:
             self._lock.release()
 
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
-        if not self._segments:
+        if not self._end.segments:
             self._attachment.look()
-        return bool(self._segments)
+        return bool(self._end.segments)
 
     def finish(self) -> None:
         """Flush, then EndOfData and EndOfPartition to all subpartitions."""
         with self._lock:
             self._check_writing()
             self._complete()
-            self._send_event(ALL, EndOfData())
             ends = tuple(each.merged(self._broadcast_counter).end_of_partition() for each in self._counters)
-            for subpartition, end in enumerate(ends):
-                self._send_event(subpartition, end)
-            self._lifecycle.move(WriterEvent.FINISH)
-            self._attachment.ask(FinishWriter(self._port))
+            self._end.send_events([(ALL, EndOfData()), *enumerate(ends)])
+            self._end.finish()
             self._ends = ends
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
         with self._lock:
-            if self._lifecycle.state is not WriterState.WRITING:
-                return
-            self._lifecycle.move(WriterEvent.FAIL)
-            text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._attachment.hand_in(FailWriter(self._port, text, isinstance(cause, StorageError)))
+            self._end.fail(cause)
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """Empty: nobody plans by the size of what is read while it is written."""
@@ -178,24 +143,17 @@ class SegmentPartitionWriter:
     def close(self) -> None:
         """Give back what the writer holds; idempotent."""
         with self._lock:
-            if self._lifecycle.state is WriterState.WRITING:
-                self.fail(TaskCancelledError("the writer was closed before it was finished"))
-            if self._lifecycle.state is not WriterState.CLOSED:
+            self._end.fail(TaskCancelledError("the writer was closed before it was finished"))
+            if self._end.state is not WriterState.CLOSED:
                 self._drop()
-                self._lifecycle.move(WriterEvent.CLOSE)
-                self._attachment.close_port(self._port)
-                self._segments.clear()
-
-    def on_grant(self, segments: tuple[int, ...]) -> None:
-        """Take segments to write into."""
-        self._segments.extend(segments)
+                self._end.close()
 
     def on_error(self, channel: int, error: BaseException) -> None:
         """The environment can't keep what was written: the next write says so."""
         self._error = error
 
     def _listen(self) -> Port:
-        return Port(str(self.partition), on_grant=self.on_grant, on_error=self.on_error)
+        return Port(str(self.partition), on_error=self.on_error)
 
     def _append(self, target: int, message: Message) -> None:
         """Lay out a message; waits for segments."""
@@ -204,34 +162,33 @@ class SegmentPartitionWriter:
     def _commit(self) -> None:
         """Everything so far becomes visible."""
         self._builders.commit()
-        self._announcements.ship()
+        self._end.ship()
 
     def _complete(self) -> None:
         """Everything becomes visible, and nothing follows."""
         self._builders.finish()
-        self._announcements.ship()
+        self._end.ship()
 
     def _drop(self) -> None:
         """Let go of what is laid out; called once."""
         self._builders.drop()
 
     def _take_segment(self) -> BufferBuilder:
-        if not self._segments:
+        if not self._end.segments:
             self._wait_for_segment()
-        segment = self._segments.pop()  # the last one granted: its memory is still in the cache
-        return BufferBuilder(segment, self._attachment.memory.view(segment))
+        return self._end.begin_segment()
 
     def _wait_for_segment(self) -> None:
-        self._announcements.ship()
+        self._end.ship()
         self._attachment.look()
-        if self._segments:
+        if self._end.segments:
             return
         self._show_all()
         begin = time.monotonic()
-        self._attachment.send(port_frame(FrameType.OVERDRAFT, self._port))
+        self._attachment.send(port_frame(FrameType.OVERDRAFT, self._end.port))
         self._is_waiting = True
         try:
-            self._attachment.wait(lambda: self._segments or self._error)
+            self._attachment.wait(lambda: self._end.segments or self._error)
         finally:
             self._is_waiting = False
             self._metrics.add("back_pressured_seconds", time.monotonic() - begin)
@@ -244,16 +201,9 @@ class SegmentPartitionWriter:
         Not where they share segments: what is gathered for one needs a segment, too.
         """
         if isinstance(self._builders, OwnSegments):
-            self._builders.commit()
-            self._announcements.ship()
-
-    def _send_event(self, target: int, event: Event) -> None:
-        self._announcements.ship()
-        frame = event_frame(FrameType.WRITER_EVENT, self._port, DataType.EVENT, target, encode_event(event))
-        self._attachment.send(frame)
+            self._commit()
 
     def _check_writing(self) -> None:
-        if self._lifecycle.state is not WriterState.WRITING:
-            raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
+        self._end.check_writing()
         if self._error is not None:
             raise self._error
