@@ -23,6 +23,7 @@ from job_graphs import (
     word_count,
 )
 
+from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
@@ -454,6 +455,20 @@ def test_readers_of_readers_make_room_too() -> None:
     assert cluster.working() == [(1, 0), (2, 0), (3, 0)]
     cluster.lose_task(1, 0)
     assert cluster.working()[:3] == [(0, 0), (0, 1), (1, 0)]
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
+@pytest.mark.parametrize("kind", [BLOCKING, HYBRID])
+def test_a_task_with_resources_that_comes_too_soon_makes_room(kind: PartitionKind) -> None:
+    """Spark starts it by itself, ahead of the worker for what it reads, which has to be made again."""
+    graph = chain(1, 2, kinds=(kind,))
+    cluster = Cluster(1)
+    cluster.submit(graph.with_vertex(replace(graph.vertex(1), resources=Resources())))
+    cluster.finish(0, 0)
+    cluster.report(cluster.task(1, 0))
+    cluster.lose_partition(0, 0, 0)
+    assert cluster.working() == [(0, 0)]
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
 

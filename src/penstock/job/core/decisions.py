@@ -204,6 +204,11 @@ class Withdraw:
     """What was about to start, and may not now that its producers run again, gives its slots back."""
 
 
+@dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """Readers that hold all slots which their producers need give them back."""
+
+
 # --- for the checkpoints of a query
 
 
@@ -332,7 +337,7 @@ Decision = (
     Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
     | DeployRegion | Forgive | Unrestorable | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
     | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
-    | Fail | AwaitReason | CompareReaders | Withdraw
+    | Fail | AwaitReason | CompareReaders | Withdraw | MakeRoom
     | Advance | RememberCause | FailForGood | CancelRequested
     | Track | Release | ReleaseRead | Unreadable | Record | Conclude
     | Instruction

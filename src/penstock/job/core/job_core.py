@@ -152,7 +152,7 @@ class JobCore:
     def _change_slots(self, event: events.SlotsChanged) -> Iterator[so.Decision]:
         """There are more slots, or fewer."""
         self.slots.change(event)
-        yield from self.recovery.make_room()
+        yield so.MakeRoom()
 
     def _stop(self, event: events.StopAsked) -> Iterator[so.Decision]:
         """A query is to end well."""
@@ -191,6 +191,7 @@ class JobCore:
             so.AwaitReason: recovery.await_reason,
             so.CompareReaders: recovery.compare,
             so.Withdraw: recovery.withdraw,
+            so.MakeRoom: recovery.make_room,
             so.Advance: ending.advance,
             so.RememberCause: ending.remember,
             so.FailForGood: ending.fail,

@@ -64,6 +64,8 @@ class Deployments:
             subtask.unregistered += 1
             yield do.RegisterPartition(edge, service, partition, producer)
         yield from self._deploy_if_ready(subtask)
+        if subtask.vertex.is_bound and not self._stages.may_start(self._stages.region_of(subtask.vertex.id)):
+            yield so.MakeRoom()  # Spark started it by itself, and what it reads is to be made again
 
     def _run_again(self, subtask: Subtask) -> Iterator[so.Decision]:
         vertex = subtask.vertex

@@ -94,8 +94,8 @@ class Recovery:
             self._delay = 0.0
             yield so.HoldStarts(held=False)
 
-    def make_room(self) -> Iterator[so.Decision]:
-        """Slots have gone: readers that hold those which their producers need begin anew. Nothing has failed."""
+    def make_room(self, _: so.MakeRoom) -> Iterator[so.Decision]:
+        """Readers that hold the slots which their producers need begin anew. Nothing has failed."""
         places = self._sets.in_the_way() if self._phase.is_active else set()
         if places:
             self._round += 1

@@ -124,9 +124,8 @@ class RestartSets:
         return [s.place for vertex in behind if vertex in waiting for s in self._subtasks.of(vertex) if s.is_live]
 
     def _waits(self, vertex: int, stopped: Collection[int]) -> bool:
-        """Whether a vertex reads, while it is written, what does not run."""
-        edges = self._topology.graph.inputs_of(vertex)
-        producers = [edge.producer for edge in edges if edge.kind.is_hybrid or edge.kind.runs_together]
+        """Whether a vertex reads what does not run."""
+        producers = [edge.producer for edge in self._topology.graph.inputs_of(vertex)]
         return any(producer in stopped or self._subtasks.undeployed(producer) for producer in producers)
 
     def _with_followers(self, readers: set[Place]) -> frozenset[Place]:
