@@ -27,7 +27,7 @@ from penstock.environment.limits import refuse_too_little_space
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
 from penstock.environment.outputs import PipelinedPartitions
-from penstock.environment.partitions import NOT_PRODUCED_SECONDS, Partitions
+from penstock.environment.partitions import Partitions
 from penstock.environment.producers import Producers
 from penstock.environment.reading import FileReads
 from penstock.environment.remote import RemoteExchange
@@ -75,7 +75,7 @@ class Host:
         self.arbiter = MemoryArbiter(self.memory, self.turn.wake)
         self.turn.relieve = self.arbiter.relieve
         name = self.identity.environment
-        self.registry = PartitionRegistry(name, timeout=NOT_PRODUCED_SECONDS)
+        self.registry = PartitionRegistry(name)
         self.partitions = Partitions(self.registry, loop.time)
         self.attendance = Attendance()
         self._strangers = Strangers[TaskSession]()

@@ -36,7 +36,6 @@ class Append:
     """A task's part goes into this file, behind what is there."""
 
     file: FileId
-    task: Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class HostFiles:
         current = self._rounds.get(query)
         if task not in self._tasks or current is None or checkpoint < current.checkpoint or current.is_over:
             alone = FileId(query, checkpoint, next(self._numbers))
-            return [*decisions, Append(alone, task), Complete(alone)]
+            return [*decisions, Append(alone), Complete(alone)]
         if current.open is not None and current.open_bytes + size > self._full_bytes:
             decisions.append(Complete(current.open))
             current.open = None
@@ -97,7 +96,7 @@ class HostFiles:
             current.open, current.open_bytes = FileId(query, checkpoint, next(self._numbers)), 0
         current.open_bytes += size
         current.said.add(task)
-        return [*decisions, Append(current.open, task), *self._looked_at(query)]
+        return [*decisions, Append(current.open), *self._looked_at(query)]
 
     def settled(self, task: Task, checkpoint: int) -> list[Decision]:
         """A task has stored its part by itself, or declined."""

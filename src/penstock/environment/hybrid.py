@@ -26,7 +26,6 @@ from penstock.environment.storage import Storage
 from penstock.link.calls import OpenWriter
 from penstock.partition.answers import check_range, end_error
 from penstock.partition.endings import Endings
-from penstock.partition.extent_reader import ExtentReader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_cursor import HybridCursor
 from penstock.partition.hybrid_index import HybridRange, write_index
@@ -144,10 +143,6 @@ class HybridResult(Endings):
         if self._is_indexed(first, count):
             return self._opened(LocalFileView(self, first, count, listener))
         return LocalHybridView(self, first, count, listener)
-
-    def reader(self) -> ExtentReader:
-        """A reader of what is stored."""
-        return ExtentReader(self.addresses, self.origin)
 
     @property
     def addresses(self) -> tuple[str, ...]:

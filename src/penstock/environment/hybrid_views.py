@@ -44,9 +44,6 @@ class HybridOfViews(Protocol):
     def origin(self) -> FileOrigin:
         """What its files should hold, and where they are."""
 
-    def reader(self) -> ExtentReader:
-        """A reader of what is stored."""
-
     def left(self, cursor: HybridCursor) -> None:
         """A reader is done."""
 
@@ -196,7 +193,7 @@ class ServedHybridView:
         if piece is None:
             return None
         if view is None:
-            with self._result.reader() as reader:
+            with ExtentReader(self._result.addresses, self._result.origin) as reader:
                 extent = piece.extent
                 if extent.length >= MAPPED:
                     fetch(reader.paths[extent.tier], extent.offset, extent.length)

@@ -64,7 +64,7 @@ class WriterPort:
             request.partition,
             request.subpartitions,
             PartitionCallbacks(
-                on_recycle=lambda piece: void(references.release(piece.segment)),
+                on_recycle=lambda piece: references.release(piece.segment),
                 on_consumable=lambda: producers.announce(request.partition),
                 on_end=lambda _: producers.registry.bury(request.partition),
             ),
@@ -180,7 +180,3 @@ class WriterPort:
         self._holdings.grant(segment, self._pool)
         self._granted.add(segment)
         self._line.grant(self.port, segment)
-
-
-def void(_: object) -> None:
-    """Drop a value where a callback returns none."""

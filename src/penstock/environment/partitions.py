@@ -11,9 +11,6 @@ from penstock.environment.hybrid import HybridResult
 from penstock.partition.registry import PartitionRegistry, Waiter
 from penstock.shuffle import PartitionId
 
-NOT_PRODUCED_SECONDS = 10.0
-"""How long a reader waits for a partition that nobody has registered."""
-
 
 class Partitions:
     """What gates and the data server read from. `now` gives seconds."""

@@ -89,7 +89,7 @@ def job_of(partition: PartitionId) -> str:
 
 
 class PartitionRegistry:
-    """The partitions of one environment process."""
+    """The partitions of one environment process. A reader waits `timeout` seconds for what nobody has registered."""
 
     __slots__ = (
         "_attempts",

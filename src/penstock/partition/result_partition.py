@@ -40,7 +40,7 @@ def _ignore(*_: object) -> None:
 class PartitionCallbacks:
     """What a partition tells its environment."""
 
-    on_recycle: Callable[[BufferSlice], None]
+    on_recycle: Callable[[BufferSlice], object]
     on_consumable: Callable[[], None] = field(default=_ignore)
     on_end: Callable[[PartitionState], None] = field(default=_ignore)
 

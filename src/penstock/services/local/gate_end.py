@@ -52,7 +52,7 @@ class GateEnd:
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
-        self._send(FrameType.RESUME, channel)
+        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel, b""))
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
@@ -74,9 +74,6 @@ class GateEnd:
     def on_error(self, channel: int, error: BaseException) -> None:
         """Note that a channel can't be read."""
         self._incoming.append((channel, error))
-
-    def _send(self, kind: FrameType, channel: int, payload: bytes = b"") -> None:
-        self._attachment.send(channel_frame(kind, self._port, channel, payload))
 
     def _recycle(self, segment: int) -> None:
         """Give back a segment that was copied, with those before it where that makes a message."""
