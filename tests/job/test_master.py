@@ -566,6 +566,17 @@ def test_close_leaves_nothing(rig: Rig) -> None:
     assert "penstock-jobmaster" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_host_whose_environments_are_told_to_end_has_not_failed(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Three executors of one host: at the end of the application nobody is warned that it keeps losing them."""
+    others = [FakeEnvironment(rig.address, SECRET, f"h-{number}-x") for number in range(3)]
+    rig.master.close()
+    for other in others:
+        assert other.wait_for(Shutdown)
+        assert other.ended.wait(DEADLINE)
+        other.close()
+    assert not [record for record in caplog.records if "has lost its environment" in record.getMessage()]
+
+
 def test_what_it_does_again_and_again_ends_without_a_word_when_the_interpreter_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -59,6 +59,8 @@ class JobDriver:
         self.clock = WakingClock()
         self.environments = Environments()
         self.on_result_lost: Callable[[str], None] = lambda _: None
+        self.is_ending = False
+        """Whether the application ends: environments that go then have not failed."""
         self._core = core
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
@@ -301,8 +303,9 @@ class JobDriver:
     def _result_lost(self, instruction: do.ResultLost) -> None:
         self.on_result_lost(instruction.job)
 
-    @staticmethod
-    def _leave_out(instruction: do.LeaveOut) -> None:
+    def _leave_out(self, instruction: do.LeaveOut) -> None:
+        if self.is_ending:
+            return
         _LOG.warning(
             "host %s has lost its environment %d times within %g s, the last one for this: %s. For %g s it gets no"
             " tasks where jobs can go on with other hosts",

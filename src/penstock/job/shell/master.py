@@ -279,6 +279,7 @@ class JobMaster:
         self.address = f"{_bracketed(self.identity.advertised)}:{port}"
 
     async def _shut_down(self, server: Any, cause: str) -> None:
+        self._driver.is_ending = True
         self._driver.cancel_all(cause)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS / 2):
