@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -43,6 +45,46 @@ def test_map_in_arrow_is_called_once_for_all_batches() -> None:
     operator = pickle.loads(pickle.dumps(MapInArrow(identity, SCHEMA)))  # noqa: S301 - our own bytes
     assert operator.name == "mapInArrow(identity)"
     assert rows_of(operator.apply(iter([ROWS, ROWS.slice(1, 1)]))) == [*ROWS.to_pylist(), {"k": "a", "v": 2}]
+
+
+def counting(steps: int, rows: int = 3) -> Iterator[pa.RecordBatch]:
+    """Batches over one array, which is written anew for each."""
+    keys, values = pa.array(["a"] * rows), np.zeros(rows, np.int64)
+    for step in range(steps):
+        values[:] = step
+        yield pa.RecordBatch.from_arrays([keys, pa.array(values)], schema=SCHEMA)
+
+
+def counting_frames(steps: int) -> Iterator[Any]:
+    """One frame, changed in its place."""
+    frame = pd.DataFrame({"k": ["a"] * 3, "v": np.zeros(3, np.int64)})
+    for _ in range(steps):
+        yield frame
+        frame["v"] += 1
+
+
+class Again:
+    """A group function with one array for all of its results."""
+
+    def __init__(self) -> None:
+        self._values = np.zeros(1, np.int64)
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """The rows of each group."""
+        self._values[0] = len(rows)
+        return pa.table([rows["k"][:1], pa.array(self._values)], schema=OUT)
+
+
+def test_a_function_may_use_its_memory_again() -> None:
+    """What it yielded or returned keeps its values, as in PySpark, however long somebody holds on to it."""
+    arrow = list(MapInArrow(lambda _: counting(4), SCHEMA).apply(iter([])))
+    pandas = list(MapInPandas(lambda _: counting_frames(4), SCHEMA).apply(iter([])))
+    for held in (arrow, pandas):
+        assert [batch["v"].to_pylist() for batch in held] == [[step] * 3 for step in range(4)]
+    large = list(MapInArrow(lambda _: counting(3, 20_000), SCHEMA).apply(iter([])))
+    assert [set(batch["v"].to_pylist()) for batch in large] == [{0}, {1}, {2}]
+    groups = GroupApplyInArrow(GroupApply(SCHEMA, ("k",), Again(), GroupForm(), OUT))
+    assert [row["n"] for row in rows_of(groups.apply(iter([ROWS])))] == [2, 1, 1]
 
 
 class Doubled:

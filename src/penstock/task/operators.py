@@ -2,7 +2,7 @@
 """The operators of a chain that call user functions: over batches, and over one group at a time.
 
 Every function's output is made to fit the declared schema (see `conform`). What a function raises leaves `apply`
-as it was raised. A function may end without reading all of its input.
+as it was raised. A function may end without reading all of its input, and may use the memory of what it gave again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.record.joining import joined
+from penstock.record.joining import apart, joined
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.conform import Conformer
 from penstock.task.frame_keys import FrameKeys
@@ -82,7 +82,7 @@ def _batches(result: object, conformer: Conformer, operator: str) -> Iterator[pa
     for batch in checked_iterator(result, "pyarrow.RecordBatch", operator):
         if not isinstance(batch, pa.RecordBatch):
             raise _wrong_item(batch, "pyarrow.RecordBatch", operator)
-        yield conformer.conform(batch)
+        yield apart(conformer.conform(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> 
     for frame in checked_iterator(result, "pandas.DataFrame", operator):
         if not is_frame(frame):
             raise _wrong_item(frame, "pandas.DataFrame", operator)
-        yield batch_of(frame, schema, timezone, operator)
+        yield apart(batch_of(frame, schema, timezone, operator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Joins small batches, because a group often gives one row and everything behind costs per batch."""
     small: list[pa.RecordBatch] = []
     rows = 0
-    for batch in batches:
+    for batch in map(apart, batches):
         if batch.num_rows >= _REGROUP_ROWS and not small:
             yield batch
             continue
