@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
@@ -125,6 +126,22 @@ def test_json_columns(tmp_path: Path) -> None:
     assert run_local(stream).column("k").to_pylist() == ["a", None]
     declared = run_local(readJson(None, tmp_path, "v int, other string"))
     assert declared.to_pylist() == [{"v": 1, "other": None}, {"v": 2, "other": None}]
+
+
+def test_json_columns_of_several_small_files(tmp_path: Path) -> None:
+    """Fields that the first file has not are columns all the same, and objects without any field are rows."""
+    (tmp_path / "a.json").write_text("{}")
+    stream = readJson(None, tmp_path)
+    assert (stream.columns, run_local(stream.withColumn("n", pc.scalar(1))).num_rows) == ([], 1)
+    (tmp_path / "b.json").write_text('{"v": 1}')
+    (tmp_path / "c.json").write_text('{"w": "x"}\n{}\n')
+    stream = readJson(None, tmp_path)
+    assert stream.columns == ["v", "w"]
+    found = sorted(map(str, run_local(stream).to_pylist()))
+    assert found == sorted(["{'v': 1, 'w': None}", "{'v': None, 'w': 'x'}", *["{'v': None, 'w': None}"] * 2])
+    (tmp_path / "d.json").write_text('{"w": 5}')
+    with pytest.raises(SchemaError, match=r"readJson: .*/w"):
+        readJson(None, tmp_path)
 
 
 class Zurich:

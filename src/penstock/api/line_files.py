@@ -115,13 +115,16 @@ def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> bytes:
-    """Whole lines from the start of the first file that has any: about a megabyte of them, to find columns in."""
+def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile], most: int = 1) -> bytes:
+    """Whole lines from the start of the first files that have any, at most so many: about a megabyte in all."""
+    found: list[bytes] = []
     for file in files:
-        for lines in whole_lines(filesystem, file.path, Piece(0, 0, -1)):
-            if lines.strip():
-                return lines.lstrip(b"\r\n")
-    return b""
+        lines = next(whole_lines(filesystem, file.path, Piece(0, 0, -1)), b"")
+        if lines.strip():
+            found.append(lines.lstrip(b"\r\n"))
+        if len(found) == most or sum(map(len, found)) >= _READ_BYTES:
+            break
+    return b"\n".join(found)
 
 
 def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterator[bytes]:

@@ -185,7 +185,10 @@ def json_schema(lines: bytes, types: Inference) -> pa.Schema:
     import pyarrow.json as pj
 
     lines = _to_look_at("readJson", lines, None)
-    found = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=max(len(lines), 1 << 10)))
+    try:
+        found = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=max(len(lines), 1 << 10)))
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"readJson: {error}") from error
     return pa.schema([(field.name, types.known(field.type)) for field in found.schema])
 
 
@@ -227,6 +230,8 @@ def _read_csv(lines: bytes, form: CsvLines, schema: pa.Schema | None) -> pa.Tabl
 
 
 def _one_batch(table: pa.Table, schema: pa.Schema, zone: str) -> pa.RecordBatch:
+    if not len(schema):  # which a batch of no arrays would have no rows of
+        return pa.RecordBatch.from_arrays([pa.nulls(table.num_rows)], names=[""]).select([])
     chunks = [column.combine_chunks() for column in table.columns]
     chunks = [chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks) for chunk in chunks]
     columns = [timed(chunk, field, zone) for chunk, field in zip(chunks, schema, strict=True)]

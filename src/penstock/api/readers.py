@@ -21,6 +21,9 @@ from penstock.api.stream import Stream
 from penstock.shuffle.errors import SettingError
 from penstock.task.expressions.calendar import arrow_zone
 
+_JSON_FILES = 32
+"""So many small files are looked at for columns: in each, other fields may be left out."""
+
 
 def readParquet(
     spark: Any,
@@ -143,14 +146,14 @@ def readJson(
 ) -> Stream:
     """A stream of JSON objects, one on each line, read by the tasks without the JVM.
 
-    Without a `schema` the columns are those of about the first megabyte, in its order. A time without a zone is one
-    of the session's. What does not fit its type fails the job.
+    Without a `schema` the columns are those of about the first megabyte, of several files where they are small. A
+    time without a zone is one of the session's. What does not fit its type fails the job.
     """
     session_argument(spark, "readJson")
     filesystem, files = lines_source(path, "readJson")
     typing = PartitionTyping.of(spark)
     if schema is None:
-        found = json_schema(first_lines(filesystem, files), Inference(typing.with_zone))
+        found = json_schema(first_lines(filesystem, files, _JSON_FILES), Inference(typing.with_zone))
     else:
         found = schema_argument(schema, "readJson")
     form = JsonLines(found, arrow_zone(typing.timezone))
