@@ -33,18 +33,24 @@ TYPES = (
 KEYABLE = (pa.int32(), pa.int64(), pa.string(), pa.date32())
 _NAPS = 100
 """So often a slow step sleeps: behind many small batches it would take minutes."""
+_SMALL = 37
+"""Rows of a small batch."""
 EXCHANGES = ("key", "key", "rebalance", "rescale", "random", "broadcast", "one", "custom")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator: `kind` of `keep` (a third), `double`, `split` (small batches), `slow` or `raise`."""
+    """One operator: `kind` of `keep` (a third), `double`, `split` (small batches), `reuse`, `slow` or `raise`.
+
+    `reuse` makes small batches, too, and writes the ids of all of them into the same memory.
+    """
 
     kind: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As a function for `mapInArrow`."""
         naps = _NAPS
+        scratch = np.zeros(_SMALL, np.int64)
         for batch in batches:
             if self.kind == "raise" and batch.num_rows:
                 raise ValueError("torture raises on purpose")
@@ -52,8 +58,14 @@ class Step:
                 naps -= 1
                 time.sleep(0.05)
             if self.kind == "split":
-                for start in range(0, batch.num_rows, 37):
-                    yield batch.slice(start, 37)
+                for start in range(0, batch.num_rows, _SMALL):
+                    yield batch.slice(start, _SMALL)
+            elif self.kind == "reuse":
+                for start in range(0, batch.num_rows, _SMALL):
+                    part = batch.slice(start, _SMALL)
+                    ids = scratch[: part.num_rows]
+                    ids[:] = _values(part.column(0))
+                    yield part.set_column(0, part.schema.field(0), _integers(ids))
             else:
                 yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
 
@@ -144,7 +156,7 @@ def random_recipe(seed: int, number: int, *, spark: bool) -> Recipe:
     harm = chance.choice(harms)
     steps: list[Step | Exchange] = []
     for _ in range(chance.choice((1, 1, 2))):
-        steps += [Step(chance.choice(("keep", "double", "split"))) for _ in range(chance.randrange(2))]
+        steps += [Step(chance.choice(("keep", "double", "split", "reuse"))) for _ in range(chance.randrange(2))]
         steps.append(Exchange(chance.choice(EXCHANGES), chance.randint(1, 3), chance.choice(keys)))
     if harm:
         steps.insert(chance.randrange(len(steps) + 1), Step("raise" if harm == "raise" else "slow"))
@@ -173,11 +185,13 @@ def _exchanged(stream: Stream, step: Exchange) -> Stream:
 
 def _modulo(partitions: int) -> Callable[[pa.RecordBatch], Any]:
     def number(batch: pa.RecordBatch) -> Any:
-        column = batch.column(0)
-        values = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
-        return values % partitions
+        return _values(batch.column(0)) % partitions
 
     return number
+
+
+def _values(column: pa.Array) -> Any:
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
 
 
 def _column(numbers: np.random.Generator, rows: int, type_: pa.DataType) -> pa.Array:
