@@ -302,6 +302,17 @@ def test_a_closed_writer_takes_nothing(task: Task) -> None:
         writer.offer(numbers(1), 0)
 
 
+def test_what_was_lent_to_a_writer_goes_back_although_it_has_ended(here: EnvironmentThread, task: Task) -> None:
+    """A barrier has overtaken rows that the task has not given back when its writer fails; the task lives on."""
+    writer = task.write()
+    while writer.offer(numbers(*range(100)), 0):
+        pass
+    writer.end_epoch(b"1", EventKind.PRIORITY)
+    writer.fail(RuntimeError("it has to end"))
+    writer.close()
+    wait_until(lambda: here.run(lambda: here.host.memory.pool.statistics().in_use) == 0, "what was lent")
+
+
 def test_segments_are_filled_for_a_target_time() -> None:
     """The limit follows the rate, within a least size and the segment; without a target segments are always whole."""
     clock = Clock()

@@ -167,11 +167,11 @@ class TaskCalls:
         return ask.WriterOpened(writer.is_packed)
 
     def _finish_writer(self, request: ask.FinishWriter) -> Answer:
-        self._task.writers.pop(request.port).finish()
+        self._task.take_writer(request.port).finish()
         return Done()
 
     def _fail_writer(self, request: ask.FailWriter) -> Answer:
-        writer = self._task.writers.pop(request.port)
+        writer = self._task.take_writer(request.port)
         if request.is_storage and isinstance(writer, HybridPort):
             writer.partition.note_storage_failure()
         writer.fail(request.cause)

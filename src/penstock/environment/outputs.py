@@ -52,6 +52,8 @@ class WriterPort:
         self._allowance = partitions.ahead
         self._line = line
         self._holdings = holdings
+        self.lent = 0
+        """Slices that a barrier has overtaken, and of which the task makes its copy."""
         self._granted: set[int] = set()
         self._open = True
         self._pool = partitions.memory.pool.create_local_pool(
@@ -118,6 +120,7 @@ class WriterPort:
         """The task has copied slices that a barrier overtook; raises ProtocolError for what it was not lent."""
         for segment in segments:
             self._holdings.recycle(segment)
+            self.lent -= 1
 
     def _overtake(self, target: int, payload: bytes) -> None:
         """A barrier passes the data of a subpartition: that is lent to the task, which saves a copy of it."""
@@ -125,6 +128,7 @@ class WriterPort:
         for piece in overtaken:
             self._references.add(piece.segment)
             self._holdings.deliver(piece.segment)
+            self.lent += 1
             self._line.deliver((self.port, target, piece.segment, piece.offset, piece.length))
         self._line.event(self.port, DataType.OVERTAKING_BARRIER, target, payload)
 

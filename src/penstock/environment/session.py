@@ -179,11 +179,11 @@ class TaskSession:
 
     def _on_recycle(self, body: memoryview) -> None:
         port, segments = read_segments(body)
-        lender = self._task.gates.get(port) or self._task.writers.get(port)
-        if isinstance(lender, HybridPort):
-            raise ProtocolError("the writer of a hybrid partition was lent nothing")
-        if lender is not None:
-            lender.recycle(segments)
+        gate = self._task.gates.get(port)
+        if gate is not None:
+            gate.recycle(segments)
+        else:
+            self._task.returned(port, segments)
 
     def _on_resume(self, body: memoryview) -> None:
         port, channel, _ = read_channel(body)

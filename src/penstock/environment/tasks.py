@@ -14,6 +14,7 @@ from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
 from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import ProtocolError
 
 log = logging.getLogger("penstock.environment")
 
@@ -29,6 +30,8 @@ class AttachedTask:
         self.attempt: AttemptId | None = None
         self.metrics: dict[str, float] = {}
         self.writers: dict[int, WriterPort | HybridPort] = {}
+        self.lenders: dict[int, WriterPort] = {}
+        """Writers that have ended before all that they were lent came back."""
         self.gates: dict[int, GatePort] = {}
         self.results: set[PartitionId] = set()
         self.is_cancelled = self.is_gone = False
@@ -81,6 +84,23 @@ class AttachedTask:
         """Tell its gates of a producer; whether one has waited for it."""
         gates = [gate for gate in self.gates.values() if gate.attempt == consumer]
         return sum(gate.update(descriptor) for gate in gates) > 0
+
+    def take_writer(self, port: int) -> WriterPort | HybridPort:
+        """The writer of this port, which ends; KeyError where there is none."""
+        writer = self.writers.pop(port)
+        if isinstance(writer, WriterPort) and writer.lent:
+            self.lenders[port] = writer
+        return writer
+
+    def returned(self, port: int, segments: tuple[int, ...]) -> None:
+        """It gives back what it was lent for a writer's port; what comes for a gate that was closed is dropped."""
+        writer = self.writers.get(port) or self.lenders.get(port)
+        if isinstance(writer, HybridPort):
+            raise ProtocolError("the writer of a hybrid partition was lent nothing")
+        if writer is not None:
+            writer.recycle(segments)
+            if not writer.lent:
+                self.lenders.pop(port, None)
 
     def end(self, cause: str) -> AttemptId | None:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
