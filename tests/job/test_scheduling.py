@@ -239,7 +239,7 @@ def test_duplicate_attempts_of_a_worker_are_parked() -> None:
 
 
 def test_parked_attempts_are_released_with_their_worker() -> None:
-    """When the worker may end, so may whoever waited for its place; one that died meanwhile is forgotten."""
+    """When the worker may end, so may whoever waited for its place; the question of one that died ends with it."""
     cluster = Cluster(4)
     cluster.submit(chain(1))
     worker = cluster.task(0, 0)
@@ -248,8 +248,9 @@ def test_parked_attempts_are_released_with_their_worker() -> None:
         attempt = WorkerId("j1", worker.identity.number, 7 + number)
         cluster.send(events.TaskRegistered(call, attempt, "a", "tcp://x:1", worker.spark_job))
     cluster.send(events.TaskLost(WorkerId("j1", worker.identity.number, 8), "killed by Spark"))
+    assert [cluster.answers[call] for call in calls] == [0, 1]
     cluster.finish_job()
-    assert [cluster.answers[call] for call in calls] == [1, 0]
+    assert [cluster.answers[call] for call in calls] == [1, 1]
     assert cluster.ended["j1"].error is None
 
 

@@ -54,11 +54,6 @@ class Invariants:
             if isinstance(instruction, do.AnswerRegistration | do.ReleaseWorker | do.AnswerProducers):
                 _holds(instruction.call in self._open, f"call {instruction.call} was answered twice, or never asked")
                 del self._open[instruction.call]
-        if isinstance(event, events.TaskLost):
-            # Who has died hears no answer.
-            gone = [call for call, task in self._open.items() if task == event.task and call not in calls]
-            for call in gone:
-                del self._open[call]
         _holds(Counter(calls) == Counter(self._open.keys()), "a question is lost, or waits in two places")
 
 

@@ -72,9 +72,8 @@ class Arrivals:
 
     def lost(self, event: events.TaskLost) -> Iterator[so.Decision]:
         """A task's process is gone, or that of a worker between two subtasks."""
-        worker = self._workers.lose(event.task)
-        if worker is not None and worker.call is not None:
-            yield do.ReleaseWorker(worker.call)
+        worker, calls = self._workers.lose(event.task)
+        yield from _nothing_to_do(calls)
         # A worker that was not yet told what it works on is named by its own identity.
         attempt = event.task if worker is None or worker.attempt is None else worker.attempt
         if isinstance(attempt, AttemptId):

@@ -197,20 +197,21 @@ class Workers:
             worker.parked = []
         return calls
 
-    def lose(self, task: TaskId) -> Worker | None:
-        """A worker's process is gone, named by its own identity or the attempt it works on.
+    def lose(self, task: TaskId) -> tuple[Worker | None, list[int]]:
+        """A process is gone, named by its own identity or the attempt it works on; the calls it leaves behind.
 
-        The worker as it was; a parked attempt has its place now.
+        With them the worker as it was, whose place a parked attempt has now; none if the process was a parked one.
         """
         worker = self._by_number.get(task.number) if isinstance(task, WorkerId) else self._by_attempt.get(task)
         if worker is None:
-            return None
+            return None, []
         if task not in (worker.identity, worker.attempt):
+            calls = [event.call for event in worker.parked if event.task == task]
             worker.parked = [event for event in worker.parked if event.task != task]
-            return None
+            return None, calls
         self._unfile(worker)
         self._inherit(worker)
-        return worker
+        return worker, [] if worker.call is None else [worker.call]
 
     def lose_environment(self, environment: str) -> list[int]:
         """The workers of an environment are gone: the calls, of which nobody hears the answers."""
