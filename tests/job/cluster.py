@@ -149,7 +149,7 @@ class Cluster:
 
     def step(self, choose: Callable[[int], int] = lambda _: 0) -> bool:
         """Do one of the things that are going to happen; whether there was one."""
-        count = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots - self.gone)
+        count = len(self.todo) + self.may_begin
         if not count:
             return False
         number = choose(count)
@@ -158,6 +158,11 @@ class Cluster:
         else:
             self.todo.pop(number).act()
         return True
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether Spark has a core for the first task of its queue."""
+        return bool(self.queue) and len(self.tasks) < self.slots - self.gone
 
     # --- what tests look at
 

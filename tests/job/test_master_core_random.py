@@ -28,6 +28,7 @@ from row_model import RowCluster, Running
 
 from effort import THOROUGH, examples
 from penstock.graph.job_graph import JobGraph
+from penstock.graph.regions import regions, slots_needed
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
@@ -91,7 +92,7 @@ class World(RowCluster):
     def go_on(self) -> bool:
         """One undisturbed thing happens, whatever comes to hand; False when there is none."""
         able = self.able()
-        steps = len(self.todo) + bool(self.queue and len(self.tasks) < self.slots)
+        steps = len(self.todo) + self.may_begin
         if not able and not steps:
             return False
         number = self.dice.randrange(len(able) + steps)
@@ -126,7 +127,7 @@ class World(RowCluster):
     def trouble(self) -> None:
         """Something breaks that the job must survive."""
         kinds = [self.die, self.die, self.lose_host, self.lose_file, self.stop, self.crash, self.stumble]
-        kinds += [self.die_unseen, self.die_reporting, self.cut_off, self.lose_host_unseen]
+        kinds += [self.die_unseen, self.die_reporting, self.cut_off, self.lose_host_unseen, self.change_slots]
         self.dice.choice(kinds)()
 
     def die(self) -> None:
@@ -199,6 +200,19 @@ class World(RowCluster):
                 self.send(events.EnvironmentLost(name, "no heartbeat"))
 
             self._plan("host", seen)
+
+    def change_slots(self) -> None:
+        """Slots go or come, as many as each job can run with are left; those who ran there are tried again."""
+        if self.dice.random() < 0.4:
+            total = self.dice.randint(max(map(_fewest_slots, self.graphs.values())), self.slots)
+            self.gone = self.slots - total
+            while len(self.tasks) > total:
+                self.lose(self.dice.choice(self.tasks))
+            self._plan("slots", lambda: self._tell_slots(total))
+
+    def _tell_slots(self, total: int) -> None:
+        if total == self.slots - self.gone:
+            self.send(events.SlotsChanged(total))
 
     def lose_file(self) -> None:
         """A partition is gone."""
@@ -308,6 +322,10 @@ class World(RowCluster):
         assert max(self.released.values(), default=0) <= 1
         assert set(self.released) <= set(self.known)
         assert set(self.known) - set(self.released) <= self.lost
+
+
+def _fewest_slots(graph: JobGraph) -> int:
+    return max(slots_needed(graph, region) for region in regions(graph))
 
 
 ORDERS = 1000 if THOROUGH else 150

@@ -6,14 +6,18 @@ It is planned anew then. A plan that does not fit either waits for slots to come
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from cluster import Cluster
-from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, word_count
+from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
 
+from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.execution.capacity import SlotsReturnedError
+from penstock.job.core.ids import WorkerId
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import JobCancelledError, SlotsError, SlotsLostError
 
@@ -63,6 +67,65 @@ def test_readers_make_room_for_what_they_wait_for_in_the_slots_that_are_left(
         cluster.send(events.SlotsChanged(left))
     cluster.run()
     assert {(vertex, 0) for vertex in range(pairs)} <= set(cluster.working())
+    cluster.finish_job()
+    assert cluster.ended["j1"].error is None
+
+
+def test_workers_in_the_queue_are_no_more_waited_for_where_others_hold_all_slots_that_are_left() -> None:
+    """A pipelined job got slots that went before its workers came: it stands in line again, and has its turn."""
+    cluster = Cluster(8, ["a"])
+    cluster.submit(chain(100))
+    cluster.send(events.JobSubmitted("j2", word_count(PIPELINED), 8, 60))
+    cluster.gone = 4
+    work_of_four(cluster)
+    assert len(cluster.queue) == 4
+    cluster.send(events.SlotsChanged(4))
+    work_of_four(cluster)
+    assert cluster.working("j2") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    cluster.finish_job("j2")
+    cluster.finish_job("j1")
+    assert {ended.error for ended in cluster.ended.values()} == {None}
+    cluster.check_answers()
+
+
+def work_of_four(cluster: Cluster) -> None:
+    """Four tasks of the first job end, and all that follows happens."""
+    for task in cluster.workers("j1")[:4]:
+        cluster.report(task)
+    cluster.run()
+
+
+@pytest.mark.parametrize("other", [pipeline(dataframe=True), word_count(PIPELINED)], ids=["frame", "no frame"])
+def test_a_dataframe_gets_the_slots_that_two_regions_wait_in(other: JobGraph) -> None:
+    """Both began in part, and the DataFrames' tasks stand in Spark's queue behind them: the first one goes on."""
+    cluster = Cluster(8, ["a"])
+    for job, graph in {"j1": pipeline(dataframe=True), "j2": other}.items():
+        cluster.send(events.JobSubmitted(job, graph, 8, 60))
+    first = [item for item in cluster.queue if isinstance(item[2], WorkerId)]
+    first = first[:4] + [item for item in cluster.queue if item not in first] + first[4:]
+    cluster.queue = deque(first)
+    cluster.gone = 4
+    cluster.run()
+    assert len(cluster.tasks) == 4
+    cluster.send(events.SlotsChanged(4))
+    cluster.run()
+    assert cluster.working("j1") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    cluster.finish_job("j1")
+    cluster.finish_job("j2")
+    assert {ended.error for ended in cluster.ended.values()} == {None}
+
+
+def test_a_reader_makes_room_for_the_task_of_a_dataframe_that_spark_runs_again() -> None:
+    """It had ended, and its process died before Spark knew: the reader waits for that in the only slot left."""
+    cluster = Cluster(4, ["a"])
+    cluster.submit(chain(1, 1, kinds=(HYBRID,), frame=True))
+    read = cluster.task(0, 0)
+    cluster.report(read)
+    cluster.gone = 3
+    cluster.lose(read)
+    cluster.send(events.SlotsChanged(1))
+    cluster.run()
+    assert cluster.working() == [(0, 0)]
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
 

@@ -193,6 +193,22 @@ class MasterCore:
             self._let(job, job.handle, told)
         if unaware:
             self._lost_lately.clear()
+            self._share_what_is_left()
+
+    def _share_what_is_left(self) -> None:
+        """More slots are held than there are: who waits for them in Spark's queue may wait for ever.
+
+        So the workers that came last in it are given up, and of the regions that run together and wait for some of
+        their tasks in slots that another one needs all but the first begin anew. They stand in the line again.
+        """
+        jobs = sorted(self._jobs.values(), key=lambda job: self._served.get(job.job, 0))
+        if self.slots_in_use <= self._slots_total:
+            return
+        for job in reversed(jobs):
+            self._let(job, job.slots.give_up, self.slots_in_use - self._slots_total)
+        begun = [(job, places) for job in jobs for places in job.slots.begun_in_part()]
+        for job, places in begun[1:]:
+            self._let(job, job.recovery.stand_back, places)
 
     def _count_lent(self, total: int) -> None:
         """Jobs may have nothing but lent slots where they need one of their own: who lends them must give up."""
@@ -223,6 +239,10 @@ class MasterCore:
             self._make_room()
         for job in list(self._jobs.values()):
             self._let(job, job.slots.use_workers)
+        for job in list(self._jobs.values()):
+            excess = self.slots_in_use - self._slots_total
+            if excess > 0:
+                self._let(job, job.slots.give_back, excess)  # Spark's queue needs what it keeps for later
         while self._grant_next():
             pass
 

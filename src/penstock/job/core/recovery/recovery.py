@@ -11,7 +11,7 @@ whoever stops it waits, and a failure that comes again would keep it from its la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
@@ -97,10 +97,17 @@ class Recovery:
     def make_room(self, _: so.MakeRoom) -> Iterator[so.Decision]:
         """Readers that hold the slots which their producers need begin anew. Nothing has failed."""
         places = self._sets.in_the_way() if self._phase.is_active else set()
+        yield from self._begin_anew(places, "readers hold all slots that are left")
+
+    def stand_back(self, places: Collection[Place]) -> Iterator[so.Decision]:
+        """Tasks whose region waits for slots that are gone begin anew. Nothing has failed."""
+        yield from self._begin_anew(places, "slots are gone that its tasks waited for")
+
+    def _begin_anew(self, places: Collection[Place], cause: str) -> Iterator[so.Decision]:
         if places:
             self._round += 1
             yield so.BeginRound(self._round)
-            yield from self._restart(self._sets.after(places), "readers hold all slots that are left")
+            yield from self._restart(self._sets.after(places), cause)
 
     def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
         self.unexplained -= places

@@ -101,22 +101,32 @@ class RestartSets:
         """Readers that hold slots which a region needs that they wait for, once these begin anew too.
 
         A region that runs together needs a slot for each of its tasks that have not ended, another one at least one.
+        So does one whose DataFrame's tasks have ended, if slots went: Spark may run one of them again before their
+        Spark job returns, which readers wait for. The DataFrame is read anew with them then.
         """
         taken: set[Place] = set()
         for region in self._stages.regions:
             subtasks = [subtask for vertex in region.vertices for subtask in self._subtasks.of(vertex)]
-            if all(subtask.deployed and subtask.place not in found for subtask in subtasks):
+            is_unread = self._is_unread(region)
+            if not is_unread and all(subtask.deployed and subtask.place not in found for subtask in subtasks):
                 continue
-            needed = sum(1 for subtask in subtasks if not subtask.is_finished or subtask.place in found)
+            needed = is_unread + sum(1 for subtask in subtasks if not subtask.is_finished or subtask.place in found)
             waiting = set(self._waiting_behind(region, found)) - found
             if (needed if region.at_once else 1) + len(waiting) > self._stages.capacity.total:
                 taken |= waiting
+                taken |= {subtask.place for subtask in subtasks} - found if is_unread else set()
         return taken
+
+    def _is_unread(self, region: Region) -> bool:
+        """Whether slots went, and the Spark job of a DataFrame has not returned whose tasks have all ended."""
+        capacity, graph = self._stages.capacity, self._topology.graph
+        ended = (v for v in region.vertices if graph.vertex(v).is_bound and self._subtasks.is_complete(v))
+        return capacity.total < capacity.most and not all(self._subtasks.is_confirmed(v) for v in ended)
 
     def _waiting_behind(self, region: Region, withdrawn: Collection[Place]) -> list[Place]:
         """What holds slots behind the region and reads what has not ended of it, is `withdrawn`, or waits itself."""
         behind, stopped = self._stages.behind(region), {vertex for vertex, _ in withdrawn}
-        stopped |= {vertex for vertex in region.vertices if not self._subtasks.is_complete(vertex)}
+        stopped |= {v for v in region.vertices if not self._subtasks.is_complete(v) or self._is_unread(region)}
         waiting: set[int] = set()
         while more := {vertex for vertex in behind if vertex not in waiting and self._waits(vertex, stopped)}:
             waiting |= more

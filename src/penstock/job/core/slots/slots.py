@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from penstock.graph.failover import Place
 from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
 from penstock.job.core import events
@@ -128,6 +129,26 @@ class Slots:
         own = [worker for worker in self.workers.idle if not worker.is_lent]
         count = min(slots, max(0, len(own) - self._match().firm))
         return list(self._release(own[len(own) - count :]))
+
+    def give_up(self, slots: int) -> Iterator[so.Decision]:
+        """Wait no more for up to so many workers in Spark's queue: when they come they are told to end."""
+        count = self.workers.give_up(max(0, slots))
+        if count:
+            yield so.Record("workers_given_up", str(count))
+
+    def begun_in_part(self) -> list[frozenset[Place]]:
+        """Of each region that runs together, has begun, and waits for more of its tasks: whose slots it holds."""
+        found: list[frozenset[Place]] = []
+        for region in self._stages.regions if self._phase.state in RUNS else ():
+            if region.at_once and any(self._subtasks.undeployed(vertex) for vertex in region.vertices):
+                subtasks = [subtask for vertex in region.vertices for subtask in self._subtasks.of(vertex)]
+                found.append(frozenset(s.place for s in subtasks if s.is_live or self._is_being_read(s)))
+        return [places for places in found if places]
+
+    def _is_being_read(self, subtask: Subtask) -> bool:
+        number = subtask.vertex.id
+        reads = subtask.vertex.is_bound and not self._subtasks.is_confirmed(number)
+        return reads and self.spark_jobs.reader_of(number) is not None
 
     def use_workers(self) -> Iterator[so.Decision]:
         """Give idle workers their next subtasks, and let go those without any."""

@@ -189,6 +189,13 @@ class Workers:
         self._unfile(worker)
         return worker.calls
 
+    def give_up(self, count: int) -> int:
+        """Up to so many that were launched last and have not come are waited for no more; how many."""
+        gone = self.in_state(WorkerState.MISSING)[::-1][:count]
+        for worker in gone:
+            self._unfile(worker)
+        return len(gone)
+
     def drop_parked(self) -> list[int]:
         """No parked attempt will be needed: the calls."""
         calls = []
