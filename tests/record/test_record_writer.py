@@ -135,6 +135,14 @@ def test_small_batches_are_gathered() -> None:
     assert pa.Table.from_batches(target.batches).equals(pa.Table.from_batches(batches))
 
 
+def test_small_batches_are_kept_and_large_ones_are_not() -> None:
+    """Whoever gives a large one may write into its memory again at once, unless the target stores what it gets."""
+    writer = _writer(Target())
+    assert writer.keeps(batch_of([], 4095))
+    assert not writer.keeps(batch_of([], 4096))
+    assert _writer(StoringTarget()).keeps(batch_of([], 2 << 20))
+
+
 def test_more_subpartitions_gather_more() -> None:
     """With 1,000 subpartitions a batch holds at least 128 rows for each."""
     target = Target()

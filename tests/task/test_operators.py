@@ -21,6 +21,7 @@ from penstock.task.operators import (
     GroupForm,
     MapInArrow,
     MapInPandas,
+    ending_in,
     group_form,
     regrouped,
 )
@@ -85,6 +86,19 @@ def test_a_function_may_use_its_memory_again() -> None:
     assert [set(batch["v"].to_pylist()) for batch in large] == [{0}, {1}, {2}]
     groups = GroupApplyInArrow(GroupApply(SCHEMA, ("k",), Again(), GroupForm(), OUT))
     assert [row["n"] for row in rows_of(groups.apply(iter([ROWS])))] == [2, 1, 1]
+
+
+def test_what_is_written_at_once_is_not_copied() -> None:
+    """The last function of a chain gives its batches as they are where no output holds on to them."""
+    operators = [MapInArrow(lambda batches: batches, SCHEMA), MapInArrow(lambda _: counting(3, 20_000), SCHEMA)]
+    first, last = ending_in(operators, lambda batch: False)
+    assert first is operators[0]
+    seen = [batch["v"][0].as_py() for batch in last.apply(iter([]))]
+    assert seen == [0, 1, 2]
+    assert [batch["v"][0].as_py() for batch in list(last.apply(iter([])))] == [2, 2, 2]
+    (kept,) = ending_in(operators[1:], lambda batch: True)
+    assert [batch["v"][0].as_py() for batch in list(kept.apply(iter([])))] == [0, 1, 2]
+    assert ending_in([], lambda batch: True) == []
 
 
 class Doubled:

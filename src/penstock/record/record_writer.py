@@ -137,6 +137,10 @@ class RecordWriter:
                 self._emit_gathered()
                 self._flush_target()
 
+    def keeps(self, batch: pa.RecordBatch) -> bool:
+        """Whether the memory of this batch is looked at again when `write` has returned."""
+        return self._store is not None or not self._is_enough(batch.num_rows, batch.nbytes)
+
     def flush(self) -> None:
         """Make everything written so far visible to readers."""
         self._check()

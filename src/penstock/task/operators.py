@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.graph import Operator
 from penstock.record.joining import apart, joined
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.conform import Conformer
@@ -78,11 +79,20 @@ def _wrong_item(item: object, expected: str, operator: str) -> SchemaError:
     )
 
 
+Kept = Callable[[pa.RecordBatch], bool]
+"""Whether somebody holds on to a batch of a function when the next one is asked for."""
+
+
+def any_is_kept(_: pa.RecordBatch) -> bool:
+    """Nobody knows who comes behind."""
+    return True
+
+
 def _batches(result: object, conformer: Conformer, operator: str) -> Iterator[pa.RecordBatch]:
     for batch in checked_iterator(result, "pyarrow.RecordBatch", operator):
         if not isinstance(batch, pa.RecordBatch):
             raise _wrong_item(batch, "pyarrow.RecordBatch", operator)
-        yield apart(conformer.conform(batch))
+        yield conformer.conform(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,7 @@ class MapInArrow:
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
+    kept: Kept = field(default=any_is_kept, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -103,7 +114,8 @@ class MapInArrow:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function yields."""
-        yield from _batches(opened(self.function)(batches), Conformer(self.schema, self.name), self.name)
+        given = _batches(opened(self.function)(batches), Conformer(self.schema, self.name), self.name)
+        yield from _apart(given, self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,7 @@ class MapInPandas:
     function: Callable[[Iterator[Any]], Iterator[Any]]
     schema: pa.Schema
     timezone: str = "UTC"
+    kept: Kept = field(default=any_is_kept, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -126,14 +139,28 @@ class MapInPandas:
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function yields."""
         frames = (frame_of(batch, self.timezone) for batch in batches)
-        yield from _frames(opened(self.function)(frames), self.schema, self.timezone, self.name)
+        given = _frames(opened(self.function)(frames), self.schema, self.timezone, self.name)
+        yield from _apart(given, self.kept)
+
+
+def ending_in(operators: Sequence[Operator], kept: Kept) -> list[Operator]:
+    """These operators, where nobody but the chain's outputs takes what the last one gives."""
+    last = operators[-1] if operators else None
+    return (
+        [*operators[:-1], replace(last, kept=kept)] if isinstance(last, MapInArrow | MapInPandas) else list(operators)
+    )
+
+
+def _apart(batches: Iterator[pa.RecordBatch], kept: Kept) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield apart(batch) if kept(batch) else batch
 
 
 def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> Iterator[pa.RecordBatch]:
     for frame in checked_iterator(result, "pandas.DataFrame", operator):
         if not is_frame(frame):
             raise _wrong_item(frame, "pandas.DataFrame", operator)
-        yield apart(batch_of(frame, schema, timezone, operator))
+        yield batch_of(frame, schema, timezone, operator)
 
 
 @dataclass(frozen=True, slots=True)

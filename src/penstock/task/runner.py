@@ -35,6 +35,7 @@ from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
 from penstock.task.memory import TaskMemory, limited_memory
+from penstock.task.operators import ending_in
 from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5
@@ -162,7 +163,7 @@ class _Task:
         chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(side)) for side in inputs]
         if combine is not None:
             chain.append(blame.combine(combine, tuple(chain), self._plan.place))
-        for operator in self._plan.vertex.operators:
+        for operator in ending_in(self._plan.vertex.operators, self._is_kept):
             chain.append(blame.operator(operator, chain[-1], self._plan.place))
         try:
             for batch in chain[-1]:
@@ -233,6 +234,9 @@ class _Task:
         counts["batches_out"] += 1
         for writer in self._writers:
             writer.write(batch)
+
+    def _is_kept(self, batch: pa.RecordBatch) -> bool:
+        return any(writer.keeps(batch) for writer in self._writers)
 
     def _breathe(self) -> None:
         """Between batches: stop if told to, and say how far it is."""

@@ -21,6 +21,10 @@ class SummaryWriter:
         if batch.num_rows:
             self._rows.add(batch)
 
+    def keeps(self, _: pa.RecordBatch) -> bool:
+        """Whether the memory of this batch is looked at again when `write` has returned: that is the summary's."""
+        return True
+
     def finish(self) -> None:
         """Write the summary and finish."""
         for batch in self._rows.rows():
