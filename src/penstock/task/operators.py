@@ -146,9 +146,9 @@ class MapInPandas:
 def ending_in(operators: Sequence[Operator], kept: Kept) -> list[Operator]:
     """These operators, where nobody but the chain's outputs takes what the last one gives."""
     last = operators[-1] if operators else None
-    return (
-        [*operators[:-1], replace(last, kept=kept)] if isinstance(last, MapInArrow | MapInPandas) else list(operators)
-    )
+    if not isinstance(last, MapInArrow | MapInPandas):
+        return list(operators)
+    return [*operators[:-1], replace(last, kept=kept)]
 
 
 def _apart(batches: Iterator[pa.RecordBatch], kept: Kept) -> Iterator[pa.RecordBatch]:
