@@ -196,6 +196,34 @@ def test_what_is_tolerated_lasts_for_a_while_at_any_interval(interval: float, le
     assert _of(do.Trigger, _complete(coordinator, 4, max(interval, 5.0) + interval)), "it is well again"
 
 
+@pytest.mark.parametrize("interval", [0.05, 0.2, 1.0, 600.0, None])
+@pytest.mark.parametrize("ended", [0, 1, len(TASKS)], ids=["none ended", "one ended", "all ended"])
+def test_ten_failures_last_for_half_a_minute(interval: float | None, ended: int) -> None:
+    """Every checkpoint is declined at once: ten are tolerated, at any interval, also when tasks' data has ended."""
+    if interval is None and not ended:
+        pytest.skip("nothing is triggered")
+    coordinator = _coordinator(interval=interval, tolerable_failures=10)
+    now = begin = 0.0 if ended else interval or 0.0
+    decisions = coordinator.time_passed(now)
+    for task in TASKS[:ended]:
+        decisions += coordinator.data_ended(task, now)
+    failures = 0
+    while not _of(do.FailQuery, decisions):
+        triggers = _of(do.Trigger, decisions)
+        if not triggers:
+            (*_, wake) = _of(do.WakeAt, decisions)
+            now = max(now, wake.time)
+        failures += len(triggers)
+        decisions = [
+            each
+            for trigger in triggers
+            for each in coordinator.declined(trigger.barrier.checkpoint, TASKS[0], "no space", now)
+        ] or coordinator.time_passed(now)
+        coordinator.check()
+    assert failures == 11
+    assert now - begin >= 30.0
+
+
 def test_a_metadata_that_could_not_be_written_is_a_failure() -> None:
     """The storage's reason reaches whoever asked."""
     coordinator = _coordinator(tolerable_failures=5)

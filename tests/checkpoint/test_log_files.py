@@ -11,10 +11,10 @@ import pytest
 
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.errors import FencedError
-from penstock.checkpoint.log_files import LogName, epoch_of, is_before, log_folder
+from penstock.checkpoint.log_files import LogName, is_before, log_folder, owner_of
 from penstock.checkpoint.logged_rows import cut
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle
-from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.stamps import Owner, Stamp
 from penstock.checkpoint.storage import CheckpointStorage, append
 
 OUT, IN = (ChannelKey(side, "a->b:0", 0, 0).chunk for side in ("out", "in"))
@@ -37,18 +37,19 @@ class Driver:
         self.storage = CheckpointStorage(str(self.folder))
         found = self.storage.claim(RETAINED)
         self.kept = {each.stamp: each.metadata for each in reversed(found.kept)}
-        self.storage.sweep(self.kept)
-        self.epoch = self.storage.stamp(0).epoch
+        self.has_committed = False
         self.number = max((stamp.number for stamp in self.kept), default=0)
+        before = self.files()
+        assert not self.storage.sweep(self.kept)
+        assert self.files() == before, "nothing goes before it has committed"
         self.restart()
-        assert self.files() == self.needed()
 
     def restart(self) -> None:
         """The tasks begin anew; the reader first has what was in flight in the newest checkpoint."""
         self.attempt += 1
         self.given = self.taken = self.logged = self.since = 0
         self.pieces: list[tuple[int, Chunk]] = []
-        self.name = LogName(log_folder(self.epoch), "a.0", self.attempt, self.number, 0)
+        self.name = LogName(log_folder(self.storage.owner), "a.0", self.attempt, self.number, 0)
         parts = self.kept[max(self.kept)].parts if self.kept else {}
         self.unread = [part.with_file(chunk) for part in parts.values() for chunk in part.chunks]
 
@@ -94,6 +95,8 @@ class Driver:
         metadata = CheckpointMetadata(stamp.number, 0.0, parts)
         self.storage.commit(metadata)
         self.kept[stamp] = metadata
+        self.storage.sweep(self.kept)
+        self.has_committed = True
         if self.chance.random() < 0.8:
             self.since = self.number
         if len(self.kept) > RETAINED:
@@ -111,7 +114,7 @@ class Driver:
 
     def find_damage(self) -> None:
         """The newest can't be restored from."""
-        if len(self.kept) > 1:
+        if len(self.kept) > 1 and self.has_committed:
             newest = max(self.kept)
             del self.kept[newest]
             self.storage.discard(newest)
@@ -120,7 +123,7 @@ class Driver:
     def end(self) -> None:
         """The query ends, and another run goes on from it."""
         self.storage.end()
-        assert self.files() == self.needed()
+        assert self.files() == self.needed() or not self.has_committed
         self.take_over()
 
     def files(self) -> set[str]:
@@ -130,7 +133,7 @@ class Driver:
     def needed(self) -> set[str]:
         """Those that complete checkpoints which are kept name."""
         named = (chunk.file for each in self.kept.values() for part in each.parts.values() for chunk in part.chunks)
-        return {file for file in named if epoch_of(file.partition("/")[0]) is not None}
+        return {file for file in named if owner_of(file.partition("/")[0]) is not None}
 
     def check(self) -> None:
         """All that is kept can be read, and what is in flight was not removed."""
@@ -157,7 +160,7 @@ def test_a_driver_that_lost_the_location_removes_no_log(tmp_path: Path) -> None:
     """Its successor may need what it does not know."""
     first = CheckpointStorage(str(tmp_path))
     first.claim()
-    with first.open_log(LogName(log_folder(1), "a.0", 0, 0, 0)) as file:
+    with first.open_log(LogName(log_folder(first.owner), "a.0", 0, 0, 0)) as file:
         file.write(b"rows")
     CheckpointStorage(str(tmp_path)).claim()
     with pytest.raises(FencedError):
@@ -172,5 +175,6 @@ def test_a_name_says_behind_which_checkpoint_a_file_was_begun() -> None:
     assert is_before(str(name), 42)
     assert not is_before(str(name), 41)
     assert not is_before("notes.txt", 99)
-    assert epoch_of(log_folder(2)) == 2
-    assert epoch_of("chk-000000000001-000001") is None
+    assert owner_of(log_folder("000002-ab")) == Owner(2, "ab")
+    assert owner_of("logs-000002") == Owner(2), "as a version before tokens wrote it"
+    assert owner_of("chk-000000000001-000001") is None

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.checkpoint.found import Kept
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle
-from penstock.checkpoint.ownership import Stamp
-from penstock.checkpoint.storage import METADATA, CheckpointStorage, Kept
+from penstock.checkpoint.removal import METADATA
+from penstock.checkpoint.stamps import Stamp
+from penstock.checkpoint.storage import CheckpointStorage
 
 TASKS = 3
 EVENTS = 60
@@ -37,7 +39,7 @@ class Driver:
         found = self.storage.claim(RETAINED)
         self.kept = {each.stamp: each.metadata for each in reversed(found.kept)}
         self.under_way: set[Stamp] = set()
-        self.storage.sweep(self.kept)
+        self.has_committed = False
         self.restart()
 
     def restart(self) -> None:
@@ -70,6 +72,9 @@ class Driver:
         metadata = CheckpointMetadata(stamp.number, 0.0, parts)
         self.storage.commit(metadata)
         self.kept[stamp] = metadata
+        self.storage.sweep(self.kept)
+        self.has_committed = True
+        self.under_way.clear()
         while len(self.kept) > RETAINED:
             oldest = min(self.kept)
             del self.kept[oldest]
@@ -95,16 +100,17 @@ class Driver:
 
     def find_damage(self) -> None:
         """The newest can't be restored from: it goes, and the tasks begin with the one before."""
-        if len(self.kept) > 1:
+        if len(self.kept) > 1 and self.has_committed:
             newest = max(self.kept)
             del self.kept[newest]
             self.storage.discard(newest)
             self.restart()
 
     def check(self) -> None:
-        """All that is kept can be read, and nothing else lies there."""
+        """All that is kept can be read, and once its owner has committed nothing else lies there."""
         found = {each.stamp: each for each in self.storage.history(read_through=True)}
-        assert found == {stamp: Kept(stamp, metadata) for stamp, metadata in self.kept.items()}
+        assert found.items() >= {stamp: Kept(stamp, metadata) for stamp, metadata in self.kept.items()}.items()
+        assert found.keys() == self.kept.keys() or not self.has_committed
         needed = {f"{stamp}/{METADATA}" for stamp in self.kept}
         for metadata in self.kept.values():
             for part in metadata.parts.values():
@@ -114,6 +120,9 @@ class Driver:
                 needed |= {part.path, *(piece.file for piece in pieces)}
         there = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
         left = {path for path in there if Stamp.of(path.partition("/")[0]) not in {None, *self.under_way}}
+        assert left >= needed
+        if not self.has_committed:
+            return
         assert left == needed
         folders = {path.name for path in self.folder.iterdir()}
         assert folders == {"owners", *(path.partition("/")[0] for path in needed), *map(str, self.under_way)}
@@ -145,7 +154,10 @@ def test_a_folder_without_metadata_is_offered_to_nobody(tmp_path: Path) -> None:
     folder = tmp_path / str(storage.stamp(1))
     assert [path.name for path in folder.iterdir()] == ["t.0"]
     after = CheckpointStorage(str(tmp_path))
-    assert [each.stamp for each in after.claim(9).kept] == [Stamp(2, 1)]
+    assert [each.stamp for each in after.claim(9).kept] == [storage.stamp(2)]
     assert list(after.read(second)) == [("rows", b"unread")]
+    after.discard(storage.stamp(2))
+    assert folder.exists(), "it has not committed"
+    after.commit(CheckpointMetadata(3, 0.0, {}))
     after.discard(storage.stamp(2))
     assert not folder.exists()

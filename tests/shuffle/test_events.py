@@ -15,7 +15,7 @@ COUNTS = st.integers(0, (1 << 64) - 1)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(EndOfData, st.booleans()),
     st.builds(EndOfPartition, COUNTS, COUNTS, COUNTS),
-    st.builds(EpochEnd, st.binary(max_size=40), COUNTS, COUNTS, COUNTS),
+    st.builds(EpochEnd, st.binary(max_size=40), COUNTS, COUNTS, COUNTS, COUNTS, st.booleans()),
     st.builds(TaskEvent, st.binary(max_size=40)),
 )
 
@@ -39,6 +39,6 @@ def test_other_bytes_are_refused_or_are_an_event(data: bytes) -> None:
 @pytest.mark.parametrize("cut", range(1, 25))
 def test_sums_that_are_cut_are_refused(cut: int) -> None:
     """An end without all of its sums is no end."""
-    for event in (EndOfPartition(1, 2, 3), EpochEnd(b"", 1, 2, 3)):
+    for event in (EndOfPartition(1, 2, 3), EpochEnd(b"", 1, 2, 3, 4)):
         with pytest.raises(ProtocolError):
             decode_event(encode_event(event)[:cut])

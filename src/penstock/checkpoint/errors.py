@@ -16,3 +16,15 @@ class CorruptCheckpointError(CheckpointError):
 
 class FencedError(CheckpointError):
     """Another driver has taken the checkpoint location over; this one may not commit any more."""
+
+
+class AwayError(CheckpointError, OSError):
+    """A location does not show what is there: its file system is away, or lists a part. It passes, as OSErrors do."""
+
+
+class UncertainCheckpointError(CheckpointError):
+    """Nobody can tell whether a checkpoint is complete: neither it nor one before it may be gone on from now."""
+
+
+class NewerFormatError(CheckpointError):
+    """A later version of Penstock has written this; nothing is wrong with it."""

@@ -16,7 +16,7 @@ Memory: the names of files of the kept checkpoints.
 from __future__ import annotations
 
 from penstock.checkpoint.metadata import CheckpointMetadata
-from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.stamps import Stamp
 
 
 class KeptFiles:

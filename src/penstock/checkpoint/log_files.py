@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.checkpoint.stamps import Owner
+
 _FOLDER = "logs-"
 
 
@@ -36,15 +38,15 @@ class LogName:
         return cls(folder, task, *map(int, numbers))
 
 
-def log_folder(epoch: int) -> str:
+def log_folder(owner: str) -> str:
     """The folder of an owner's logs, below the location."""
-    return f"{_FOLDER}{epoch:06d}"
+    return f"{_FOLDER}{owner}"
 
 
-def epoch_of(folder: str) -> int | None:
+def owner_of(folder: str) -> Owner | None:
     """The owner whose logs lie in a folder; None for another folder."""
-    number = folder.removeprefix(_FOLDER)
-    return int(number) if number != folder and number.isdigit() else None
+    name = folder.removeprefix(_FOLDER)
+    return Owner.of(name) if name != folder else None
 
 
 def is_before(name: str, checkpoint: int) -> bool:

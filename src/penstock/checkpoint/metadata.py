@@ -16,12 +16,13 @@ from typing import Any, Final
 import msgpack
 import xxhash
 
-from penstock.checkpoint.errors import CorruptCheckpointError
+from penstock.checkpoint.errors import CorruptCheckpointError, NewerFormatError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 4
-_READ: Final = (1, 2, 3, 4)
-"""Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, and before 4 no rows are logged."""
+VERSION: Final = 5
+_READ: Final = (1, 2, 3, 4, 5)
+"""Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, before 4 no rows are logged, and
+before 5 nobody knows what sources read."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
@@ -100,6 +101,7 @@ class CheckpointMetadata:
     """A whole checkpoint. `parts` holds a handle for each task, by the task's name (`<operator id>.<subtask>`).
 
     `parallelism` and `max_parallelism` are by operator id; `hash` names the function that put keys into key groups.
+    `sources` says by operator id what a source reads, and its partitions.
     `seconds` went by from its trigger until all parts were stored; `figures` are those of each task, by its part.
     """
 
@@ -112,6 +114,7 @@ class CheckpointMetadata:
     hash: str = ""
     seconds: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def is_logged(self) -> bool:
@@ -132,29 +135,33 @@ def encode(metadata: CheckpointMetadata) -> bytes:
             "hash": metadata.hash,
             "seconds": metadata.seconds,
             "figures": {name: dict(figures) for name, figures in metadata.figures.items()},
+            "sources": dict(metadata.sources),
         }
     )
     return _HEAD.pack(MAGIC, VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + bytes(body)
 
 
 def decode(data: bytes, path: str) -> CheckpointMetadata:
-    """Inverse of `encode`; raises CorruptCheckpointError, which names the file."""
+    """Inverse of `encode`; raises CorruptCheckpointError or NewerFormatError, which name the file."""
     if len(data) < _HEAD.size:
         raise CorruptCheckpointError(f"{path} has {len(data)} bytes: it was not written to its end")
     magic, version, length, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
     if magic != MAGIC:
         raise CorruptCheckpointError(f"{path} is not the metadata of a checkpoint: it begins with {magic!r}")
-    if version not in _READ:
-        raise CorruptCheckpointError(
-            f"{path} has format version {version}: this Penstock reads versions up to {VERSION}"
+    is_whole = len(body) == length and xxhash.xxh3_64_intdigest(body) == checksum
+    if version not in _READ and is_whole:
+        raise NewerFormatError(
+            f"{path} has format version {version}, and this Penstock reads versions up to {VERSION}: start the query"
+            " with the version that wrote it, or a later one"
         )
-    if len(body) != length or xxhash.xxh3_64_intdigest(body) != checksum:
+    if version not in _READ or not is_whole:
         raise CorruptCheckpointError(f"{path} is damaged: {len(body)} of {length} bytes, or another checksum")
     try:
         fields: dict[str, Any] = msgpack.unpackb(body)
         parts = {name: _part_from_wire(wire) for name, wire in fields.pop("parts").items()}
-        return CheckpointMetadata(parts=parts, finished=tuple(fields.pop("finished")), **fields)
+        sources = {uid: (what, tuple(names)) for uid, (what, names) in fields.pop("sources", {}).items()}
+        return CheckpointMetadata(parts=parts, finished=tuple(fields.pop("finished")), sources=sources, **fields)
     except (msgpack.UnpackException, TypeError, ValueError, KeyError, AttributeError) as error:
         raise CorruptCheckpointError(f"{path} can't be read: {error!r}") from error
 

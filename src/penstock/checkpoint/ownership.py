@@ -1,62 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may commit to a checkpoint location: the owner with the highest epoch, and what each owner went on from.
+"""Who may commit to a checkpoint location: the owner that came last. These are the files that say so.
+
+    owners/<epoch>-<token>            a claim; that it is there is all it says
+    owners/<epoch>-<token>.base       what the owner's first checkpoint stands on (`lineage`)
+    owners/<epoch>-<token>.base.new   the same, before the claim
 
 File systems of object stores have no locks and no exclusive creation that all of them keep, so a location is fenced
-by files that only ever come: `owners/<epoch>-<token>`. A new owner takes an epoch above all that it sees and looks
-again; of two with one epoch the greater token wins, and the other tries a higher one. Before it commits anything, an
-owner writes down which checkpoint it goes on from (`owners/<epoch>-<token>.base`).
+by files that only ever come. A new owner takes an epoch above all that it sees and looks again; of two with one epoch
+the greater token wins, and the other tries a higher one. The base is whole or absent: on a file system it gets its
+name by a move when it is on the disk, in an object store it is one put. It is written beside its place ahead of the
+claim, because a disk that is full must not end the query that runs.
 
 An owner that was paused may still write a checkpoint after it lost the location. It changes nothing: its checkpoints
-carry its epoch, and whoever comes after knows up to which one of them they count.
+carry its name, and whoever comes after has written down which of them count.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from pyarrow import fs
 
-from penstock.checkpoint.disk import Disk
-from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.checkpoint.errors import AwayError, CheckpointError, FencedError
+from penstock.checkpoint.lineage import Base, encode
+from penstock.checkpoint.stamps import Owner, Stamp
+from penstock.shuffle.disk import Disk
+from penstock.shuffle.locations import is_here
 
 _TRIES = 100
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Stamp:
-    """A checkpoint's place in the history of its location: its number, and the epoch of the owner that took it."""
-
-    number: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"chk-{self.number:012d}-{self.epoch:06d}"
-
-    @classmethod
-    def of(cls, name: str) -> Stamp | None:
-        """The stamp that a folder's name says, or None."""
-        head, _, rest = name.partition("-")
-        number, _, epoch = rest.partition("-")
-        return cls(int(number), int(epoch)) if head == "chk" and number.isdigit() and epoch.isdigit() else None
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Owner:
-    """One driver's claim."""
-
-    epoch: int
-    token: str
-
-    def __str__(self) -> str:
-        return f"{self.epoch:06d}-{self.token}"
-
-    @classmethod
-    def of(cls, name: str) -> Owner | None:
-        """The owner that a file's name says, or None."""
-        epoch, _, token = name.partition("-")
-        return cls(int(epoch), token) if epoch.isdigit() and token and "." not in token else None
+_BASE = ".base"
+_ASIDE = ".base.new"
 
 
 class Ownership:
@@ -65,85 +41,110 @@ class Ownership:
     def __init__(self, filesystem: fs.FileSystem, location: str, disk: Disk) -> None:
         self._fs = filesystem
         self._disk = disk
+        self._moves = is_here(filesystem)
+        """Whether a file can be written beside its place and get its name in one step."""
+        self._location = location
         self._folder = f"{location}/owners"
         self._mine: Owner | None = None
 
     @property
-    def epoch(self) -> int:
-        """The epoch that this driver took; raises CheckpointError before it has."""
+    def mine(self) -> Owner:
+        """This driver's claim; raises CheckpointError before it has one."""
         if self._mine is None:
             raise CheckpointError(f"nobody has claimed {self._folder}")
-        return self._mine.epoch
+        return self._mine
 
-    def claim(self) -> int:
-        """Take the location over from whoever has it; returns the epoch."""
+    def claim(self, stamp: Stamp | None) -> Owner:
+        """Take the location over from whoever has it; `stamp` is what the owner will most likely stand on.
+
+        Raises OSError where the location can't be written, and nobody has lost it then.
+        """
         self._fs.create_dir(self._folder)
+        # Without it epochs begin anew behind a loss of power, and with the location's own name all goes.
+        self._disk.sync_folder(self._location)
+        with suppress(PermissionError):  # one may not look into the folder above
+            self._disk.sync_folder(str(PurePosixPath(self._location).parent))
         for _ in range(_TRIES):
-            highest = max(self._owners(), default=Owner(0, ""))
+            highest = max(self._owners(), default=Owner(0))
             mine = Owner(highest.epoch + 1, secrets.token_hex(8))
-            self._write(str(mine), b"")
-            if max(self._owners()) == mine:
+            try:
+                if self._moves:
+                    self._write(f"{mine}{_ASIDE}", encode(Base(stamp)))
+                self._write(str(mine), b"")
+                latest = max(self._owners(), default=Owner(0))
+            except BaseException:
+                self._remove(mine)
+                raise
+            if latest == mine:
                 self._mine = mine
-                return mine.epoch
+                return mine
+            self._remove(mine)
+            if latest < mine:
+                raise CheckpointError(f"{self._folder} does not show what was written there: is the location away?")
         raise CheckpointError(f"{self._folder}: other drivers claim this checkpoint location all the time")
 
     def go_on_from(self, stamp: Stamp | None) -> None:
-        """Write down which checkpoint this owner's first one stands on; None: on nothing."""
-        self._write(f"{self._mine}.base", b"" if stamp is None else str(stamp).encode())
+        """Write down what this owner's first checkpoint stands on, None: on nothing; raises OSError, FencedError."""
+        data, path = encode(Base(stamp)), f"{self._folder}/{self.mine}"
+        if not self._moves:
+            self._write(f"{self.mine}{_BASE}", data)
+            return
+        try:
+            if self._read(path + _ASIDE) != data:
+                self._write(f"{self.mine}{_ASIDE}", data)
+            self._fs.move(path + _ASIDE, path + _BASE)
+        except FileNotFoundError:
+            self.check()  # who has taken over removes what is another's
+            raise
+        self._disk.sync_folder(self._folder)
+
+    def withdraw(self) -> None:
+        """Give the claim back: nothing was done under it, so whoever had the location has it again."""
+        mine, self._mine = self._mine, None
+        if mine is not None:
+            self._remove(mine)
 
     def check(self) -> None:
-        """Raise FencedError where another driver has taken over, CheckpointError where the location is away."""
-        latest = max(self._owners(), default=None)
-        if self._mine is not None and (latest is None or latest < self._mine):
-            raise CheckpointError(f"{self._folder} does not hold this driver's claim any more: is the location away?")
-        if latest != self._mine:
+        """Raise FencedError where another driver has taken over, OSError (AwayError) where the location is away."""
+        latest = max(self._owners(), default=Owner(0))
+        if latest < self.mine:
+            raise AwayError(f"{self._folder} does not hold this driver's claim any more: is the location away?")
+        if latest != self.mine:
             raise FencedError(
                 f"another driver has taken over the checkpoint location {PurePosixPath(self._folder).parent}"
-                f" (epoch {latest.epoch if latest else 'none'}, ours was {self.epoch}): this query stops here"
+                f" (epoch {latest.epoch}, ours was {self.mine.epoch}): this query stops here"
             )
 
-    def epochs(self) -> set[int]:
-        """Those that drivers have taken."""
-        return {owner.epoch for owner in self._owners()}
-
-    def lineage(self, stamps: list[Stamp]) -> list[Stamp]:
-        """Of these checkpoints the ones that count, oldest first: each owner's, up to where its successor went on."""
-        bases = self._bases()
-        found: list[Stamp] = []
-        limit: Stamp | None = None
-        for owner in sorted(bases, reverse=True):
-            if limit is not None and owner.epoch > limit.epoch:
-                continue  # its successor did not go on from it
-            own = [s for s in stamps if s.epoch == owner.epoch and (limit is None or s <= limit)]
-            found += own
-            limit = bases[owner]
-            if limit is None:
-                break
-        return sorted(found)
-
-    def _bases(self) -> dict[Owner, Stamp | None]:
-        """What each owner that may have committed goes on from."""
-        found: dict[Owner, Stamp | None] = {}
-        for info in self._files():
-            name = info.base_name
-            owner = Owner.of(name.removesuffix(".base"))
-            if owner is not None and name.endswith(".base"):
-                with self._fs.open_input_stream(info.path) as stream:
-                    text = stream.read().decode(errors="replace")
-                base = found[owner] = Stamp.of(text)
-                if text != ("" if base is None else str(base)):
-                    raise CheckpointError(
-                        f"{info.path} is damaged: it names no checkpoint, so nobody can tell which ones count. Bring"
-                        " it back, or begin anew with another checkpointLocation"
-                    )
+    def bases(self) -> dict[Owner, bytes]:
+        """Every owner that is known, and the bytes of its base, none where it has written none."""
+        names = self._names()
+        found = {owner: b"" for name in names if (owner := Owner.of(name.removesuffix(_BASE))) is not None}
+        for owner in found:
+            if f"{owner}{_BASE}" in names:
+                found[owner] = self._read(f"{self._folder}/{owner}{_BASE}")
         return found
 
-    def _owners(self) -> list[Owner]:
-        return [owner for info in self._files() if (owner := Owner.of(info.base_name)) is not None]
+    def forget(self, needed: Collection[Owner]) -> None:
+        """Remove the files of owners before this one but these: no checkpoint is left that they could tell of."""
+        names = self._names()
+        # The folders of their checkpoints are gone: they must not come back without the words that tell of them.
+        self._disk.sync_folder(self._location)
+        for name in sorted(names, reverse=True):  # a base ahead of its claim
+            owner = Owner.of(name.removesuffix(_ASIDE).removesuffix(_BASE))
+            if owner is not None and owner < self.mine and owner not in needed:
+                with suppress(FileNotFoundError):
+                    self._fs.delete_file(f"{self._folder}/{name}")
 
-    def _files(self) -> list[fs.FileInfo]:
+    def _owners(self) -> list[Owner]:
+        return [owner for name in self._names() if (owner := Owner.of(name)) is not None]
+
+    def _names(self) -> list[str]:
         found = self._fs.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
-        return [info for info in found if info.type == fs.FileType.File]
+        return [info.base_name for info in found if info.type == fs.FileType.File]
+
+    def _read(self, path: str) -> bytes:
+        with self._fs.open_input_stream(path) as stream:
+            return bytes(stream.read())
 
     def _write(self, name: str, data: bytes) -> None:
         path = f"{self._folder}/{name}"
@@ -151,3 +152,9 @@ class Ownership:
             stream.write(data)
         self._disk.sync_file(path)
         self._disk.sync_folder(self._folder)
+
+    def _remove(self, owner: Owner) -> None:
+        """The files of a claim of this driver under which nothing was done, as far as that is possible."""
+        for end in ("", _BASE, _ASIDE):
+            with suppress(OSError):
+                self._fs.delete_file(f"{self._folder}/{owner}{end}")

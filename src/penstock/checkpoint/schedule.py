@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 FAILED_PAUSE = 1.0
-"""Seconds between a checkpoint that failed and the next one that ended tasks wait for."""
+"""Seconds between the first checkpoint that failed and the next one that ended tasks wait for."""
 
 BACK_OFF = 5.0
-"""Seconds that the periodic one behind many failed ones waits at most, unless the interval is longer."""
+"""Seconds that the next one waits at most behind many failed ones, unless the interval is longer."""
 _FACTOR = 4.0
 _STEPS = 16
 
@@ -15,8 +15,9 @@ _STEPS = 16
 class Schedule:
     """`interval` None: none is due by itself. `min_pause` is kept behind the end of each.
 
-    Behind a failed one it is four times the interval, and four times that behind each further one, up to BACK_OFF. So
-    as many failures as are tolerated last for a while at any interval, and a location in trouble is not pestered.
+    Behind a failed one it is four times the interval, and four times that behind each further one, up to BACK_OFF.
+    The one that ended tasks wait for needs no interval: FAILED_PAUSE grows in the same way. So as many failures as
+    are tolerated last for a while at any interval, and a location in trouble is not pestered.
     """
 
     def __init__(self, interval: float | None, min_pause: float) -> None:
@@ -32,12 +33,12 @@ class Schedule:
         """The time of the next periodic one, if there is to be one."""
         if self._due is None:
             return None
-        return max(self._due, self._ended + self._min_pause, self._failed + self._back_off)
+        return max(self._due, self._ended + self._min_pause, self._failed + self._back_off(self._interval or 0.0))
 
     @property
     def retry_at(self) -> float:
         """From when on one is taken that ended tasks wait for."""
-        return self._failed + FAILED_PAUSE
+        return self._failed + self._back_off(FAILED_PAUSE / _FACTOR)
 
     @property
     def is_stopping(self) -> bool:
@@ -69,8 +70,6 @@ class Schedule:
         self._failed = now
         self._failures = in_a_row
 
-    @property
-    def _back_off(self) -> float:
-        if self._interval is None or not self._failures:
-            return 0.0
-        return min(self._interval * _FACTOR ** min(self._failures, _STEPS), BACK_OFF)
+    def _back_off(self, unit: float) -> float:
+        """The pause behind the failures in a row: four times as long behind each."""
+        return min(unit * _FACTOR ** min(self._failures, _STEPS), BACK_OFF) if self._failures else 0.0

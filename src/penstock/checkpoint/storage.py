@@ -2,10 +2,10 @@
 """Checkpoints in a folder of any `pyarrow.fs` file system: complete or absent, checksummed, fenced, swept.
 
     <location>/owners/...                     who may commit (see `ownership`)
-    <location>/chk-<number>-<epoch>/<task>    one task's snapshot: chunks one after the other
-    <location>/chk-<number>-<epoch>/host-...  the snapshots of several tasks of a host, one after the other
-    <location>/chk-<number>-<epoch>/_metadata what the checkpoint consists of; it exists when this file does
-    <location>/logs-<epoch>/...               rows as they were given to channels (see `log_files`)
+    <location>/chk-<number>-<owner>/<task>    one task's snapshot: chunks one after the other
+    <location>/chk-<number>-<owner>/host-...  the snapshots of several tasks of a host, one after the other
+    <location>/chk-<number>-<owner>/_metadata what the checkpoint consists of; it exists when this file does
+    <location>/logs-<owner>/...               rows as they were given to channels (see `log_files`)
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
@@ -17,26 +17,34 @@ All calls block on the file system: they belong on a thread of their own.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
-from penstock.checkpoint.disk import Disk
-from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
-from penstock.checkpoint.kept_files import KeptFiles
-from penstock.checkpoint.log_files import LogName, epoch_of, is_before, log_folder
+from penstock.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    FencedError,
+    UncertainCheckpointError,
+)
+from penstock.checkpoint.found import Found, Kept, Unusable
+from penstock.checkpoint.lineage import lineage
+from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
-from penstock.checkpoint.ownership import Ownership, Stamp
-from penstock.shuffle.locations import at_uri, is_uri
+from penstock.checkpoint.ownership import Ownership
+from penstock.checkpoint.patience import FEW, MANY, patiently
+from penstock.checkpoint.removal import METADATA, Removal
+from penstock.checkpoint.stamps import Stamp
+from penstock.shuffle.disk import Disk
+from penstock.shuffle.locations import at_uri, here, is_uri
 
-METADATA = "_metadata"
-_TRIES = 5
+_T = TypeVar("_T")
 Buffer = bytes | bytearray | memoryview
 Content = Buffer | Sequence[Buffer]
 """The bytes of a chunk, or parts of them, in order."""
@@ -57,52 +65,15 @@ class Sink(Protocol):
         """Append bytes; raises OSError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """A checkpoint that is there and can't be restored from, and why."""
-
-    stamp: Stamp
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A checkpoint that can be restored from."""
-
-    stamp: Stamp
-    metadata: CheckpointMetadata
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a recovery begins with: the newest good checkpoint, if any, and the newer ones that are not good.
-
-    `kept` holds the newest ones that are good, newest first, as many as were asked for.
-    """
-
-    kept: tuple[Kept, ...] = ()
-    unusable: tuple[Unusable, ...] = ()
-
-    @property
-    def stamp(self) -> Stamp | None:
-        """Of the newest good one."""
-        return self.kept[0].stamp if self.kept else None
-
-    @property
-    def metadata(self) -> CheckpointMetadata | None:
-        """Of the newest good one."""
-        return self.kept[0].metadata if self.kept else None
-
-
 class PartFile:
     """A file of a checkpoint that is being written, for a `with` block. `path` is below the location."""
 
-    def __init__(self, path: str, stream: pa.NativeFile, disk: Disk, place: str) -> None:
+    def __init__(self, path: str, stream: pa.NativeFile, filesystem: fs.FileSystem, place: str) -> None:
         self.path = path
         self.size = 0
         """Bytes so far."""
         self._stream = stream
-        self._disk = disk
+        self._fs = filesystem
         self._place = place
 
     def __enter__(self) -> PartFile:
@@ -110,7 +81,11 @@ class PartFile:
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is None:
-            self.close()
+            try:
+                self.close()
+            except OSError:
+                self.give_up()
+                raise
         else:
             self.give_up()
 
@@ -122,11 +97,14 @@ class PartFile:
     def close(self) -> None:
         """Put what is left into the storage, and wait until all is there to stay; raises OSError."""
         self._stream.close()
-        self._disk.sync_file(self._place)
+        Disk(self._fs).sync_file(self._place)
 
     def give_up(self) -> None:
-        """Nobody needs it: end it as it is; raises OSError."""
-        self._stream.close()
+        """Nobody needs it: remove it, as far as that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        with contextlib.suppress(OSError):
+            self._fs.delete_file(self._place)
 
 
 def append(file: Sink, name: str, content: Content | Chunk) -> Chunk:
@@ -141,17 +119,21 @@ def append(file: Sink, name: str, content: Content | Chunk) -> Chunk:
 
 
 class PartStorage:
-    """A task's side: writes and reads parts. `location` is a URI, or a path of this machine."""
+    """A task's side: writes and reads parts. `location` is a URI, or a path of this machine.
 
-    def __init__(self, location: str) -> None:
+    Damage is believed when it was seen twice, the first of `waits` apart.
+    """
+
+    def __init__(self, location: str, waits: Sequence[float] = FEW) -> None:
         self.location = location
+        self._waits = waits
         if is_uri(location):
             try:
                 self._fs, self._root = at_uri(location)
             except (ValueError, OSError) as error:
                 raise CheckpointError(f"checkpointLocation {location!r}: {error}") from error
         else:
-            self._fs, self._root = fs.LocalFileSystem(), location.rstrip("/")
+            self._fs, self._root = here(), location.rstrip("/")
         self._disk = Disk(self._fs)
 
     def write(self, stamp: Stamp, task: str, chunks: Iterable[tuple[str, Content | Chunk]]) -> PartHandle:
@@ -174,7 +156,7 @@ class PartStorage:
     def _open(self, folder: str, name: str) -> PartFile:
         self._fs.create_dir(f"{self._root}/{folder}")
         place = f"{self._root}/{folder}/{name}"
-        return PartFile(f"{folder}/{name}", self._fs.open_output_stream(place), self._disk, place)
+        return PartFile(f"{folder}/{name}", self._fs.open_output_stream(place), self._fs, place)
 
     def read(self, part: PartHandle, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
         """The chunks with these names (None: all) in order; raises CorruptCheckpointError that names the file.
@@ -183,18 +165,28 @@ class PartStorage:
         """
         wanted = part.chunks if names is None else [chunk for name in names for chunk in part.pieces(name)]
         for path, chunks in itertools.groupby(wanted, part.file_of):
+            left = list(chunks)
             try:
-                yield from self._read(path, chunks)
-            except FileNotFoundError as error:
-                metadata = f"{self._root}/{part.path.partition('/')[0]}/{METADATA}"
-                if self._fs.get_file_info(metadata).type == fs.FileType.NotFound:
-                    raise
-                raise CorruptCheckpointError(f"{self.location}/{path} is missing") from error
+                yield from self._read(path, left)
+            except (FileNotFoundError, CorruptCheckpointError):
+                time.sleep(self._waits[0] if self._waits else 0)
+                yield from self._read_again(part, path, left)
 
-    def _read(self, path: str, chunks: Iterable[Chunk]) -> Iterator[tuple[str, bytes]]:
-        """These chunks of one file."""
+    def _read_again(self, part: PartHandle, path: str, left: list[Chunk]) -> Iterator[tuple[str, bytes]]:
+        """These chunks of one file of a part, at a second look."""
+        try:
+            yield from self._read(path, left)
+        except FileNotFoundError as error:
+            metadata = f"{self._root}/{part.path.partition('/')[0]}/{METADATA}"
+            if self._fs.get_file_info(metadata).type == fs.FileType.NotFound:
+                raise
+            raise CorruptCheckpointError(f"{self.location}/{path} is missing") from error
+
+    def _read(self, path: str, left: list[Chunk]) -> Iterator[tuple[str, bytes]]:
+        """These chunks of one file; each is taken off the list when it was read."""
         with self._fs.open_input_file(f"{self._root}/{path}") as file:
-            for chunk in chunks:
+            while left:
+                chunk = left[0]
                 file.seek(chunk.offset)
                 data = file.read(chunk.length)
                 if len(data) != chunk.length or xxhash.xxh3_64_intdigest(data) != chunk.checksum:
@@ -202,28 +194,32 @@ class PartStorage:
                         f"{self.location}/{path}: chunk {chunk.name} ({chunk.length} bytes at {chunk.offset}) is"
                         " damaged"
                     )
+                del left[0]
                 yield chunk.name, data
 
 
 class CheckpointStorage(PartStorage):
-    """The driver's side: claims the location, commits, finds what to restore, removes what is not needed."""
+    """The driver's side: claims the location, commits, finds what to restore, removes what is not needed.
 
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
+    What it can't read it tries again after each of `waits`, for an error of the file system is no damage.
+    """
+
+    def __init__(self, location: str, waits: Sequence[float] = FEW, last_waits: Sequence[float] = MANY) -> None:
+        super().__init__(location, waits)
+        self._last_waits = last_waits
         self._ownership = Ownership(self._fs, self._root, self._disk)
-        self._files = KeptFiles()
-        self._log_folders: set[str] = set()
-        """Those in which files may lie."""
+        self._removal = Removal(self._fs, self._root, self._ownership)
+        self._read_whole: set[Stamp] = set()
+        """Those whose bytes were all compared."""
 
-    def claim(self, keep: int = 1) -> Found:
-        """Take the location over, and find the checkpoint to go on from, and up to `keep` in all.
+    def look(self, keep: int = 1) -> Found:
+        """The checkpoint to go on from, and up to `keep` in all; nothing is changed.
 
         Raises CheckpointError where there are checkpoints and none is good: to begin anew would lose all of them.
         """
-        if self._fs.get_file_info(self._root).type is fs.FileType.File:
+        if self._patiently(lambda: self._is("", fs.FileType.File)):
             raise CheckpointError(f"checkpointLocation {self.location!r} is a file: give the query a folder")
-        self._refuse_unowned()
-        self._ownership.claim()
+        self._refuse_sparks()
         found = self.newest(keep)
         if found.unusable and not found.kept:
             causes = "; ".join(f"{each.stamp}: {each.cause}" for each in found.unusable[:3])
@@ -231,65 +227,132 @@ class CheckpointStorage(PartStorage):
                 f"none of the checkpoints at {self.location} can be restored from ({causes}): bring one back, or"
                 " begin anew with another checkpointLocation"
             )
-        self._ownership.go_on_from(found.stamp)
-        for each in found.kept:
-            self._files.keep(each.stamp, each.metadata)
         return found
 
-    def _refuse_unowned(self) -> None:
-        """Raise CheckpointError where there are checkpoints of drivers that `owners` does not know.
-
-        None of these would count, and whoever claims the location removes what does not count.
-        """
-        stamps = self._stamps()  # before the owners, who are there before their checkpoints
-        epochs = self._ownership.epochs() if stamps else set()
-        unowned = [stamp for stamp in stamps if stamp.epoch not in epochs]
-        if any(self._is_file(f"{stamp}/{METADATA}") for stamp in unowned):
+    def _refuse_sparks(self) -> None:
+        """Raise CheckpointError where a query of Structured Streaming keeps its checkpoints."""
+        paths = [f"{self._root}/{name}" for name in ("offsets", "commits")]
+        found = self._patiently(lambda: self._fs.get_file_info(paths))
+        if all(info.type == fs.FileType.Directory for info in found):
             raise CheckpointError(
-                f"{self.location}/owners does not say who made {unowned[-1]}: copy or move a checkpoint location as a"
-                " whole. Bring the folder owners back, or begin anew with another checkpointLocation"
+                f"checkpointLocation {self.location!r} is that of a query of Spark's own (it holds offsets and"
+                " commits), which Penstock can't go on from: give the query another folder"
             )
+
+    def claim(self, keep: int = 1, agree: Callable[[Found], None] = lambda _: None) -> Found:
+        """Take the location over, and find as `look` does; `agree` raises where the query can't go on from that.
+
+        Whoever has the location loses it only where nothing was raised: all that can go wrong is tried before. What
+        it completes meanwhile is found by a second look. Nothing is removed before this owner's first commit.
+        """
+        before = self.look(keep)
+        agree(before)
+        self._ownership.claim(before.stamp)
+        try:
+            found = self.look(keep)
+            if before.stamp is not None and (found.stamp is None or found.stamp.number < before.stamp.number):
+                raise CheckpointError(
+                    f"{self.location} showed {before.stamp} a moment ago, and now shows less: is the location away?"
+                )
+            agree(found)
+            self._ownership.go_on_from(found.stamp)
+        except BaseException:
+            self._ownership.withdraw()
+            raise
+        self._removal.begin(found)
+        return found
+
+    def withdraw(self) -> None:
+        """Give the location back: the query did not begin."""
+        self._ownership.withdraw()
+
+    def check(self) -> None:
+        """Raise FencedError where another driver has taken over, OSError where it is away."""
+        self._ownership.check()
 
     def stamp(self, number: int) -> Stamp:
         """What a checkpoint of this owner is called."""
-        return Stamp(number, self._ownership.epoch)
+        return Stamp(number, self._ownership.mine)
+
+    @property
+    def owner(self) -> str:
+        """This driver, as files and messages name it; raises CheckpointError before it has claimed the location."""
+        return str(self._ownership.mine)
 
     def commit(self, metadata: CheckpointMetadata) -> Stamp:
         """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError.
 
         Asked twice: an owner that is still the last one behind the move is followed by one that sees the checkpoint.
+        What fails behind the move is tried for long, because the checkpoint can be taken for complete by then. Raises
+        UncertainCheckpointError where nobody can tell.
         """
         stamp = self.stamp(metadata.number)
+        try:
+            self._put(stamp, encode(metadata))
+        except OSError:
+            self._ownership.check()  # who has taken over removes what is another's
+            raise
+        referred = {path.partition("/")[0] for part in metadata.parts.values() for path in part.referred}
+        own = {log_folder(str(stamp.owner)), str(stamp)}
+        self._for_long(stamp, lambda: self._make_last(sorted(own & {*referred, str(stamp)})))
+        self._removal.committed(stamp, metadata)
+        return stamp
+
+    def _put(self, stamp: Stamp, data: bytes) -> None:
+        """Give a checkpoint its metadata: it is complete then, but for the look at who is the owner."""
         folder = f"{self._root}/{stamp}"
         self._fs.create_dir(folder)
         temporary = f"{folder}/{METADATA}.new"
         with self._fs.open_output_stream(temporary) as stream:
-            stream.write(encode(metadata))
+            stream.write(data)
         self._disk.sync_file(temporary)
         self._ownership.check()
-        self._fs.move(temporary, f"{folder}/{METADATA}")
-        if metadata.is_logged:
-            self._log_folders.add(log_folder(stamp.epoch))
-            self._disk.sync_folder(f"{self._root}/{log_folder(stamp.epoch)}")
-        self._disk.sync_folder(folder)
+        try:
+            self._fs.move(temporary, f"{folder}/{METADATA}")
+        except OSError:
+            if not self._for_long(stamp, lambda: self._is(f"{stamp}/{METADATA}", fs.FileType.File)):
+                raise
+
+    def _make_last(self, folders: Sequence[str]) -> None:
+        """Wait until the names of a checkpoint in these folders are on the disk, and see that they count."""
+        for folder in folders:
+            self._disk.sync_folder(f"{self._root}/{folder}")
         self._disk.sync_folder(self._root)
         self._ownership.check()
-        self._files.keep(stamp, metadata)
-        return stamp
+
+    def _for_long(self, stamp: Stamp, work: Callable[[], _T]) -> _T:
+        try:
+            return patiently(work, self._last_waits)
+        except FencedError:
+            raise
+        except (OSError, CheckpointError) as error:
+            raise UncertainCheckpointError(
+                f"nobody can tell whether {self.location}/{stamp} is complete, so the query ends: {error}. Start it"
+                " again when the location is well: it goes on from what is there"
+            ) from error
 
     def newest(self, keep: int = 1) -> Found:
-        """The newest checkpoint of this location's lineage that is whole, or the newest `keep` of them."""
+        """The newest checkpoint of this location's lineage that is whole, or the newest `keep` of them.
+
+        Damage is believed when it was seen twice. Raises CheckpointError where a file can't be read, or its format is
+        not known.
+        """
+        found = self._patiently(lambda: self._newest(keep))
+        if found.unusable:
+            time.sleep(self._waits[0] if self._waits else 0)
+            found = self._patiently(lambda: self._newest(keep))
+        return found
+
+    def _newest(self, keep: int) -> Found:
         kept: list[Kept] = []
         unusable: list[Unusable] = []
-        stamps = self._ownership.lineage(self._stamps())
+        stamps = self._lineage()
         for stamp in reversed(stamps):
             try:
                 metadata = self._metadata(stamp)
                 if not kept and stamp != stamps[0]:
-                    self._read_through(metadata)
-            except FileNotFoundError:
-                continue  # never completed
-            except (CorruptCheckpointError, OSError) as error:
+                    self._read_through(stamp, metadata)
+            except CorruptCheckpointError as error:
                 if not kept:
                     unusable.append(Unusable(stamp, str(error)))
                 continue
@@ -301,33 +364,28 @@ class CheckpointStorage(PartStorage):
     def history(self, *, read_through: bool = False) -> list[Kept | Unusable]:
         """All complete checkpoints that count, oldest first, each good or unusable. Needs no claim, changes nothing.
 
-        `read_through`: also compare all bytes of their parts.
+        `read_through`: also compare all bytes of their parts. Raises CheckpointError as `newest` does.
         """
-        entries: list[Kept | Unusable] = []
-        for stamp in self._ownership.lineage(self._stamps()):
-            try:
-                metadata = self._metadata(stamp)
-                if read_through:
-                    self._read_through(metadata)
-            except FileNotFoundError:
-                continue  # never completed
-            except (CorruptCheckpointError, OSError) as error:
-                entries.append(Unusable(stamp, str(error)))
-            else:
-                entries.append(Kept(stamp, metadata))
-        return entries
+        return self._patiently(lambda: [self._entry(stamp, read_through) for stamp in self._lineage()])
+
+    def _entry(self, stamp: Stamp, read_through: bool) -> Kept | Unusable:
+        try:
+            metadata = self._metadata(stamp)
+            if read_through:
+                self._read_through(stamp, metadata)
+        except CorruptCheckpointError as error:
+            return Unusable(stamp, str(error))
+        return Kept(stamp, metadata)
 
     def discard(self, stamp: Stamp) -> None:
         """Remove a checkpoint, its metadata first, so that what is left of it never looks like one.
 
-        Files that kept checkpoints refer to stay, and go with the last of these. Raises FencedError where another
-        driver has taken over: that may go on from the very checkpoint, complete but for the look at who is the owner.
+        Files that kept checkpoints refer to stay, and go with the last of these. One of an earlier owner stays until
+        this one has committed. Raises FencedError where another driver has taken over: that may go on from the very
+        checkpoint, complete but for the look at who is the owner.
         """
         self._ownership.check()
-        for folder in self._files.drop(stamp):
-            if folder == stamp or not self._is_file(f"{folder}/{METADATA}"):
-                self._clear(folder)
-        self._clear_logs(self._files.newest)
+        self._removal.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
         """Remove what tasks that are gone have logged: files begun before this number that no checkpoint needs.
@@ -335,89 +393,57 @@ class CheckpointStorage(PartStorage):
         Raises FencedError as `discard` does.
         """
         self._ownership.check()
-        self._log_folders.add(log_folder(self._ownership.epoch))
-        self._clear_logs(before)
+        self._removal.discard_logs(before)
 
     def sweep(self, keep: Iterable[Stamp]) -> list[Stamp]:
-        """Remove all checkpoints of this and earlier owners but these, which this owner found or committed.
+        """Remove what this and earlier owners have left but these checkpoints, which this owner found or committed.
 
-        Returns what was removed, also where files of it stay because one of these refers to them.
+        Newer ones of this owner are under way. Before its first commit nothing goes. Returns the checkpoints that
+        were removed, also where files of them stay because one of these refers to them. Raises FencedError as
+        `discard` does.
         """
-        kept = set(keep)
-        removed = [stamp for stamp in self._stamps() if stamp not in kept and stamp.epoch <= self._ownership.epoch]
-        self._files.drop_all_but(kept)
-        for stamp in removed:
-            self._clear(stamp)
-        own = self._ownership.epoch
-        self._log_folders = {
-            name for name in self._folders() if (found := epoch_of(name)) is not None and found < own
-        }
-        self._clear_logs(None)
-        return removed
+        self._ownership.check()
+        return self._removal.sweep(set(keep))
 
     def end(self) -> None:
         """The query has ended and nobody writes its logs any more: what no kept checkpoint needs of them goes.
 
         Raises FencedError where another driver has taken over: it may need what this one does not know.
         """
-        folders = {*self._log_folders, log_folder(self._ownership.epoch)}
-        found = self._fs.get_file_info([f"{self._root}/{folder}" for folder in folders])
-        self._log_folders = {info.base_name for info in found if info.type == fs.FileType.Directory}
-        if self._log_folders:  # a location may be gone with its query
+        if self._removal.has_logs():  # a location may be gone with its query
             self._ownership.check()
-            self._clear_logs(None)
+            self._removal.end()
 
-    def _clear_logs(self, limit: int | None) -> None:
-        """Remove files of logs that nobody needs; of this owner those begun before `limit`, None: all of them."""
-        own = log_folder(self._ownership.epoch)
-        for folder in sorted(self._log_folders):
-            before = limit if folder == own else None
-            needed, left = self._files.needed(folder), 0
-            selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-            for info in self._fs.get_file_info(selector):
-                if info.base_name in needed or (before is not None and not is_before(info.base_name, before)):
-                    left += 1
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    self._fs.delete_file(info.path)
-            if not left and before is None:
-                self._log_folders.discard(folder)
-                with contextlib.suppress(FileNotFoundError):
-                    self._fs.delete_dir(f"{self._root}/{folder}")
+    def _patiently(self, work: Callable[[], _T]) -> _T:
+        try:
+            return patiently(work, self._waits)
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoints at {self.location} can't be read, and none was changed: {error}. Start again when"
+                " they can be"
+            ) from error
 
-    def _clear(self, folder: Stamp) -> None:
-        """Remove what nobody needs of a folder."""
-        path, needed = f"{self._root}/{folder}", self._files.needed(str(folder))
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(f"{path}/{METADATA}")
-        with contextlib.suppress(FileNotFoundError):
-            if not needed:
-                self._delete(path)
-                return
-            for info in self._fs.get_file_info(fs.FileSelector(path)):
-                if info.base_name not in needed:
-                    self._fs.delete_file(info.path)
+    def _lineage(self) -> list[Stamp]:
+        complete = self._complete()  # before the owners, who are there before their checkpoints
+        return lineage(self._ownership.bases(), complete, self.location)
 
-    def _delete(self, path: str) -> None:
-        """Remove a folder; a task that was late to hear that it is not needed may write into it meanwhile."""
-        for _ in range(_TRIES - 1):
-            try:
-                self._fs.delete_dir(path)
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-            else:
-                return
-        self._fs.delete_dir(path)
+    def _complete(self) -> list[Stamp]:
+        """The checkpoints that have metadata."""
+        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        stamps = [stamp for info in found if (stamp := Stamp.of(info.base_name)) is not None]
+        infos = self._fs.get_file_info([f"{self._root}/{stamp}/{METADATA}" for stamp in stamps]) if stamps else []
+        return [stamp for stamp, info in zip(stamps, infos, strict=True) if info.type == fs.FileType.File]
 
-    def _is_file(self, path: str) -> bool:
-        return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
+    def _is(self, path: str, kind: fs.FileType) -> bool:
+        return bool(self._fs.get_file_info(f"{self._root}/{path}".rstrip("/")).type == kind)
 
-    def _read_through(self, metadata: CheckpointMetadata) -> None:
+    def _read_through(self, stamp: Stamp, metadata: CheckpointMetadata) -> None:
         """Raise CorruptCheckpointError where a chunk is not as it was written."""
-        for part in metadata.parts.values():
-            for _ in self.read(part):
-                pass
+        if stamp not in self._read_whole:
+            for part in metadata.parts.values():
+                for _ in self.read(part):
+                    pass
+            self._read_whole.add(stamp)
 
     def _metadata(self, stamp: Stamp) -> CheckpointMetadata:
         path = f"{stamp}/{METADATA}"
@@ -437,10 +463,3 @@ class CheckpointStorage(PartStorage):
             # What others refer to may have grown since.
             if info.size < size or (path in own and info.size != size):
                 raise CorruptCheckpointError(f"{self.location}/{path} has {info.size} bytes: {size} were written")
-
-    def _stamps(self) -> list[Stamp]:
-        return sorted(stamp for stamp in map(Stamp.of, self._folders()) if stamp is not None)
-
-    def _folders(self) -> list[str]:
-        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        return [info.base_name for info in found if info.type == fs.FileType.Directory]

@@ -2,7 +2,7 @@
 """Files and folders of a local file system that are there after a loss of power, and folders that swap their names.
 
 Limits: `swapped` needs Linux and a file system that can do it (ext4, xfs, btrfs, tmpfs; not NFS). A file system that
-cannot make a folder durable is believed.
+says that it can't make a folder durable is believed; any other error is raised.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 
 _HERE = -100
 _EXCHANGE = 2
+_NO_FOLDERS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EISDIR)
+"""What file systems say that know no `fsync` of a folder."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -24,9 +25,12 @@ def sync_file(path: str | Path) -> None:
 
 
 def sync_folder(path: str | Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    with suppress(OSError):
+    """Wait until the names in a folder are on the disk; raises OSError where they may not be."""
+    try:
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NO_FOLDERS:
+            raise
 
 
 def swapped(one: str | Path, other: str | Path) -> bool:

@@ -21,6 +21,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── StaleError              the message belongs to an attempt or a master that is no longer current
     ├── StorageError            what is to be kept can't be written: a disk is full or broken
     │   └── NoStorageError      ... and all other directories of this host are, too
+    ├── OutsideError            a query's source, sink or checkpoint location failed: it is tried again, later
     ├── InsufficientBuffersError  the network memory cannot give the guaranteed minimum
     ├── EnvironmentLostError    the environment process or the connection to it is gone
     ├── ControlError            the JobMaster could not be reached or did not answer in time
@@ -115,6 +116,13 @@ class StorageError(PenstockError):
 
 class NoStorageError(StorageError):
     """All directories of a host are full or broken."""
+
+
+class OutsideError(PenstockError):
+    """A source, a sink or the checkpoint location of a query failed: its disk, its mount, its network.
+
+    The query begins anew, with a growing wait. Sources and sinks of users may raise it too.
+    """
 
 
 class InsufficientBuffersError(PenstockError):

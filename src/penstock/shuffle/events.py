@@ -33,17 +33,19 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The end of an epoch of a channel: a barrier, with what the writer counted since the one before.
+    """The end of an epoch of a channel: a barrier, with what the writer had counted when it sent it.
 
-    `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition. Where the barrier overtook
-    rows, `messages` says behind how many of its channel's messages, since the first, the epoch ends.
+    `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition, since the channel's first
+    message. `messages` is the epoch's place: it ends behind so many of the channel's messages. An end that
+    `overtakes` may come ahead of its place and of older ends; any other comes right there.
     """
 
     payload: bytes
     rows: int
     bytes: int
     checksum: int
-    messages: int | None = None
+    messages: int
+    overtakes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,16 @@ class TaskEvent:
 Event = EndOfData | EndOfPartition | EpochEnd | EpochAhead | TaskEvent
 
 _SUMS = struct.Struct("<BQQQ")
-_OVERTAKING = struct.Struct("<BQQQQ")
+_EPOCH = struct.Struct("<BQQQQ")
 
 
 def encode_event(event: Event) -> bytes:
     """Bytes of an event: its number, then its fields, little-endian."""
     if isinstance(event, EndOfPartition):
         return _SUMS.pack(2, event.rows, event.bytes, event.checksum)
-    if isinstance(event, EpochEnd) and event.messages is not None:
-        return _OVERTAKING.pack(5, event.rows, event.bytes, event.checksum, event.messages) + event.payload
     if isinstance(event, EpochEnd):
-        return _SUMS.pack(4, event.rows, event.bytes, event.checksum) + event.payload
+        kind = 5 if event.overtakes else 4
+        return _EPOCH.pack(kind, event.rows, event.bytes, event.checksum, event.messages) + event.payload
     if isinstance(event, EndOfData):
         return b"\x01\x01" if event.stopped else b"\x01"
     if isinstance(event, EpochAhead):
@@ -88,12 +89,9 @@ def decode_event(data: bytes) -> Event:
     if data[:1] == b"\x02" and len(data) == _SUMS.size:
         _, rows, size, checksum = _SUMS.unpack(data)
         return EndOfPartition(rows, size, checksum)
-    if data[:1] == b"\x04" and len(data) >= _SUMS.size:
-        _, rows, size, checksum = _SUMS.unpack_from(data)
-        return EpochEnd(data[_SUMS.size :], rows, size, checksum)
-    if data[:1] == b"\x05" and len(data) >= _OVERTAKING.size:
-        _, rows, size, checksum, messages = _OVERTAKING.unpack_from(data)
-        return EpochEnd(data[_OVERTAKING.size :], rows, size, checksum, messages)
+    if data[:1] in (b"\x04", b"\x05") and len(data) >= _EPOCH.size:
+        kind, rows, size, checksum, messages = _EPOCH.unpack_from(data)
+        return EpochEnd(data[_EPOCH.size :], rows, size, checksum, messages, kind == 5)
     if data[:1] == b"\x03":
         return TaskEvent(data[1:])
     raise ProtocolError(f"an event of {len(data)} bytes starts with {data[:1]!r}: not one of ours")

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a URI leads: `pyarrow.fs` knows most; of this machine's also the forms that Spark takes and shows.
+"""Where a path or a URI leads: the one place from which file systems of pipelines and queries come.
 
-These are `file:/folder`, and spaces that are not written as `%20`.
+`pyarrow.fs` knows most URIs. Of this machine's it does not know the forms that Spark takes and shows: `file:/folder`,
+and spaces that are not written as `%20`.
+
+`PENSTOCK_FILESYSTEMS` in the environment may name a function, as `module:attribute`. It gets each file system that is
+made here, and gives the one that is used. So a run can be shown a world that fails: a disk that is full, a mount that
+drops. Whoever sets it sets it for the driver and for the hosts.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+FILESYSTEMS = "PENSTOCK_FILESYSTEMS"
 _HERE = ("file:///", "file://localhost/", "file:/")
 
 
@@ -22,6 +30,26 @@ def at_uri(location: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a URI and the path there; raises ValueError or OSError."""
     start = next((start for start in _HERE if location.startswith(start)), None)
     if start is None or (location.startswith("file://") and start == "file:/"):
-        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(location)
-        return found
-    return pafs.LocalFileSystem(), unquote(location[len(start) - 1 :])
+        filesystem, path = pafs.FileSystem.from_uri(location)
+        return _as_seen(filesystem), path
+    return here(), unquote(location[len(start) - 1 :])
+
+
+def here() -> pafs.FileSystem:
+    """The file system of this machine."""
+    return _as_seen(pafs.LocalFileSystem())
+
+
+def is_here(filesystem: pafs.FileSystem) -> bool:
+    """Whether paths of this file system are paths of this machine."""
+    handler = getattr(filesystem, "handler", None)
+    return isinstance(filesystem, pafs.LocalFileSystem) or bool(getattr(handler, "is_here", False))
+
+
+def _as_seen(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    """As the environment's function shows it, if it names one."""
+    named = os.environ.get(FILESYSTEMS)
+    if not named:
+        return filesystem
+    module, _, attribute = named.partition(":")
+    return getattr(importlib.import_module(module), attribute)(filesystem)

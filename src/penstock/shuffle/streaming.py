@@ -9,8 +9,9 @@ Events have a kind. In-order events stay behind the data in front of them, block
 behind them, at the sender, until its reader resumes it, and priority events overtake data. No event costs credit or
 room.
 
-Between two `EpochEnd`s, and behind the last, lies an epoch. Its end carries the sums of its subpartition, and the
-reader compares them, so a message that was lost or doubled is found by the next checkpoint.
+Between two `EpochEnd`s, and behind the last, lies an epoch. Its end carries what its subpartition has had by then,
+and its place among the messages. The reader compares the sums at that place, wherever the end itself came, so a
+message that was lost or doubled is found by the next checkpoint.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class StreamPartitionWriter(Protocol):
         """The same for all subpartitions, stored once; rows taken for one are taken for all."""
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch.
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place.
 
         With PRIORITY it overtakes what waits in the subpartitions; `overtaken` then says what that was. Not while
         `has_pending`: raises ProtocolError.
@@ -98,7 +99,7 @@ class StreamPartitionWriter(Protocol):
         """Make what was taken visible to readers."""
 
     def finish(self) -> None:
-        """Send EndOfPartition with the sums of the last epoch. EndOfData was sent before; not while `has_pending`."""
+        """Send EndOfPartition with the sums of all. EndOfData was sent before; not while `has_pending`."""
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up: readers get ProducerFailedError with this cause."""
@@ -130,9 +131,10 @@ class StreamInputGate(Protocol):
 
         With `channels` only of these, but for priority events, and fetched ahead of need: what they occupy is not
         free for new rows before a poll without `channels`. An EpochEnd and an EndOfPartition are compared with
-        what was received before they are given (IncompleteDataError); one that overtook rows is announced ahead of
+        what was received before they are given (IncompleteDataError). One that overtook rows is announced ahead of
         all that waits (EpochAhead), comes where it stands among its channel's rows, and is compared when those that
-        it overtook have come. A channel that can't be read raises the PartitionError that says why.
+        it overtook have come, those of older epochs too. A channel that can't be read raises the PartitionError that
+        says why.
         """
 
     def poll_ahead(self) -> Received | None:
@@ -167,12 +169,12 @@ class StreamEnvironment(Protocol):
 class HandedPart:
     """A task's part of a checkpoint that another process of its host is to store.
 
-    `location` is where the query's checkpoints lie, `epoch` that of its owner. The bytes are in memory that this
+    `location` is where the query's checkpoints lie, `owner` is its owner. The bytes are in memory that this
     process has open (descriptor, device, inode); `handle` says which chunks they are.
     """
 
     location: str
-    epoch: int
+    owner: str
     checkpoint: int
     memory: tuple[int, int, int]
     handle: bytes
@@ -182,7 +184,7 @@ class HandedPart:
 class HostStore(Protocol):
     """Stores parts of checkpoints for the tasks of a host, several of them in one file. Any thread."""
 
-    def share_files(self, location: str, epoch: int) -> None:
+    def share_files(self, location: str, owner: str) -> None:
         """The task will say of each checkpoint of the query what becomes of its part: of all, until it leaves."""
 
     def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:

@@ -3,13 +3,18 @@
 
 Rules: checksums are summed modulo 2**64, so the order does not matter, and a lost, doubled or swapped message shows.
 Sums of several subpartitions are the sums of what was read as one.
+
+A stream's sums are compared at the end of each epoch too. They go on from there, so an end says all that stands in
+front of it, and ends may come in another order than their places have.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
-from penstock.shuffle.events import EndOfPartition
+from penstock.shuffle.errors import IncompleteDataError
+from penstock.shuffle.events import EndOfPartition, EpochEnd
 
 _MASK = (1 << 64) - 1
 
@@ -39,3 +44,55 @@ def sum_of(ends: Iterable[EndOfPartition]) -> EndOfPartition:
     for end in ends:
         sums.add(end.rows, end.bytes, end.checksum)
     return sums.end_of_partition()
+
+
+class EpochEnds:
+    """The ends of one channel's epochs that have come and whose places among its messages were not reached yet."""
+
+    __slots__ = ("_due", "_where")
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._due: list[EpochEnd] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._due)
+
+    def came(self, end: EpochEnd, messages: int) -> list[EpochEnd]:
+        """An end has come behind so many messages; returns those whose sums are compared now.
+
+        Raises IncompleteDataError where it comes at its place, and other messages than it says stand in front of it.
+        """
+        bisect.insort(self._due, end, key=_place)
+        reached = self.reached(messages)
+        if not end.overtakes:
+            self._refuse_behind(messages, end.messages)
+        return reached
+
+    def reached(self, messages: int) -> list[EpochEnd]:
+        """The ends behind the message that came last; raises IncompleteDataError for one that stands before it."""
+        reached = self._due[: bisect.bisect_right(self._due, messages, key=_place)]
+        del self._due[: len(reached)]
+        if reached and reached[0].messages < messages:
+            raise IncompleteDataError(
+                f"{self._where}: an epoch ends behind {reached[0].messages} messages, which is inside of a slice, or"
+                f" one came twice; {messages} have come; the producer must run again"
+            )
+        return reached
+
+    def finish(self, messages: int) -> None:
+        """No message follows; raises IncompleteDataError where an end stands behind one that did not come."""
+        if self._due:
+            self._refuse_behind(messages, self._due[0].messages)
+
+    def _refuse_behind(self, messages: int, place: int) -> None:
+        if place > messages:
+            raise IncompleteDataError(
+                f"{self._where}: {messages} messages came, and an epoch ends behind {place} messages;"
+                " the producer must run again"
+            )
+
+
+def _place(end: EpochEnd) -> int:
+    return end.messages

@@ -19,7 +19,15 @@ from penstock.shuffle import EndOfPartition, EpochAhead, EpochEnd, Received
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.streaming import EventKind, Overtaken
 from penstock.testing.conformance_exchange import NUMBERS, Written, numbers
-from penstock.testing.conformance_streams import PIPELINED, TEXTS, StreamConsumer, StreamProducer, Streams, values
+from penstock.testing.conformance_streams import (
+    PIPELINED,
+    TEXTS,
+    StreamConsumer,
+    StreamProducer,
+    Streams,
+    payloads,
+    values,
+)
 from penstock.testing.waiting import DEADLINE
 
 _NO_ROOM_SECONDS = 0.5
@@ -28,14 +36,14 @@ _HEAD = 16
 """Bytes in front of a framed message, the first eight of which are its length."""
 
 
-def fill_up(producer: StreamProducer) -> int:
-    """Offer numbers from 0 on until no more room comes: more than a reader takes ahead. How many were taken."""
-    while not (taken := producer.fill(rows=500)):
+def fill_up(producer: StreamProducer, begin: int = 0) -> int:
+    """Offer numbers from `begin` on until no more room comes: more than a reader takes ahead. How many were taken."""
+    while not (taken := producer.fill(rows=500, begin=begin)):
         producer.line.wait(DEADLINE)
     full_since = time.monotonic()
     while time.monotonic() - full_since < _NO_ROOM_SECONDS:  # a wait ends for other things than room, too
         producer.line.wait(_NO_ROOM_SECONDS)
-        if more := producer.fill(rows=500, begin=taken):
+        if more := producer.fill(rows=500, begin=begin + taken):
             taken += more
             full_since = time.monotonic()
     return taken
@@ -131,7 +139,10 @@ class OvertakingConformance:
         producer.end()
         things = consumer.rest()
         ends = [each.event for each in things if isinstance(each.event, EpochEnd | EndOfPartition)]
-        assert sorted(end.rows for end in ends) == sorted([0] * 7 + taken)
+        first, second = taken[0] + taken[2], taken[1]
+        assert sorted(end.rows for end in ends) == sorted(
+            [taken[0], taken[0], first, first, first, 0, second, second, second, second]
+        )
         assert len(values(things, 0)) == taken[0] + taken[2]
         assert len(values(things, 1)) == taken[1]
 
@@ -146,6 +157,53 @@ class OvertakingConformance:
         assert [*values(before), *first] == list(range(taken))
         producer.end()
         assert values([*before, *consumer.rest()]) == list(range(taken))
+
+    @pytest.mark.parametrize("is_between", [True, False], ids=["rows between", "nothing between"])
+    @pytest.mark.parametrize("event_kind", [EventKind.IN_ORDER, EventKind.BLOCKING])
+    def test_a_barrier_overtakes_an_older_one_that_did_not(
+        self, streams: Streams, event_kind: EventKind, is_between: bool
+    ) -> None:
+        """The older one stays behind its rows, and each epoch is compared where it ends among the rows."""
+        producer = streams.produce(Written(PIPELINED, NUMBERS))
+        producer.line.wait(DEADLINE)
+        taken = producer.writer.offer(numbers(*range(40)), 0)
+        producer.barrier(b"one", event_kind)
+        if is_between:
+            taken += fill_up(producer, begin=taken)
+        passed = in_column(batches(overtake(producer, b"two")[0]))
+        assert passed == list(range(taken))
+        consumer = streams.consume([(producer.descriptor, 0)])
+        assert ahead(consumer).event == EpochAhead(b"two")
+        things = up_to(consumer, b"one")
+        assert payloads(things) == [(0, b"two"), (0, b"one")]
+        if event_kind is EventKind.BLOCKING:
+            consumer.gate.resume_consumption(0)
+        producer.barrier(b"three", EventKind.IN_ORDER)
+        producer.end()
+        assert values(things) == list(range(40))
+        things += consumer.rest()
+        assert values(things) == list(range(taken))
+        ends = [each.event for each in things if isinstance(each.event, EpochEnd)]
+        assert [(end.payload, end.rows) for end in ends] == [(b"two", taken), (b"one", 40), (b"three", taken)]
+
+    def test_a_reader_that_has_left_the_older_barrier_behind_hears_of_the_newer_one(self, streams: Streams) -> None:
+        """It stands still behind a barrier that blocks; one that overtakes comes first when it is resumed."""
+        producer, consumer = streams.pair()
+        producer.give(numbers(1))
+        producer.barrier(b"one")
+        before = up_to(consumer, b"one")
+        producer.give(numbers(2))
+        producer.barrier(b"two")
+        overtaken = overtake(producer, b"three")
+        assert in_column(batches(overtaken[0])) == [2]
+        assert consumer.gate.poll_ahead() is None
+        consumer.gate.resume_consumption(0)
+        assert ahead(consumer).event == EpochAhead(b"three")
+        things = up_to(consumer, b"two")
+        assert payloads(things) == [(0, b"three"), (0, b"two")]
+        consumer.gate.resume_consumption(0)
+        producer.end()
+        assert values([*before, *things, *consumer.rest()]) == [1, 2]
 
     def test_no_barrier_stands_in_a_row_that_spans(self, streams: Streams) -> None:
         """A row of several segments is partly read: the barrier comes in front of it or behind it."""

@@ -23,7 +23,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.errors import EnvironmentLostError, IncompleteDataError, PenstockError, TaskCancelledError
-from penstock.shuffle.sums import Sums, sum_of
+from penstock.shuffle.sums import EpochEnds, Sums, sum_of
 from penstock.testing.memory_partition import MemoryPartition, Stored
 from penstock.testing.memory_registry import MemoryRegistry
 
@@ -38,6 +38,7 @@ class Channel:
         "_closing",
         "_ends",
         "count",
+        "ends",
         "figures",
         "index",
         "messages",
@@ -60,6 +61,7 @@ class Channel:
         self.messages = 0
         """Batches that were given."""
         self.figures = Sums()
+        self.ends = EpochEnds(f"channel {index} of partition {descriptor.source.partition}")
         self.requested_at = time.monotonic()
 
     def take(self, registry: MemoryRegistry) -> Stored | None:
@@ -199,13 +201,28 @@ class GateChannels:
             self.open.rotate(-1)
             stored = channel.take(self._registry) if wanted is None or channel.index in wanted else None
             if stored is not None:
-                self._account(channel, stored)
+                self.account(channel, stored)
                 return channel, stored
         return None
 
-    def compare(self, channel: Channel, event: EndOfPartition | EpochEnd) -> None:
-        """Raise IncompleteDataError unless what has come of a channel is what this end says; begin to count anew."""
-        arrived, channel.figures = channel.figures.end_of_partition(), Sums()
+    def account(self, channel: Channel, stored: Stored) -> None:
+        """Count what was taken of a channel; IncompleteDataError where sums differ at the place of an end."""
+        ends: list[EpochEnd] | list[EndOfPartition] = []
+        if stored.event is None:
+            self._count(channel, stored)
+            ends = channel.ends.reached(channel.messages)
+        elif isinstance(stored.event, EpochEnd):
+            ends = channel.ends.came(stored.event, channel.messages)
+        elif isinstance(stored.event, EndOfPartition):
+            self.open.remove(channel)
+            self._leave(channel)
+            channel.ends.finish(channel.messages)
+            ends = [stored.event]
+        for end in ends:
+            self._compare(channel, end)
+
+    def _compare(self, channel: Channel, event: EndOfPartition | EpochEnd) -> None:
+        arrived = channel.figures.end_of_partition()
         if arrived != EndOfPartition(event.rows, event.bytes, event.checksum):
             raise IncompleteDataError(
                 f"{self}, channel {channel.index}: subpartition {channel.subpartition} of "
@@ -230,19 +247,13 @@ class GateChannels:
         """Whether an open channel reads this partition."""
         return any(channel.source.partition == partition for channel in self.open)
 
-    def _account(self, channel: Channel, stored: Stored) -> None:
-        if stored.event is None:
-            received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
-            channel.figures.add(received.rows, received.bytes, received.checksum)
-            channel.messages += 1
-            if not (channel.partition is not None and channel.partition.retained):
-                self._registry.tell_writer(channel.source.partition)
-                self._registry.condition.notify_all()
-        elif isinstance(stored.event, EndOfPartition | EpochEnd):
-            if isinstance(stored.event, EndOfPartition):
-                self.open.remove(channel)
-                self._leave(channel)
-            self.compare(channel, stored.event)
+    def _count(self, channel: Channel, stored: Stored) -> None:
+        received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
+        channel.figures.add(received.rows, received.bytes, received.checksum)
+        channel.messages += 1
+        if not (channel.partition is not None and channel.partition.retained):
+            self._registry.tell_writer(channel.source.partition)
+            self._registry.condition.notify_all()
 
     def _leave(self, channel: Channel) -> None:
         channel.leave(self._registry)

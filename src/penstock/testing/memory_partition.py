@@ -161,13 +161,6 @@ class MemoryPartition:
         """Copies of the rows that wait for a reader."""
         return [decode(stored.data) for stored in self.subpartitions[index].entries if stored.data is not None]
 
-    def end_epoch(self) -> tuple[EndOfPartition, ...]:
-        """What was written to each subpartition in this epoch; the next one begins."""
-        ends = self.ends()
-        for subpartition in self.subpartitions:
-            subpartition.figures = Sums()
-        return ends
-
     def finish(self, *, end_of_data: bool = True) -> None:
         """Write the closing events and end the writing; raises the error of a partition that has ended."""
         self.check_readable()

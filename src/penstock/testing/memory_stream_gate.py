@@ -21,8 +21,6 @@ class MemoryStreamGate:
         self._channels = GateChannels(context, owner, descriptor)
         self._marks: deque[tuple[Channel, EpochEnd]] = deque()
         """Barriers that were announced, and stand where their channels have been read to."""
-        self._due: dict[int, list[EpochEnd]] = {}
-        """By channel the ends of epochs that came ahead of some of their messages."""
 
     @property
     def descriptor(self) -> InputGateDescriptor:
@@ -59,7 +57,6 @@ class MemoryStreamGate:
             channel, stored = found
             if stored.data is None:
                 return Received(channel.index, event=stored.event)
-            self._end_reached(channel)
         return Received(channel.index, batch=decode(stored.data))
 
     def poll_ahead(self) -> Received | None:
@@ -89,13 +86,6 @@ class MemoryStreamGate:
             if not isinstance(stored.event, EpochEnd):
                 return Received(channel.index, event=stored.event)
             self._marks.append((channel, stored.event))
-            self._due.setdefault(channel.index, []).append(stored.event)
-            self._end_reached(channel)
+            self._channels.account(channel, stored)
             return Received(channel.index, event=EpochAhead(stored.event.payload))
         return None
-
-    def _end_reached(self, channel: Channel) -> None:
-        """Compare the epochs that end behind the message that came last."""
-        due = self._due.get(channel.index, [])
-        while due and (due[0].messages or 0) <= channel.messages:
-            self._channels.compare(channel, due.pop(0))

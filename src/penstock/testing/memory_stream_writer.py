@@ -64,16 +64,15 @@ class MemoryStreamWriter:
         return self._take(batch, range(self.subpartitions))
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place."""
         overtakes = kind is EventKind.PRIORITY
         with self._registry.changing():
             self._writing.check()
             self._show()
             if overtakes:
                 self._overtaken = [list(self._partition.waiting(index)) for index in range(self.subpartitions)]
-            for index, end in enumerate(self._partition.end_epoch()):
-                messages = self._positions[index] if overtakes else None
-                event = EpochEnd(payload, end.rows, end.bytes, end.checksum, messages)
+            for index, end in enumerate(self._partition.ends()):
+                event = EpochEnd(payload, end.rows, end.bytes, end.checksum, self._positions[index], overtakes)
                 self._partition.append(Stored.of_event(event, kind), range(index, index + 1))
             self._registry.tell_readers(self.partition)
 
@@ -102,7 +101,7 @@ class MemoryStreamWriter:
                 self._show()
 
     def finish(self) -> None:
-        """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
+        """Send EndOfPartition with the sums of all; nothing may follow."""
         with self._registry.changing():
             self._writing.check()
             self._show()
