@@ -2,9 +2,10 @@
 """Random interleavings of a streaming exchange with real environment processes: every row once, each epoch whole.
 
 Two producers on one host, and readers there and on another. Whatever is drawn, the readers see each producer's rows
-in its order, every barrier between the rows that it was put between, and no row behind a barrier that blocks before
-the channel is resumed. Offers that find no room, rows larger than a segment, readers that do not read for a while and
-tasks that are cancelled in the middle are part of it.
+in its order, every barrier between the rows that it was put between, or ahead of them where it may overtake, and no
+row behind a barrier that blocks before the channel is resumed. Barriers of all kinds follow each other. Offers that
+find no room, rows larger than a segment, readers that do not read for a while and tasks that are cancelled in the
+middle are part of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pytest
 from local_harness import LocalHarness, idle_behind, started
 
-from penstock.shuffle import EndOfData, EndOfPartition, EpochEnd, PartitionKind, TaskEvent
+from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, PartitionKind, TaskEvent
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.streaming import EventKind
 from penstock.testing.conformance import Exchange
@@ -32,6 +33,7 @@ SEGMENT = 32 << 10
 ROWS = pa.schema([("producer", pa.int64()), ("number", pa.int64()), ("text", pa.string())])
 EPOCHS = 30
 SUBPARTITIONS = 3
+KINDS = (EventKind.IN_ORDER, EventKind.BLOCKING, EventKind.PRIORITY)
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +85,11 @@ class Writing:
         elif drawn < 0.85:
             writer.emit(TaskEvent(b"early"), EventKind.PRIORITY)
         elif self.epoch < EPOCHS:
-            kind = self.random.choice((EventKind.BLOCKING, EventKind.IN_ORDER))
-            writer.end_epoch(b"%d" % (2 * self.epoch + (kind is EventKind.BLOCKING)), kind)
-            for target in self.written:
+            kind = self.random.choice(KINDS)
+            writer.end_epoch(b"%d" % (len(KINDS) * self.epoch + KINDS.index(kind)), kind)
+            if kind is EventKind.PRIORITY:
+                writer.drop_overtaken()
+            for target in () if kind is EventKind.PRIORITY else self.written:
                 target.append(-1 - self.epoch)
             self.epoch += 1
         else:
@@ -119,6 +123,8 @@ class Reading:
     read: list[list[int]]
     blocked: set[int] = field(default_factory=set)
     early: int = 0
+    announced: set[tuple[int, bytes]] = field(default_factory=set)
+    overtaking: set[tuple[int, bytes]] = field(default_factory=set)
 
     def step(self) -> None:
         """Take what is there, or do not, or resume a channel."""
@@ -137,10 +143,17 @@ class Reading:
                 assert received.channel not in self.blocked
                 self.read[received.channel] += received.batch.column(1).to_pylist()
             elif isinstance(event, EpochEnd):
-                epoch, blocks = divmod(int(event.payload), 2)
-                self.read[received.channel].append(-1 - epoch)
-                if blocks:
+                epoch, number = divmod(int(event.payload), len(KINDS))
+                kind = KINDS[number]
+                if kind is EventKind.PRIORITY:
+                    assert (received.channel, event.payload) in self.announced
+                    self.overtaking.add((received.channel, event.payload))
+                else:
+                    self.read[received.channel].append(-1 - epoch)
+                if kind is EventKind.BLOCKING:
                     self.blocked.add(received.channel)
+            elif isinstance(event, EpochAhead):
+                self.announced.add((received.channel, event.payload))
             elif isinstance(event, TaskEvent):
                 self.early += 1
             else:
@@ -164,6 +177,7 @@ def test_every_row_comes_once(exchange: Exchange, seed: int) -> None:
         chance.choice(parts).step()
     for subpartition, reading in enumerate(readings):
         assert reading.read == [writing.written[subpartition] for writing in writings]
+        assert reading.announced == reading.overtaking
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from keyed_rows import KEYED, keyed
-from local_query import linear_graph
 
 from penstock.graph import JobGraph, Operator
 from penstock.record import PartitionerSpec
@@ -20,6 +19,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
+from penstock.torture.local_query import linear_graph
 
 ROWS = 6000
 PER_SECOND = 20_000

@@ -6,6 +6,8 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,16 +17,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.api.line_formats import CsvLines, JsonLines, TextLines
-from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.api.bad_lines import BadLines
+from penstock.api.csv_lines import CsvForm, CsvLines
+from penstock.api.json_lines import JsonLines
+from penstock.api.line_formats import TextLines
+from penstock.shuffle.errors import SchemaError
 from penstock.stream import file_rows
-from penstock.stream.arriving_files import FilesReader, FilesSource, _Progress
+from penstock.stream.arriving_files import FilesReader, FilesSource, World
+from penstock.stream.file_progress import FileProgress
 from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
+from penstock.stream.folder_looks import LooksAtOnce
 
 SCHEMA = pa.schema([("n", pa.int64())])
 FORMATS: dict[str, FileFormat] = {
     "txt": LineFiles(TextLines()),
-    "csv": LineFiles(CsvLines(SCHEMA, ",", header=True, null="")),
+    "csv": LineFiles(CsvLines(SCHEMA, CsvForm(header=True))),
+    "csv.cr": LineFiles(CsvLines(SCHEMA, CsvForm(header=True))),
     "json": LineFiles(JsonLines(SCHEMA)),
     "json.gz": LineFiles(JsonLines(SCHEMA)),
     "parquet": ParquetFiles(SCHEMA),
@@ -35,11 +43,19 @@ def write(path: Path, numbers: list[int]) -> None:
     """A file of these numbers, in the format of its name; its second row group begins in its middle."""
     lines = {"csv": ["n", *map(str, numbers)], "json": [json.dumps({"n": number}) for number in numbers]}
     kind = path.name.partition(".")[2]
-    text = "".join(f"{line}\n" for line in lines.get(kind.partition(".")[0], map(str, numbers))).encode()
+    ends = ["\r", "\r\n"] if kind.endswith("cr") else ["\n"]
+    held = lines.get(kind.partition(".")[0], map(str, numbers))
+    text = "".join(f"{line}{ends[place % len(ends)]}" for place, line in enumerate(held)).encode()
     if kind == "parquet":
         pq.write_table(pa.table({"n": numbers}, SCHEMA), path, row_group_size=max(1, len(numbers) // 2))
     else:
         path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+
+
+def opened(source: FilesSource, subtask: int = 0, parallelism: int = 1, states: Sequence[bytes] = ()) -> FilesReader:
+    """A reader that waits for its looks."""
+    progress = FileProgress.restored(states, subtask, parallelism)
+    return FilesReader(source, (subtask, parallelism), progress, World(LooksAtOnce()))
 
 
 def source(folder: Path, kind: str = "txt", *, is_bounded: bool = True) -> FilesSource:
@@ -78,18 +94,18 @@ def test_each_row_is_read_once_whatever_is_restored(
     found: list[int] = []
     states: list[bytes] = []
     for _ in range(data.draw(st.integers(0, 4))):
-        reader = source(folder, kind).open(0, 1, states)
+        reader = opened(source(folder, kind), 0, 1, states)
         found += rows(reader, data.draw(st.integers(1, 5)), data.draw(st.integers(0, 4)))
         states = [reader.snapshot()]
         reader.close()
         monkeypatch.setattr(file_rows, "READ_BYTES", data.draw(st.integers(1, 40)))
-    found += rows(source(folder, kind).open(0, 1, states), 4)
+    found += rows(opened(source(folder, kind), 0, 1, states), 4)
     assert found == expected
 
 
 def test_files_are_read_in_the_order_in_which_they_came(tmp_path: Path) -> None:
     """By their time of change, then by name; a file that comes later is seen when the folder is looked into again."""
-    reader = source(tmp_path, is_bounded=False).open(0, 1, [])
+    reader = opened(source(tmp_path, is_bounded=False))
     assert reader.poll(10) is None
     write(tmp_path / "b.txt", [1])
     assert rows(reader, 10, 1) == [1]
@@ -111,49 +127,59 @@ def test_a_folder_that_is_slow_to_list_is_listed_more_seldom(tmp_path: Path) -> 
             return []
 
     slow = SlowFolder(pafs.LocalFileSystem(), str(tmp_path), FORMATS["txt"])
-    reader = FilesReader(slow, (0, 1), _Progress(), lambda: now[0])
+    reader = FilesReader(slow, (0, 1), FileProgress(), World(LooksAtOnce(), lambda: now[0]))
     for listed in range(3):
         assert reader.poll(10) is None
-        assert reader.wake_at == pytest.approx(2.0 + 42.0 * listed + 40.0)
-        now[0] = reader.wake_at
+        wake = reader.wake_at
+        assert wake == pytest.approx(2.0 + 42.0 * listed + 40.0)
+        now[0] = wake or 0.0
 
 
 def test_subtasks_share_a_folder(tmp_path: Path) -> None:
     """Each file has one of them, also where their number changes in the middle."""
     for number in range(12):
         write(tmp_path / f"f{number}.txt", [number * 10, number * 10 + 1])
-    readers = [source(tmp_path).open(subtask, 3, []) for subtask in range(3)]
+    readers = [opened(source(tmp_path), subtask, 3) for subtask in range(3)]
     found = [number for reader in readers for number in rows(reader, 1, 3)]
     states = [reader.snapshot() for reader in readers]
     for subtask in range(2):
-        found += rows(source(tmp_path).open(subtask, 2, states), 100)
+        found += rows(opened(source(tmp_path), subtask, 2, states), 100)
     assert sorted(found) == sorted(number * 10 + at for number in range(12) for at in (0, 1))
-
-
-def test_a_file_that_left_is_forgotten(tmp_path: Path) -> None:
-    """So a position does not grow with all that ever came."""
-    write(tmp_path / "old.txt", [1])
-    reader = source(tmp_path, is_bounded=False).open(0, 1, [])
-    assert rows(reader, 10, 2) == [1]
-    assert b"old.txt" in reader.snapshot()
-    (tmp_path / "old.txt").unlink()
-    reader.poll(10)
-    assert b"old.txt" not in reader.snapshot()
 
 
 def test_what_does_not_fit_names_its_file(tmp_path: Path) -> None:
     """A line that is no number, columns that are not there, a folder that is not there."""
     (tmp_path / "f.csv").write_text("n\nx\n")
-    with pytest.raises(SchemaError, match=r"csv .*f\.csv"):
-        source(tmp_path, "csv").open(0, 1, []).poll(1)
+    strict = LineFiles(CsvLines(SCHEMA, CsvForm(header=True), BadLines("FAILFAST")))
+    with pytest.raises(SchemaError, match=r"csv .*f\.csv: column 'n': 'x' is no int64 in the line 'x'"):
+        opened(replace(source(tmp_path), format=strict)).poll(1)
     pq.write_table(pa.table({"other": [1]}), tmp_path / "f.csv")
     with pytest.raises(SchemaError, match=r"parquet .*f\.csv: the schema .* has 'n', and the file has only other: "):
-        source(tmp_path, "parquet").open(0, 1, []).poll(1)
+        opened(source(tmp_path, "parquet")).poll(1)
     pq.write_table(pa.table({"n": ["x"]}), tmp_path / "f.csv")
     with pytest.raises(SchemaError, match=r"parquet .*'n' is declared int64 and the file has string: declare that"):
-        source(tmp_path, "parquet").open(0, 1, []).poll(1)
-    with pytest.raises(SettingError, match="no such folder"):
-        source(tmp_path / "away").open(0, 1, []).poll(1)
+        opened(source(tmp_path, "parquet")).poll(1)
+    with pytest.raises(FileNotFoundError, match="away"):
+        opened(source(tmp_path / "away")).poll(1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_that_is_shorter_than_what_was_read_is_no_end(tmp_path: Path, kind: str) -> None:
+    """A mount that shows a file without its bytes, or a part, must not end it silently: its rest would be lost."""
+    path = tmp_path / f"f.{kind}"
+    write(path, [1, 2, 3, 4, 5, 6])
+    reader = opened(source(tmp_path, kind))
+    assert rows(reader, 5, 1) in ([1, 2, 3, 4, 5], [1, 2, 3])
+    if kind == "parquet":
+        assert rows(reader, 2, 1) == [4, 5]
+    state = reader.snapshot()
+    whole = path.read_bytes()
+    for numbers in ([], [1, 2]):
+        write(path, numbers)
+        with pytest.raises(OSError, match="shorter than what was read"):
+            opened(source(tmp_path, kind), states=[state]).poll(9)
+    path.write_bytes(whole)
+    assert rows(opened(source(tmp_path, kind), states=[state]), 9) == [6]
 
 
 def test_a_batch_job_reads_what_is_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ END = EndOfPartition(0, 0, 0)
 
 def barrier(number: int) -> Event:
     """A barrier as a channel gives it."""
-    return EpochEnd(encode(CheckpointBarrier(number, 0.0)), 0, 0, 0)
+    return EpochEnd(encode(CheckpointBarrier(number, 0.0)), 0, 0, 0, 0)
 
 
 def marker(number: int) -> Event:
@@ -113,7 +113,7 @@ def test_what_can_not_be_is_refused() -> None:
         core.event_came(0, EndOfData(), 0.0)
     payload = encode(CancelCheckpointMarker(1))
     with pytest.raises(ProtocolError, match="by a marker"):
-        core.event_came(0, EpochEnd(payload, 0, 0, 0), 0.0)
+        core.event_came(0, EpochEnd(payload, 0, 0, 0, 0), 0.0)
     with pytest.raises(ProtocolError, match="by a marker"):
         core.action_came(TriggerCheckpoint(payload), 0.0)
     with pytest.raises(ProtocolError, match="did not end its epoch"):

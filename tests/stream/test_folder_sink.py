@@ -3,24 +3,34 @@
 
 from __future__ import annotations
 
+import errno
+import functools
+import itertools
 import pickle
 from pathlib import Path
 
+import msgpack
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.graph.streaming import StreamingOptions
+from penstock.job.query_storage import QueryStorage
+from penstock.shuffle import durable
 from penstock.shuffle.durable import sync_file
 from penstock.shuffle.errors import PlanError, SettingError
-from penstock.stream import folder_sink
 from penstock.stream.chain import StepContext
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator
+from penstock.stream.steps import refuse_rows_again
+from penstock.testing.passing_files import PassingFiles
+from penstock.torture.local_query import linear_graph
 
 SCHEMA = pa.schema([("n", pa.int64())])
+MARK = ".folder-query1"
 
 
 def batch(*values: int) -> pa.RecordBatch:
@@ -28,11 +38,27 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"n": list(values)}, SCHEMA)
 
 
-def sink(folder: Path, kind: str = "parquet") -> FolderSink:
-    """The sink, as a task gets it."""
-    made = FolderSink(pafs.LocalFileSystem(), str(folder), SCHEMA, "query1", kind)
+ATTEMPTS = itertools.count()
+
+
+def sink(folder: Path, kind: str = "parquet", files: pafs.FileSystem | None = None) -> FolderSink:
+    """The sink, as the tasks of the next attempt get it."""
+    made = FolderSink(files or pafs.LocalFileSystem(), str(folder), SCHEMA, "query1", kind)
     copy: FolderSink = pickle.loads(pickle.dumps(made))  # noqa: S301 - made here
-    return copy
+    return copy.owned(f"000001-0123456789abcdef-{next(ATTEMPTS):06d}")
+
+
+def names(folder: Path) -> list[str]:
+    """The files in a folder, but for its mark."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith(MARK))
+
+
+def moved_on(folder: Path) -> None:
+    """A consumer takes all that it sees to a place of its own."""
+    taken = folder.with_name("taken")
+    taken.mkdir(exist_ok=True)
+    for path in folder.glob("part-*"):
+        path.rename(taken / path.name)
 
 
 def seen(folder: Path, kind: str = "parquet") -> list[int]:
@@ -57,18 +83,27 @@ def test_rows_are_seen_when_their_checkpoint_is_complete(tmp_path: Path, kind: s
     writer.commit(2)
     writer.close()
     assert seen(tmp_path, kind) == [1, 2, 3]
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [name for name in names(tmp_path) if name.startswith(".")] == []
 
 
 def test_a_late_task_of_an_earlier_driver_leaves_the_files_of_the_next_one(tmp_path: Path) -> None:
-    """A driver has taken over, its sink has prepared a file; a task of the former one begins only now."""
-    former, present = sink(tmp_path), sink(tmp_path)
-    writer = present.open(0, 1, [])
-    writer.write(batch(1))
-    state = writer.prepare(1)
-    former.open(0, 1, []).close()
-    present.open(0, 1, [state]).close()
-    assert seen(tmp_path) == [1]
+    """A driver has taken over, its sink has prepared a file; a task of the former one begins only now.
+
+    Whatever their clocks say, and also where it is an attempt of the same driver, or one that claimed the location at
+    the same moment.
+    """
+    for former, present in itertools.combinations(
+        ["000001-ff-000007", "000002-0a-000000", "000002-0b-000000", "000002-0b-000001", "000010-00-000000"], 2
+    ):
+        folder = tmp_path / f"{former} {present}"
+        writer = sink(folder).owned(present).open(0, 1, [])
+        writer.write(batch(1))
+        state = writer.prepare(1)
+        late = sink(folder).owned(former).open(0, 1, [])
+        late.commit(1)
+        late.close()
+        sink(folder).owned(f"{present}1").open(0, 1, [state]).close()
+        assert seen(folder) == [1]
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -84,12 +119,21 @@ def test_an_attempt_begins_by_publishing_what_its_checkpoint_names(tmp_path: Pat
         first.commit(1)
     again = sink(tmp_path).open(0, 1, [state])
     assert seen(tmp_path) == [1]
-    assert len(list(tmp_path.iterdir())) == 1
     again.write(batch(2))
     again.prepare(2)
     again.commit(2)
+    assert len(names(tmp_path)) == 2
     assert seen(tmp_path) == [1, 2]
     first.close()
+    again.close()
+
+
+def test_nothing_is_removed_before_the_first_checkpoint_of_an_attempt(tmp_path: Path) -> None:
+    """A plan that has lost the state of the sink's stage is refused, but another task may say so: later."""
+    state = prepared(tmp_path, 1)
+    sink(tmp_path).open(0, 1, []).close()
+    again = sink(tmp_path).open(0, 1, [state])
+    assert seen(tmp_path) == [1]
     again.close()
 
 
@@ -99,7 +143,7 @@ def test_a_checkpoint_without_rows_has_no_file(tmp_path: Path) -> None:
     writer.prepare(1)
     writer.commit(1)
     writer.close()
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
 
 
 def test_leftovers_of_others_stay(tmp_path: Path) -> None:
@@ -108,11 +152,13 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
         writer = sink(tmp_path).open(subtask, 3, [])
         writer.write(batch(subtask))
         writer.prepare(1)
-    other = ".part-query2-00000-0123456789abcdef.parquet"
+    other = ".part-query2-00000-000000-0123456789abcdef.parquet"
     for name in (other, ".hidden"):
         (tmp_path / name).write_bytes(b"")
-    sink(tmp_path).open(0, 2, []).close()
-    left = sorted(path.name for path in tmp_path.iterdir())
+    last = sink(tmp_path).open(0, 2, [])
+    last.commit(2)
+    last.close()
+    left = names(tmp_path)
     assert left[0] == ".hidden"
     assert [name[:19] for name in left[1:]] == [".part-query1-00001-", other[:19]]
 
@@ -123,9 +169,10 @@ def test_files_are_on_the_disk_before_their_checkpoint_is(tmp_path: Path, monkey
 
     def sync(path: str) -> None:
         sync_file(path)
-        synced.append(Path(path).name)
+        if not Path(path).name.startswith(MARK):
+            synced.append(Path(path).name)
 
-    monkeypatch.setattr(folder_sink, "sync_file", sync)
+    monkeypatch.setattr(durable, "sync_file", sync)
     step = SinkOperator(sink(tmp_path)).step()
     step.open(StepContext(0, 1, 128, "sink"), [])
     list(step.process(batch(1)))
@@ -141,15 +188,172 @@ def test_files_are_on_the_disk_before_their_checkpoint_is(tmp_path: Path, monkey
     step.close()
 
 
-def test_a_prepared_file_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def prepared(folder: Path, *values: int) -> bytes:
+    """What an attempt leaves that wrote these, and died behind its checkpoint 1."""
+    writer = sink(folder).open(0, 1, [])
+    writer.write(batch(*values))
+    state = writer.prepare(1)
+    writer.sync(state)
+    return state
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_published_file_that_a_consumer_moved_on_is_done(tmp_path: Path, times: int) -> None:
+    """The checkpoint names it still: the next attempt leaves it to the consumer, and goes on."""
+    out = tmp_path / "out"
+    state = prepared(out, 1)
+    for _ in range(times):
+        sink(out).open(0, 1, [state])
+        moved_on(out)
+    writer = sink(out).open(0, 1, [state])
+    writer.write(batch(2))
+    writer.sync(writer.prepare(2))
+    writer.commit(2)
+    assert seen(out) == [2]
+    assert seen(tmp_path / "taken") == [1]
+
+
+def test_a_checkpoint_waits_for_no_file_that_was_published_and_moved_on(tmp_path: Path) -> None:
+    """Its state was taken before the last one was complete."""
+    out = tmp_path / "out"
+    writer = sink(out).open(0, 1, [])
+    writer.write(batch(1))
+    writer.prepare(1)
+    state = writer.prepare(2)
+    writer.commit(1)
+    moved_on(out)
+    writer.sync(state)
+
+
+def test_a_prepared_file_that_is_gone_declines_its_checkpoint(tmp_path: Path) -> None:
     """Its rows would be lost, and nobody would know."""
     writer = sink(tmp_path).open(0, 1, [])
     writer.write(batch(1))
     state = writer.prepare(1)
-    (hidden,) = tmp_path.iterdir()
+    (hidden,) = tmp_path.glob(".part*")
     hidden.unlink()
-    with pytest.raises(CheckpointError, match="was prepared for a checkpoint and is gone"):
-        sink(tmp_path).open(0, 1, [state])
+    with pytest.raises(FileNotFoundError, match="a prepared file is gone, and was not published"):
+        writer.sync(state)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_empty_folder_in_the_place_of_a_mount_says_nothing(tmp_path: Path, is_there: bool) -> None:
+    """Neither is a file that was prepared taken for one that was published, nor is the folder made anew."""
+    out = tmp_path / "out"
+    state = prepared(out, 1)
+    mounted = out.rename(tmp_path / "mounted")
+    if is_there:
+        out.mkdir()
+    with pytest.raises(OSError, match="is the folder's file system away"):
+        sink(out).open(0, 1, [state])
+    assert not is_there or list(out.iterdir()) == []
+    if is_there:
+        out.rmdir()
+    mounted.rename(out)
+    sink(out).open(0, 1, [state])
+    assert seen(out) == [1]
+
+
+def test_a_mark_that_was_made_below_a_mount_point_speaks_for_nothing_later(tmp_path: Path) -> None:
+    """The first attempt began while the mount was away, the next one while it was there; then it drops once more."""
+    out = tmp_path / "out"
+    sink(out).open(0, 1, []).close()
+    below = out.rename(tmp_path / "below")
+    state = prepared(out, 1)
+    mounted = out.rename(tmp_path / "mounted")
+    below.rename(out)
+    with pytest.raises(OSError, match="is the folder's file system away"):
+        sink(out).open(0, 1, [state])
+    out.rename(tmp_path / "below")
+    mounted.rename(out)
+    sink(out).open(0, 1, [state])
+    assert seen(out) == [1]
+
+
+def test_a_checkpoint_is_declined_while_the_folder_is_away(tmp_path: Path) -> None:
+    """What is written into the folder below a mount point, nobody would see when the mount is back."""
+    out = tmp_path / "out"
+    prepared(out, 1)
+    writer = sink(out).open(0, 1, [])
+    out.rename(tmp_path / "mounted")
+    out.mkdir()
+    writer.write(batch(2))
+    with pytest.raises(OSError, match="is the folder's file system away"):
+        writer.sync(writer.prepare(2))
+
+
+class Forgetful(PassingFiles):
+    """Says of hidden files that they are not there, where it is asked for them by name."""
+
+    def move(self, src: str, dest: str) -> None:
+        """As it does with names that it forgot."""
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", src)
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        """Not those of hidden files."""
+        infos = super().get_file_info(paths)
+        return [pafs.FileInfo(info.path, pafs.FileType.NotFound) if "/.part" in info.path else info for info in infos]
+
+
+def test_a_name_that_only_the_listing_has_is_no_published_file(tmp_path: Path) -> None:
+    """A client that remembers for a while that a name was not there (NFS) is asked for the folder's list too."""
+    state = prepared(tmp_path, 1)
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        sink(tmp_path, files=pafs.PyFileSystem(Forgetful(pafs.LocalFileSystem()))).open(0, 1, [state])
+    sink(tmp_path).open(0, 1, [state])
+    assert seen(tmp_path) == [1]
+
+
+def test_a_state_of_an_earlier_version_is_taken(tmp_path: Path) -> None:
+    """Its files are published; where one is under neither name nobody can tell, and that is said."""
+    state = prepared(tmp_path, 1)
+    earlier = msgpack.packb(msgpack.unpackb(state)["files"])
+    sink(tmp_path).check([earlier])
+    sink(tmp_path).open(0, 1, [earlier])
+    assert seen(tmp_path) == [1]
+    next(tmp_path.glob("part-*")).unlink()
+    with pytest.raises(CheckpointError, match="of an earlier version and is gone"):
+        sink(tmp_path).open(0, 1, [earlier])
+
+
+def test_another_path_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """And so is the folder without its mark: somebody has removed it, or its file system is away."""
+    state = prepared(tmp_path / "out", 1)
+    sink(tmp_path / "out").check([state])
+    with pytest.raises(PlanError, match=r"files to publish in .*/out, and this query writes into .*/other"):
+        sink(tmp_path / "other").check([state])
+    (tmp_path / "out").rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match="is not as the query left it"):
+        sink(tmp_path / "out").check([state])
+
+
+def test_a_query_without_a_checkpoint_that_has_published_is_refused(tmp_path: Path) -> None:
+    """Its location is empty, as where a mount has dropped: all rows would come again. Others' files say nothing."""
+    location, out = tmp_path / "checkpoints", sink(tmp_path / "out")
+    plan = linear_graph(None, [(1, (SinkOperator(out),), SCHEMA, None)])
+    options = StreamingOptions("q", "q", str(location))
+    storage = QueryStorage(options, begin_anew=functools.partial(refuse_rows_again, plan))
+    storage.look({})
+    writer = out.open(0, 1, [])
+    (tmp_path / "out" / "part-query2-00000-x.parquet").touch()
+    writer.write(batch(1))
+    writer.prepare(1)
+    storage.look({})
+    writer.commit(1)
+    with pytest.raises(CheckpointError, match=r"checkpointLocation is empty, and .*/out has files .*part-query1-"):
+        storage.look({})
+    with pytest.raises(CheckpointError, match="is the location away"):
+        storage.claim({})
+    assert not location.exists(), "it was not claimed"
+
+
+def test_a_task_that_had_finished_makes_no_folder(tmp_path: Path) -> None:
+    """It begins without a state: a mark that it made below a mount point would speak for the folder."""
+    step = SinkOperator(sink(tmp_path / "out")).step()
+    step.open(StepContext(0, 1, 128, "sink", is_finished=True), [])
+    list(step.end_input(stopped=False))
+    step.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_can_name_no_file_is_refused(tmp_path: Path) -> None:

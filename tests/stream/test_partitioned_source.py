@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -76,6 +79,28 @@ def test_each_row_comes_once(counts: list[int], parallelism: int, data: st.DataO
     assert sorted(found) == [at * 100 + number for at, count in enumerate(counts) for number in range(count)]
 
 
+@given(st.integers(1, 3), st.data())
+def test_partitions_that_appear_among_others_move_none(parallelism: int, data: st.DataObject) -> None:
+    """In front, between and behind, while the number of subtasks stays: each row of all comes once."""
+    numbers = Numbers({"5": 4, "6": 7})
+    found: list[int] = []
+    states: list[list[bytes]] = [[] for _ in range(parallelism)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        run = PartitionedSource(numbers, 0.0).pinned()
+        readers = [run.open(subtask, parallelism, states[subtask]) for subtask in range(parallelism)]
+        for reader in readers:
+            found += rows(reader, 2, data.draw(st.integers(0, 5)))
+        states = [[reader.snapshot()] for reader in readers]
+        counts = list(numbers.counts.items())
+        counts.insert(data.draw(st.integers(0, len(counts))), (str(len(counts) + 5), data.draw(st.integers(0, 4))))
+        numbers = Numbers(dict(counts))
+    run = PartitionedSource(numbers, 0.0).pinned()
+    for subtask in range(parallelism):
+        found += rows(run.open(subtask, parallelism, states[subtask]), 3)
+    expected = [int(name) * 100 + at for name, count in numbers.counts.items() for at in range(count)]
+    assert sorted(found) == sorted(expected)
+
+
 def test_a_partition_that_has_gone_is_refused() -> None:
     """Its rows would be forgotten silently."""
     reader = source(Numbers({"0": 3, "1": 3})).open(0, 1, [])
@@ -96,3 +121,45 @@ def test_a_batch_job_reads_to_the_end() -> None:
     """Where there is one."""
     batches = list(source(Numbers({"0": 4, "1": 2})).read(0, 1))
     assert sorted(value for batch in batches for value in batch.column(0).to_pylist()) == [0, 1, 2, 3, 100, 101]
+
+
+class Again(Numbers):
+    """Writes all of its batches over one array."""
+
+    def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """The numbers behind an offset."""
+        values = np.zeros(self.size, np.int64)
+        for at in range(offset or 0, self.counts[partition], self.size):
+            values[:] = range(at, at + self.size)
+            yield pa.RecordBatch.from_arrays([pa.array(values)], schema=SCHEMA), at + self.size
+
+
+def test_a_source_may_use_its_memory_again() -> None:
+    """Rows that wait in the task keep their values when the source is asked for more, whole batches and parts."""
+    reader = source(Again({"0": 8}, 4)).open(0, 1, [])
+    given = [reader.poll(3), reader.poll(3), reader.poll(100)]
+    assert [batch["n"].to_pylist() for batch in given if batch is not None] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+
+
+class Sparse(Numbers):
+    """Each number comes behind so many batches without rows that have offsets of their own."""
+
+    gap = 1000
+
+    def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """The numbers behind an offset, which counts the batches."""
+        for at in itertools.count(offset or 0):
+            if at == self.gap * self.counts[partition]:
+                return
+            rows = [at // self.gap] if at % self.gap == self.gap - 1 else []
+            yield pa.record_batch({"n": rows}, SCHEMA), at + 1
+
+
+def test_batches_without_rows_hold_up_no_barrier() -> None:
+    """A poll comes back in the midst of them with the offset moved, the next one goes on at once."""
+    reader = PartitionedSource(Sparse({"0": 2}), 3600.0).open(0, 1, [])
+    assert reader.poll(10) is None
+    assert reader.wake_at is None
+    again = PartitionedSource(Sparse({"0": 2}), 3600.0).open(0, 1, [reader.snapshot()])
+    assert msgpack.unpackb(reader.snapshot())[1][0][1] > 0
+    assert rows(reader, 10) == rows(again, 10) == [0, 1]

@@ -11,15 +11,19 @@ from __future__ import annotations
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from local_query import JOIN_SECONDS, LocalQuery, location
 from shaped_graphs import ROWS, graph_of
 
 from penstock.stream import in_flight
+from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 
+CALM = range(int(os.environ.get("PENSTOCK_GRID_RUNS", "12")))
+TIMEOUTS_OF_CALM = (0.002, 0.02, 0.1)
+"""Seconds: about as long as an aligned checkpoint takes here."""
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "26"))
 
 
@@ -67,4 +71,17 @@ def test_each_row_once_in_a_query_of_any_shape(tmp_path: Path, monkeypatch: pyte
         query.start()
         strike(query, chance, chance.randint(1, 3))
         query.run_through()
+        assert len(query.failures) <= query.kills, query.failures
     assert shape.faults(tmp_path / "out", rows) == [], shape
+
+
+@pytest.mark.parametrize("seed", CALM)
+def test_nothing_begins_anew_where_nothing_is_killed(tmp_path: Path, seed: int) -> None:
+    """Barriers that may time out do so all the time, and overtake those that did not: no sum of an epoch differs."""
+    shape = replace(QueryShape.of(seed), timeout=TIMEOUTS_OF_CALM[seed % len(TIMEOUTS_OF_CALM)])
+    chance = random.Random(seed)
+    with begun(shape, tmp_path, ROWS, chance) as query:
+        query.start()
+        query.run_through()
+        assert query.failures == []
+    assert shape.faults(tmp_path / "out", ROWS) == [], shape

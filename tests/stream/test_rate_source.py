@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.shuffle.errors import PlanError, SettingError
-from penstock.stream.rate import RateReader, RateSource
+from penstock.stream.rate import PORTION_SECONDS, RateReader, RateSource
 
 
 class Clock:
@@ -71,12 +71,33 @@ def test_rows_come_when_they_are_due() -> None:
     assert seconds == pytest.approx([100.01, 100.02, 100.03])
 
 
-def test_a_high_rate_wakes_its_task_once_a_millisecond() -> None:
-    """Rows that are due together come together."""
+def test_a_high_rate_wakes_its_task_a_hundred_times_a_second() -> None:
+    """Rows that are due together come together, those of all partitions; the task sleeps between portions."""
+    clock, wall = Clock(), Clock()
+    reader = RateReader(RateSource(100_000, partitions=4), {0: 0, 1: 0, 2: 0, 3: 0}, clock, wall)
+    found = values(reader.poll(5000))
+    wakes = 0
+    while clock.now < 101:
+        assert reader.poll(5000) is None
+        assert reader.wake_at == pytest.approx(clock.now + PORTION_SECONDS)
+        clock.now = reader.wake_at
+        found += values(reader.poll(5000))
+        wakes += 1
+    assert wakes == pytest.approx(100, abs=1)
+    assert sorted(found) == list(range(len(found)))
+    assert len(found) == pytest.approx(100_000, abs=1_100)
+
+
+def test_what_is_due_beyond_a_step_is_given_without_a_pause() -> None:
+    """A portion of a thousand rows, in steps of a hundred: the task is to come again at once until all is given."""
     clock, wall = Clock(), Clock()
     reader = RateReader(RateSource(100_000), {0: 0}, clock, wall)
-    reader.poll(1)
-    assert reader.wake_at == pytest.approx(100.001)
+    reader.poll(100)
+    clock.now += PORTION_SECONDS
+    steps = [len(values(reader.poll(100))) for _ in range(5)]
+    assert steps == [100] * 5
+    assert reader.wake_at is not None
+    assert reader.wake_at <= clock.now
 
 
 def test_a_restored_reader_keeps_the_rate() -> None:

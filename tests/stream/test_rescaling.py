@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
-from local_query import LocalQuery, linear_graph, location
 
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.storage import CheckpointStorage
@@ -31,6 +30,7 @@ from penstock.stream.rate import RateSource
 from penstock.stream.rescaling import Taken
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
+from penstock.torture.local_query import LocalQuery, linear_graph, location
 
 PARTITIONS = 5
 ROWS = 4000
@@ -84,8 +84,8 @@ def test_no_row_is_lost_and_none_is_doubled_at_whatever_widths(tmp_path: Path, s
     assert newest(tmp_path) == Counter(value % KEYS for value in range(MANY_ROWS))
 
 
-def test_a_stage_that_had_finished_takes_part_in_nothing_at_any_width(tmp_path: Path) -> None:
-    """A query that had ended ends at once with other numbers of tasks, and publishes nothing again.
+def test_a_query_that_had_ended_is_refused_at_any_width(tmp_path: Path) -> None:
+    """It would read nothing, and it publishes nothing again.
 
     Stages of one task, because of several some may have finished by the last checkpoint, and others not.
     """
@@ -94,9 +94,8 @@ def test_a_stage_that_had_finished_takes_part_in_nothing_at_any_width(tmp_path: 
         query.run_through()
     before = newest(tmp_path)
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    with LocalQuery(counted(tmp_path, 500, (3, 2, 2)), location(tmp_path)) as query:
-        query.start()
-        query.run_through()
+    with pytest.raises(PlanError, match="had read all of its rows and has ended"):
+        LocalQuery(counted(tmp_path, 500, (3, 2, 2)), location(tmp_path))
     assert newest(tmp_path) == before == Counter(value % KEYS for value in range(500))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
 
@@ -110,8 +109,8 @@ def test_a_stage_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
             pass
     other = replace(graph, vertices=tuple(replace(v, id=v.id + (v.id == 2)) for v in graph.vertices))
     other = replace(other, edges=(graph.edges[0], replace(graph.edges[1], consumer=3)))
-    with LocalQuery(other, location(tmp_path)) as query, pytest.raises(PlanError, match=r"\(v2\).*not in it: v3"):
-        query.start()
+    with pytest.raises(PlanError, match=r"\(v2\).*not in it: v3"):
+        LocalQuery(other, location(tmp_path))
 
 
 def test_a_damaged_part_is_named_and_the_checkpoint_before_is_used(tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
-from local_query import LocalQuery, linear_graph
 
 from penstock.checkpoint.coordinator import CheckpointOptions
+from penstock.checkpoint.stamps import Stamp
 from penstock.record import PartitionerSpec
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE
+from penstock.torture.local_query import LocalQuery, linear_graph
 
 READ_ONLY = "/sys/kernel"
 """A folder of a file system in which nobody can make anything."""
@@ -49,31 +50,31 @@ class Place:
         fresh.rename(self.path)
 
 
-def away(place: Place, _: int) -> Lift:
+def away(place: Place, _: int, __: str) -> Lift:
     """The file system is not mounted."""
     return place.becomes(place.path.with_name("nowhere"))
 
 
-def read_only(place: Place, _: int) -> Lift:
+def read_only(place: Place, _: int, __: str) -> Lift:
     """It lets nobody write."""
     return place.becomes(READ_ONLY)
 
 
-def full(place: Place, last: int) -> Lift:
+def full(place: Place, last: int, owner: str) -> Lift:
     """It has folders and names, and no room for a byte."""
     disk = place.path.with_name("full")
     for number in range(last, last + 100):
-        (folder := disk / f"chk-{number:012d}-{1:06d}").mkdir(parents=True)
+        (folder := disk / str(Stamp.by(owner, number))).mkdir(parents=True)
         for part in ("v0.0", "v1.0"):
             (folder / part).symlink_to("/dev/full")
     return place.becomes(disk)
 
 
-def slow(place: Place, last: int) -> Lift:
+def slow(place: Place, last: int, owner: str) -> Lift:
     """A write begins, does not get on until the fault is lifted, and holds up those behind it."""
     held = place.path.with_name("held")
     os.mkfifo(held)
-    folder = place.good / f"chk-{last + 2:012d}-{1:06d}"
+    folder = place.good / str(Stamp.by(owner, last + 2))
     folder.mkdir()
     os.link(held, folder / "v0.0")
 
@@ -100,7 +101,7 @@ def until(query: LocalQuery, holds: Callable[[], bool], what: str) -> None:
      (full, "No space left"), (slow, r"expired after 0.5 s.*\(\(0, 0\)|has not acknowledged")],
 )  # fmt: skip
 def test_a_fault_of_the_location_stops_checkpoints_and_no_row(
-    tmp_path: Path, fault: Callable[[Place, int], Lift], reason: str
+    tmp_path: Path, fault: Callable[[Place, int, str], Lift], reason: str
 ) -> None:
     """Checkpoints fail, each with its reason; rows flow, and none is lost; when the fault is over, all is well."""
     place = Place(tmp_path)
@@ -112,7 +113,7 @@ def test_a_fault_of_the_location_stops_checkpoints_and_no_row(
     with LocalQuery(graph, str(place.path), ASKED) as query:
         query.start()
         until(query, lambda: bool(query.completed), "a first checkpoint")
-        lift = fault(place, query.completed[-1])
+        lift = fault(place, query.completed[-1], query.owner)
         known = len(query.abandoned)
         until(query, lambda: len(query.abandoned) >= known + 3, "three checkpoints have failed")
         rows = query.lines[1, 0].metrics.get("rows_in", 0.0)

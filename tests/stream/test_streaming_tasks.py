@@ -15,7 +15,6 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
-from local_query import LocalQuery, linear_graph, location
 
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.streaming import AT_LEAST_ONCE
@@ -28,6 +27,7 @@ from penstock.stream.rate import SCHEMA as RATE
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
+from penstock.torture.local_query import LocalQuery, linear_graph, location
 
 ROWS = 4000
 PER_SECOND = 8000
@@ -98,7 +98,7 @@ def test_a_bounded_query_ends_and_all_its_rows_are_published(tmp_path: Path) -> 
         query.run_through()
     assert sorted(row["value"] for row in rows_in(tmp_path)) == list(range(2000))
     assert not query.failures
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".part")]
 
 
 def test_a_query_without_checkpoints_ends_too(tmp_path: Path) -> None:

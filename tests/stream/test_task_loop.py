@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
-from local_query import LocalQuery, linear_graph, location
 
 from penstock.record import PartitionerSpec
 from penstock.shuffle.actions import CheckpointCompleted
@@ -23,6 +22,7 @@ from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_BYTES, STEP_SECOND
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
+from penstock.torture.local_query import LocalQuery, linear_graph, location
 
 TO_ONE = PartitionerSpec("to_one")
 
@@ -94,7 +94,7 @@ def test_parts_of_a_row_larger_than_all_room_wait_their_turn(tmp_path: Path) -> 
     with LocalQuery(graph, location(tmp_path), message_rows=7) as query:
         query.start()
         query.run_through()
-    files = sorted((tmp_path / "out").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted((tmp_path / "out").glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
     found = [value for path in files for value in ds.dataset(path).to_table()["value"].to_pylist()]
     assert found == list(range(20_000))
 

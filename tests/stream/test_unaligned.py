@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from keyed_rows import BY_KEY, KEYED
-from local_query import JOIN_SECONDS, LocalQuery, location
 from slow_chains import ROWS, chain, values_in
 
 from penstock.checkpoint.channel_state import ChannelKey, unpack
@@ -27,6 +26,7 @@ from penstock.stream import pace
 from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
+from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
 
 
 def wait_for_rows_in_flight(query: LocalQuery, side: str) -> None:

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
-from local_query import JOIN_SECONDS, LocalQuery, location
 from shaped_graphs import ROWS, graph_of
 
 from penstock.checkpoint.coordinator import CheckpointOptions
-from penstock.checkpoint.storage import CheckpointStorage, Kept
+from penstock.checkpoint.found import Kept
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import in_flight, log_writer, row_log
+from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "8"))

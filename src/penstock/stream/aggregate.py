@@ -11,7 +11,7 @@ keys of its key groups out of all states, so the exchange in front must go by ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from penstock.record.layout import fixed_values
 from penstock.stream.accumulators import Accumulator, accumulator
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
-from penstock.stream.keyed_state import frozen_chunks, key_columns, restored_rows
+from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
 from penstock.stream.state_rows import FrozenRows, StateRows
 from penstock.task.aggregate_operators import AggregationPlan, aggregate_pair
 from penstock.task.aggregate_states import Aggregation
@@ -87,6 +87,11 @@ class AggregateStep(PlainStep):
         for batch in restored_rows(self._what, restored, context):
             slots = self._index.add(key_columns(batch) or [batch.column(0)])
             self._states.restore(batch, slots, len(self._index))
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise CheckpointError where the states of a checkpoint are of another aggregation."""
+        if ABOUT in names:
+            refuse_other(self._what, read(ABOUT), self.name)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The new results of the keys in the batch."""

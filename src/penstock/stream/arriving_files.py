@@ -1,33 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """A source of files that arrive in a folder: each is read once, in the order in which they came.
 
-A subtask has the files whose names' hash falls to it. It looks into the folder every so often, and reads what is new
-by time of change, then by name. Its position is the names that are done and how far it is in those that are not. A
-name that has left the folder is forgotten, so a position is as large as the folder is.
+A subtask has the files whose names' hash falls to it. It has the folder looked into every so often, beside its work,
+and reads what is new by time of change, then by name. Its position is in `file_progress`.
 
 Rules for whoever puts files there: a file appears whole (written elsewhere, then renamed) and does not change. Names
-that begin with a dot or an underscore are not read, nor are subfolders.
+that begin with a dot or an underscore are not read, nor are subfolders. A name stands for its file: one that is
+replaced, or touched, is not read again.
+
+Listings may lack files: nothing follows from that (`known_files`). A file that was begun and can't be opened is tried
+again, and the others are read meanwhile; after `GONE_SECONDS` that is an error. One that was not begun is left out
+until a listing has it again; but a bounded source has to read all that its first listing had.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgpack
 import pyarrow as pa
 import pyarrow.fs as pafs
-import xxhash
 
 from penstock.shuffle.errors import SettingError
-from penstock.stream.file_rows import START, FileFormat, Placed, Position
+from penstock.shuffle.locations import is_here
+from penstock.stream.file_progress import FileProgress
+from penstock.stream.file_rows import START, FileFormat, Placed
+from penstock.stream.folder_looks import Listed, Look, Looks, LooksAtOnce, LooksBeside, listed, look
+from penstock.stream.known_files import DAY_SECONDS, KEPT_DAYS
 from penstock.stream.sources import read_whole
 
 LISTING_SECONDS = 1.0
 LISTING_SHARE = 0.05
-"""A folder that takes longer to list is looked into as much more seldom: the task does nothing else meanwhile."""
-_HIDDEN = (".", "_")
+"""A folder that takes longer to list is looked into as much more seldom, for the sake of whoever lists it."""
+LOOK_SECONDS = 600.0
+"""A listing that takes longer hangs: the query begins anew."""
+GONE_SECONDS = 300.0
+"""How long a file that was begun may be away."""
+_RETRY_SECONDS = (0.5, 10.0)
+"""The first wait for one that is away, and the longest."""
+_POLL_SECONDS = 0.008
+"""How long a poll goes on through files without rows."""
+_ASK_SECONDS = (0.001, 0.05)
+"""How soon a look under way is asked for: after a quarter of its time, in these bounds."""
+
+_LOG = logging.getLogger("penstock.stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,12 @@ class FilesSource:
         return f"{self.format.name} files of {self.folder}"
 
     @property
+    def reads(self) -> str:
+        """What its positions in checkpoints are of."""
+        kind = "" if is_here(self.filesystem) else f"{self.filesystem.type_name.removeprefix('py::')}:"
+        return f"{self.format.name} files of {kind}{self.folder.rstrip('/')}"
+
+    @property
     def schema(self) -> pa.Schema:
         """The rows' schema."""
         return self.format.schema
@@ -56,79 +80,82 @@ class FilesSource:
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> FilesReader:
         """A subtask's files."""
-        progress = _Progress()
-        for state in restored:
-            progress.add(state)
-        return FilesReader(self, (subtask, parallelism), progress, time.monotonic)
+        progress = FileProgress.restored(restored, subtask, parallelism)
+        return FilesReader(self, (subtask, parallelism), progress, World(LooksBeside(str(subtask))))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """What is there now, for a batch job."""
         bounded = FilesSource(self.filesystem, self.folder, self.format, is_bounded=True)
-        yield from read_whole(bounded.open(subtask, parallelism, []))
+        world = World(LooksAtOnce(), gone_seconds=0.0)
+        yield from read_whole(FilesReader(bounded, (subtask, parallelism), FileProgress(), world))
 
-    def listed(self) -> list[tuple[int, str]]:
-        """Time of change (nanoseconds) and name of each file; raises SettingError where there is no folder."""
-        try:
-            found = self.filesystem.get_file_info(pafs.FileSelector(self.folder))
-        except FileNotFoundError as error:
-            raise SettingError(f"{self.name}: there is no such folder") from error
-        return sorted(
-            (info.mtime_ns or 0, info.base_name)
-            for info in found
-            if info.is_file and not info.base_name.startswith(_HIDDEN)
-        )
+    def listed(self) -> Listed:
+        """Time of change (nanoseconds) and name of each file; raises OSError where the folder can't be listed."""
+        return listed(self.filesystem, self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a reader has beside its files: how it looks, both clocks, and how long a begun file may be away."""
+
+    looks: Looks
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    gone_seconds: float = GONE_SECONDS
 
 
 @dataclass(slots=True)
-class _Progress:
-    """What is done, and how far the files are that are not."""
+class _Gone:
+    """A file that could not be opened: when to try again, and how long the wait was."""
 
-    done: set[str] = field(default_factory=set)
-    under_way: dict[str, Position] = field(default_factory=dict)
+    retry_at: float
+    waited: float
 
-    def add(self, state: bytes) -> None:
-        """Take a snapshot's."""
-        done, under_way = msgpack.unpackb(state)
-        self.done.update(done)
-        self.under_way.update({name: (part, rows) for name, (part, rows) in under_way.items()})
 
-    def keep(self, names: Sequence[str]) -> None:
-        """Forget all but these."""
-        self.done.intersection_update(names)
-        self.under_way = {name: self.under_way[name] for name in names if name in self.under_way}
+@dataclass(slots=True)
+class _Looking:
+    """When looks begin."""
 
-    def packed(self) -> bytes:
-        """As a snapshot holds it."""
-        packed: bytes = msgpack.packb([sorted(self.done), self.under_way])
-        return packed
+    due: float | None = None
+    """When the next one does; None: none has been."""
+    began: float | None = None
+    """When the one under way did."""
 
 
 class FilesReader:
     """One subtask's files; `share` is its number and how many share the folder."""
 
-    def __init__(
-        self, source: FilesSource, share: tuple[int, int], progress: _Progress, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, source: FilesSource, share: tuple[int, int], progress: FileProgress, world: World) -> None:
         self._source = source
-        self._subtask, self._parallelism = share
+        self._share = share
         self._progress = progress
-        self._clock = clock
-        self._waiting: list[str] = []
-        self._look_at: float | None = None
+        self._world = world
+        self._looking = _Looking()
+        self._again = list(progress.begun)
+        """Files that were begun, and that are to be opened again."""
+        self._gone: dict[str, _Gone] = {}
         self._file = ""
         self._rows: Iterator[Placed] = iter(())
         self._part: Placed | None = None
-        self._is_ended = False
 
     @property
     def is_ended(self) -> bool:
         """Whether all files of a bounded source were read."""
-        return self._is_ended
+        progress = self._progress
+        return self._source.is_bounded and progress.is_listed and not (progress.begun or progress.waiting)
 
     @property
     def wake_at(self) -> float | None:
-        """When the folder is looked into again."""
-        return None if self._file or self._waiting else self._look_at
+        """When the folder is looked into again, or may have been."""
+        if self._file or self._again or self._progress.waiting:
+            return None
+        moments = [gone.retry_at for gone in self._gone.values()]
+        if (began := self._looking.began) is not None:
+            now = self._world.clock()
+            moments.append(now + min(max((now - began) / 4, _ASK_SECONDS[0]), _ASK_SECONDS[1]))
+        elif self._looks_again and self._looking.due is not None:
+            moments.append(self._looking.due)
+        return min(moments, default=None)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """The next rows of the file that is being read, or of the next one."""
@@ -139,56 +166,145 @@ class FilesReader:
         given = batch.slice(0, max_rows)
         position = (part, before + given.num_rows)
         self._part = (position, batch.slice(max_rows)) if batch.num_rows > max_rows else None
-        self._progress.under_way[self._file] = position
+        self._progress.begun[self._file].position = position
         return given
 
     def snapshot(self) -> bytes:
         """What is done, and how far the others are."""
-        return self._progress.packed()
+        return self._progress.packed(is_bounded=self._source.is_bounded)
 
     def close(self) -> None:
         """Close the file."""
         self._rows = iter(())
         self._part = None
+        self._world.looks.close()
 
     def _next_part(self) -> bool:
-        """Find rows; False where there are none now."""
+        """Find rows; False where there are none now, or many files had none: who polls has other things to do."""
+        until = self._world.clock() + _POLL_SECONDS
         while True:
             if self._file:
-                self._part = next(self._rows, None)
-                if self._part is not None:
+                if self._read_on():
                     return True
-                self._progress.done.add(self._file)
-                del self._progress.under_way[self._file]
-                self._file = ""
-            if not self._waiting and not self._look():
+                if self._world.clock() > until:
+                    return False
+                continue
+            self._take_look()
+            name = self._next_file()
+            if name is None and not self._begin_look():
                 return False
-            self._open(self._waiting.pop(0))
+            if name is not None:
+                self._open(name)
+
+    def _read_on(self) -> bool:
+        """The next rows of the file; False behind its end, or where it is gone."""
+        name = self._file
+        try:
+            self._part = next(self._rows, None)
+        except FileNotFoundError:
+            self._file = ""
+            self._leave(name)
+            return False
+        except BaseException:
+            # Whoever asks once more gets the rows behind what was given.
+            self._file = ""
+            self._again.insert(0, name)
+            raise
+        if self._part is not None:
+            self._gone.pop(name, None)
+            self._progress.begun[name].gone_since = 0.0
+            return True
+        self._file = ""
+        self._gone.pop(name, None)
+        self._progress.finish(name, self._day)
+        return False
+
+    def _next_file(self) -> str | None:
+        """The file to read: first those that were begun, then those that wait, in their order."""
+        if self._again:
+            return self._again.pop(0)
+        now = self._world.clock()
+        back = next((name for name, gone in self._gone.items() if gone.retry_at <= now), None)
+        return self._progress.begin_next() if back is None else back
 
     def _open(self, name: str) -> None:
-        position = self._progress.under_way.setdefault(name, START)
         path = f"{self._source.folder}/{name}"
         self._file = name
+        position = self._progress.begun[name].position
         self._rows = self._source.format.rows(self._source.filesystem, path, position)
 
-    def _look(self) -> bool:
-        """Look for new files, where it is time; whether there are any."""
-        now = self._clock()
-        if self._is_ended or (self._look_at is not None and now < self._look_at):
-            return False
-        is_first = self._look_at is None
-        self._look_at = now
-        if not is_first and self._source.is_bounded:
-            self._is_ended = True
-            return False
-        own = [name for _, name in self._source.listed() if self._is_own(name)]
-        took = self._clock() - now
-        self._look_at = now + took + self._source.listing_seconds * max(1.0, took / LISTING_SHARE)
-        self._progress.keep(own)
-        self._waiting = [name for name in own if name not in self._progress.done]
-        if not self._waiting and self._source.is_bounded:
-            self._is_ended = True
-        return bool(self._waiting)
+    def _leave(self, name: str) -> None:
+        """A file could not be opened: raises SettingError where it has been away for too long."""
+        begun = self._progress.begun[name]
+        path = f"{self._source.name}: {name}"
+        now, wall = self._world.clock(), self._world.wall()
+        if begun.position == START and not self._source.is_bounded:
+            _LOG.warning("%s left the folder before it was read; it is read if it comes back", path)
+            del self._progress.begun[name]
+            self._looking.due = max(self._looking.due or 0.0, now + _RETRY_SECONDS[0])
+            return
+        if not begun.gone_since:
+            _LOG.warning("%s can't be found and is not read to its end: it is tried again", path)
+            begun.gone_since = wall
+        away = wall - begun.gone_since
+        if away >= self._world.gone_seconds:
+            raise SettingError(
+                f"{path} is not read to its end, and could not be found for {away:.0f} s: put it back, or start the "
+                "query at another checkpointLocation"
+            )
+        before = self._gone.get(name)
+        waited = _RETRY_SECONDS[0] if before is None else min(before.waited * 2, _RETRY_SECONDS[1])
+        self._gone[name] = _Gone(now + waited, waited)
 
-    def _is_own(self, name: str) -> bool:
-        return bool(xxhash.xxh3_64_intdigest(name.encode()) % self._parallelism == self._subtask)
+    @property
+    def _day(self) -> int:
+        """This machine's."""
+        return int(self._world.wall() // DAY_SECONDS)
+
+    @property
+    def _looks_again(self) -> bool:
+        return not (self._source.is_bounded and self._progress.is_listed)
+
+    def _begin_look(self) -> bool:
+        """Begin to look for new files, where it is time; whether there is something to take now."""
+        looking, now = self._looking, self._world.clock()
+        if looking.began is not None or not self._looks_again or (looking.due is not None and now < looking.due):
+            return False
+        looking.began = now
+        source, share, day = self._source, self._share, self._day
+        known, read = self._progress.known, self._progress.hand_over()
+        self._world.looks.begin(lambda: look(source.listed(), known, read, share, day))
+        return self._take_look() and bool(self._progress.waiting)
+
+    def _take_look(self) -> bool:
+        """Take what a look has found, if it is over; raises what it raised, and SettingError for a file too old."""
+        looking = self._looking
+        if looking.began is None:
+            return False
+        try:
+            found = self._world.looks.result()
+        except BaseException:
+            looking.began = None
+            raise
+        now = self._world.clock()
+        if found is None:
+            if now - looking.began > LOOK_SECONDS:
+                raise TimeoutError(f"{self._source.folder} was not listed within {LOOK_SECONDS:.0f} s")
+            return False
+        took, looking.began = now - looking.began, None
+        looking.due = now + self._source.listing_seconds * max(1.0, took / LISTING_SHARE)
+        self._refuse_old(found)
+        self._progress.looked(found.known, found.new)
+        self._progress.is_listed = True
+        return True
+
+    def _refuse_old(self, found: Look) -> None:
+        """Raise SettingError for a file that may have been read and forgotten."""
+        for changed, name in found.refused:
+            if name not in self._progress.begun and name not in self._progress.waiting:
+                when = time.strftime("%Y-%m-%d", time.gmtime(changed / 1e9))
+                raise SettingError(
+                    f"{self._source.name}: {name} was changed on {when}, and names of that time that were away for "
+                    f"{KEPT_DAYS} days are forgotten, so it may have been read: move it away, or touch it to have "
+                    "it read"
+                )

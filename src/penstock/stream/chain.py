@@ -8,7 +8,7 @@ end of the input. Steps know no time, no thread and no wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,12 +29,20 @@ State = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Where a step runs. `place` is how messages name it; key groups are numbers below `max_parallelism`."""
+    """Where a step runs. `place` is how messages name it; key groups are numbers below `max_parallelism`.
+
+    `owner` is the driver that has the query's checkpoint location, `<epoch>-<token>`: of two the later one is
+    greater, also as text. It is empty for a query without checkpoints. `attempt` counts the attempts of this driver.
+    `is_finished`: the task had finished in the restored checkpoint, so no row comes and nothing is to be published.
+    """
 
     subtask: int
     parallelism: int
     max_parallelism: int
     place: str
+    owner: str = ""
+    attempt: int = 0
+    is_finished: bool = False
 
 
 class Step(Protocol):
@@ -110,17 +118,34 @@ class Chain:
         Raises CheckpointError for state that is no step's: it would be lost with the next checkpoint.
         """
         self._place = context.place
+        self._refuse_unknown({name for state in restored for name in state})
+        for identity, step in self._steps:
+            own = [found for state in restored if (found := chunks_of(state, identity))]
+            with self._noted(step):
+                step.open(context, own)
+
+    def refuse_others(self, place: str, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise as `open` would, before a query starts: `names` are the chunks of all subtasks, `read` reads some.
+
+        A step may have `check(names, read)`, which gets its own names.
+        """
+        self._place = place
+        self._refuse_unknown(names)
+        for identity, step in self._steps:
+            check = getattr(step, "check", None)
+            start = f"{identity}/"
+            own = {name.removeprefix(start) for name in names if name.startswith(start)}
+            if check is not None and own:
+                check(own, lambda name, start=start: read(start + name))
+
+    def _refuse_unknown(self, names: Iterable[str]) -> None:
         known = {SOURCE, *(identity for identity, _ in self._steps)}
-        for owner in sorted({name.partition("/")[0] for state in restored for name in state} - known):
+        for owner in sorted({name.partition("/")[0] for name in names} - known):
             raise CheckpointError(
                 f"{self._place}: the checkpoint to go on from holds state of {owner!r}, and no operator of that name"
                 f" is here ({', '.join(sorted(known - {SOURCE})) or 'there is none'}): bring it back, or start at a"
                 " new checkpointLocation"
             )
-        for identity, step in self._steps:
-            own = [found for state in restored if (found := chunks_of(state, identity))]
-            with self._noted(step):
-                step.open(context, own)
 
     def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """What comes out of the chain's end for this batch."""

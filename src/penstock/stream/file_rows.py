@@ -7,7 +7,9 @@ behind it were given. Reading from a position gives the rows that a reader which
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +17,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SchemaError
+from penstock.shuffle.locations import is_here
 from penstock.task.conform import Conformer, Misfit
+from penstock.task.line_ends import behind_last_line, first_line_with_text, plain_lines, without_mark
 from penstock.task.line_format import COMPRESSED, LineFormat
 from penstock.task.parquet_read import open_parquet, rows_schema, with_instants
 
@@ -66,22 +70,20 @@ class LineFiles:
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
         """Whole lines, about a megabyte at a time."""
         offset, skip = position
-        with _opened(filesystem, path, offset) as stream:
+        with _decoding(filesystem, f"{self.name} {path}"), _opened(filesystem, path, offset) as stream:
             for lines in _whole_lines(stream):
-                body = lines.partition(b"\n")[2] if offset == 0 and self.format.skips_first else lines
-                batch = self._parsed(body, path) if body else None
+                body = plain_lines(without_mark(lines) if offset == 0 else lines)
+                if offset == 0 and self.format.skips_first:
+                    _, body = first_line_with_text(body)
+                batch = self.format.rows(body) if body else None
                 rows = 0 if batch is None else batch.num_rows
                 if batch is not None and rows > skip:
                     yield (offset, skip), batch.slice(skip)
                 # Lines may be read in other portions than before: what is to be skipped may be in several.
                 skip = max(0, skip - rows)
                 offset += len(lines)
-
-    def _parsed(self, lines: bytes, path: str) -> pa.RecordBatch:
-        try:
-            return self.format.rows(lines)
-        except pa.ArrowInvalid as error:
-            raise SchemaError(f"{self.name} {path}: {error}") from error
+            if skip:
+                raise _shorter(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +101,20 @@ class ParquetFiles:
         """Row group by row group."""
         first, skip = position
         conformer = Conformer(self.schema, f"parquet {path}", _OTHER_TYPE)
-        try:
-            with open_parquet(path, filesystem) as file:
-                self._refuse_missing(file.schema_arrow.names, path)
-                for group in range(first, file.num_row_groups):
-                    begin = 0
-                    for batch in self._batches(file, group):
-                        if begin + batch.num_rows > skip:
-                            unread = max(0, skip - begin)
-                            yield (group, begin + unread), conformer.conform(batch.slice(unread))
-                        begin += batch.num_rows
-                    skip = 0
-        except pa.ArrowInvalid as error:
-            raise SchemaError(f"parquet {path}: {error}") from error
+        with _decoding(filesystem, f"parquet {path}"), open_parquet(path, filesystem) as file:
+            self._refuse_missing(file.schema_arrow.names, path)
+            for group in range(first, file.num_row_groups):
+                begin = 0
+                for batch in self._batches(file, group):
+                    if begin + batch.num_rows > skip:
+                        unread = max(0, skip - begin)
+                        yield (group, begin + unread), conformer.conform(batch.slice(unread))
+                    begin += batch.num_rows
+                if begin < skip:
+                    raise _shorter(path)
+                skip = 0
+            if first > file.num_row_groups or skip:
+                raise _shorter(path)
 
     def _refuse_missing(self, names: list[str], path: str) -> None:
         missing = [repr(name) for name in self.schema.names if name not in names]
@@ -127,14 +130,40 @@ class ParquetFiles:
             yield with_instants(batch, stored)
 
 
+@contextmanager
+def _decoding(filesystem: pafs.FileSystem, file: str) -> Iterator[None]:
+    """What a decoder says of a file is an error of its contents, SchemaError; reading it may fail otherwise.
+
+    Arrow's decoders raise OSError too. Those of this machine's disks have a number, so one without is a decoder's.
+    Elsewhere nothing tells them apart, and whoever reads tries again.
+    """
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{file}: {error}") from error
+    except OSError as error:
+        if error.errno is None and is_here(filesystem):
+            raise SchemaError(f"{file}: {error}") from error
+        raise
+
+
+def _shorter(path: str) -> OSError:
+    """A mount may show an old view of a file, or none of its bytes; a file that was replaced stays an error."""
+    return OSError(errno.ESTALE, "the file is shorter than what was read of it before", path)
+
+
 def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
     """The file's text from an offset on."""
     if path.endswith(COMPRESSED):
         stream = filesystem.open_input_stream(path, compression="detect", buffer_size=READ_BYTES)
         while offset > 0 and (skipped := len(stream.read(min(offset, READ_BYTES)))):
             offset -= skipped
+        if offset:
+            raise _shorter(path)
         return stream
     file = filesystem.open_input_file(path)
+    if offset > file.size():
+        raise _shorter(path)
     file.seek(offset)
     return file
 
@@ -143,11 +172,10 @@ def _whole_lines(stream: Any) -> Iterator[bytes]:
     """All of a stream, cut behind ends of lines; the last line may have none."""
     rest = b""
     while data := stream.read(READ_BYTES):
-        end = data.rfind(b"\n") + 1
-        if not end:
-            rest += data
-            continue
-        yield rest + data[:end]
-        rest = data[end:]
+        rest += data
+        end = behind_last_line(rest)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
     if rest:
         yield rest

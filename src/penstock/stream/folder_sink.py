@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sink of files in a folder, with two phases: `parquet`, or `arrow` for whoever reads them at once.
 
-    <folder>/.part-<uid>-<subtask>-<token>.parquet   being written, or prepared: readers skip names with a dot
-    <folder>/part-<uid>-<subtask>-<token>.parquet    published, by a change of its name
+    <folder>/.part-<uid>-<subtask>-<owner>-<token>.parquet   being written, or prepared: readers skip names with a dot
+    <folder>/part-<uid>-<subtask>-<owner>-<token>.parquet    published, by a change of its name
+    <folder>/.folder-<uid>-<owner>                           the folder's mark (see `sink_folder`)
 
 A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint,
-whose thread waits until it is on the disk; when that is complete it gets the name that readers see. An attempt
-begins by publishing what the restored checkpoint names, and by removing what an earlier attempt has left besides.
-`uid` tells queries that write into one folder apart; it must be the same in all attempts of a query.
+whose thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it
+is the reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names; behind its
+first complete checkpoint it removes what earlier attempts have left besides. `uid` tells queries that write into one
+folder apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also where another
+driver has taken over: so a task that begins late leaves the files of the attempts behind its own alone.
 
 Limits: a file system that can't change a name in one step (object stores) shows a file when it is there as a whole.
 """
@@ -16,23 +19,23 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.shuffle.durable import sync_file, sync_folder
-from penstock.shuffle.errors import SettingError
+from penstock.shuffle.errors import PlanError, SettingError
+from penstock.stream.sink_folder import Prepared, SinkFolder
 
 GROUP_ROWS = 1 << 20
 MOST_BYTES = 32 << 20
 """Rows are held so long, then they become a row group."""
+_REMEMBERED = 1000
+"""So many published names a writer knows: the thread that stores checkpoints may not have looked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,8 @@ class FolderSink:
     uid: str
     format: str = "parquet"
     compression: str = "snappy"
-    made: int = field(default_factory=time.time_ns, compare=False)
-    """Nanoseconds since the epoch. The tasks of a driver that another one has taken over from may still begin: they
-    leave files of sinks made later alone, for those are named in the other one's checkpoints."""
+    owner: str = "0"
+    """The attempt that opens it (see `StreamSink`)."""
 
     def __post_init__(self) -> None:
         if self.format not in _WRITERS:
@@ -60,36 +62,61 @@ class FolderSink:
         """What `explain` shows."""
         return f"{self.format} {self.folder}"
 
+    def owned(self, owner: str) -> FolderSink:
+        """The same sink, for one attempt."""
+        return replace(self, owner=owner)
+
+    def check(self, restored: Sequence[bytes]) -> None:
+        """Raise PlanError or CheckpointError where a query that goes on from these can't have this sink."""
+        for prepared in map(Prepared.of, restored):
+            if prepared.folder not in ("", self.folder):
+                raise PlanError(
+                    f"the checkpoint to go on from has files to publish in {prepared.folder}, and this query writes"
+                    f" into {self.folder}: start it with the path that it had, or with another checkpointLocation"
+                )
+            if prepared.mark:
+                try:
+                    SinkFolder(self.filesystem, self.folder, prepared.mark).require()
+                except FileNotFoundError as error:
+                    raise CheckpointError(
+                        f"{self.folder} is not as the query left it: {error.strerror} Bring it back, or start with"
+                        " another checkpointLocation"
+                    ) from error
+
+    def check_anew(self) -> None:
+        """Raise CheckpointError where this query has published files, which it does behind a checkpoint only."""
+        found = self.filesystem.get_file_info(pafs.FileSelector(self.folder, allow_not_found=True))
+        published = next((info.base_name for info in found if info.base_name.startswith(f"part-{self.uid}-")), None)
+        if published is not None:
+            raise CheckpointError(
+                f"the checkpointLocation is empty, and {self.folder} has files of this query, {published} and maybe"
+                " more: is the location away? Bring it back. To begin anew, which writes all rows again, give another"
+                " checkpointLocation, or remove these files"
+            )
+
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> FolderWriter:
-        """Publish what was prepared, remove what else was left, begin."""
-        self.filesystem.create_dir(self.folder, recursive=True)
-        writer = FolderWriter(self, subtask)
-        for state in restored:
-            for _, name in msgpack.unpackb(state):
-                self.publish(name)
-        self._remove_leftovers(subtask, parallelism)
-        return writer
+        """Publish what was prepared, and begin."""
+        states = [Prepared.of(state) for state in restored]
+        known = next((state.mark for state in states if state.mark), "")
+        folder = SinkFolder(self.filesystem, self.folder, known or f".folder-{self.uid}-{self.owner}")
+        if known:
+            folder.require()
+        for state in states:
+            for _, name in state.files:
+                SinkFolder(self.filesystem, self.folder, state.mark).publish(name)
+        if not known:
+            folder.make()
+        return FolderWriter(self, folder, (subtask, parallelism))
 
-    def publish(self, name: str) -> None:
-        """Give a prepared file its name; one that has it already is left; raises CheckpointError for a lost one."""
-        hidden, shown = f"{self.folder}/.{name}", f"{self.folder}/{name}"
-        try:
-            self.filesystem.move(hidden, shown)
-        except (FileNotFoundError, OSError) as error:
-            found_hidden, found_shown = self.filesystem.get_file_info([hidden, shown])
-            if found_hidden.type != pafs.FileType.NotFound:
-                raise
-            if found_shown.type == pafs.FileType.NotFound:
-                raise CheckpointError(
-                    f"{shown} was prepared for a checkpoint and is gone: somebody has removed {hidden}"
-                ) from error
+    def remove_leftovers(self, subtask: int, parallelism: int) -> None:
+        """Files of earlier attempts of this subtask, by this driver or one before it, that no checkpoint names.
 
-    def _remove_leftovers(self, subtask: int, parallelism: int) -> None:
-        """Files of earlier attempts of this subtask, by this driver or one before it, that no checkpoint names."""
-        ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f]{{16}})[0-9a-f]+\.{self.format}")
+        Not ahead of the attempt's first complete checkpoint: its plan may have lost the stage whose state names them.
+        """
+        ours = re.compile(rf"\.part-{self.uid}-(\d+)-([0-9a-f-]+)-[0-9a-f]{{16}}\.{self.format}")
         for info in self.filesystem.get_file_info(pafs.FileSelector(self.folder)):
             found = ours.fullmatch(info.base_name)
-            if found and int(found[1]) % parallelism == subtask and int(found[2], 16) <= self.made:
+            if found and int(found[1]) % parallelism == subtask and found[2] < self.owner:
                 with suppress(FileNotFoundError):
                     self.filesystem.delete_file(info.path)
 
@@ -97,16 +124,20 @@ class FolderSink:
 class FolderWriter:
     """One subtask's files."""
 
-    def __init__(self, sink: FolderSink, subtask: int) -> None:
+    def __init__(self, sink: FolderSink, folder: SinkFolder, share: tuple[int, int]) -> None:
         self._sink = sink
-        self._start = f"part-{sink.uid}-{subtask:05d}-{sink.made:016x}"
-        self._is_local = isinstance(sink.filesystem, pafs.LocalFileSystem)
+        self._share = share
+        self._has_committed = False
+        subtask, _ = share
+        self._folder = folder
+        self._start = f"part-{sink.uid}-{subtask:05d}-{sink.owner}"
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
         self._name = ""
         self._stream: Any = None
         self._file: Any = None
         self._prepared: list[tuple[int, str]] = []
+        self._published: dict[str, None] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows; large amounts are written at once."""
@@ -122,33 +153,40 @@ class FolderWriter:
         if self._file is not None:
             self._close_file()
             self._prepared.append((checkpoint, self._name))
-        packed: bytes = msgpack.packb(self._prepared)
-        return packed
+        return Prepared(self._prepared, self._sink.folder, self._folder.mark).packed()
 
     def sync(self, prepared: bytes) -> None:
-        """Wait until the files that were prepared are on the disk, and the new names of those that were published."""
-        if self._is_local:
-            for _, name in msgpack.unpackb(prepared):
-                with suppress(FileNotFoundError):  # it was published meanwhile, so it is on the disk
-                    sync_file(f"{self._sink.folder}/.{name}")
-            sync_folder(self._sink.folder)
+        """Wait until the files that were prepared are on the disk, and the new names of those that were published.
+
+        Raises OSError, and so declines the checkpoint, where one of them is gone.
+        """
+        names = [name for _, name in Prepared.of(prepared).files]
+        self._folder.sync_files(names)
+        self._folder.refuse_lost(names, self._published)
 
     def commit(self, checkpoint: int) -> None:
-        """Publish what was prepared up to this checkpoint."""
+        """Publish what was prepared up to this checkpoint; the first time also remove what earlier attempts left."""
         while self._prepared and self._prepared[0][0] <= checkpoint:
-            self._sink.publish(self._prepared[0][1])
+            name = self._prepared[0][1]
+            self._folder.publish(name)
+            self._published[name] = None
             del self._prepared[0]
+        while len(self._published) > _REMEMBERED:
+            del self._published[next(iter(self._published))]
+        if not self._has_committed:
+            with suppress(OSError):  # behind the next one, then
+                self._sink.remove_leftovers(*self._share)
+                self._has_committed = True
 
     def close(self) -> None:
         """Remove the file that is being written; what was prepared stays."""
-        if self._is_local:
-            sync_folder(self._sink.folder)
+        self._folder.sync()
         if self._file is None:
             return
         with suppress(OSError, pa.ArrowException, ValueError):
             self._close_file()
         with suppress(OSError, pa.ArrowException):
-            self._sink.filesystem.delete_file(f"{self._sink.folder}/.{self._name}")
+            self._sink.filesystem.delete_file(self._folder.hidden(self._name))
 
     def _write_held(self) -> None:
         if not self._held:
@@ -156,8 +194,8 @@ class FolderWriter:
         held, self._held = self._held, []
         self._held_rows = self._held_bytes = 0
         if self._file is None:
-            self._name = f"{self._start}{secrets.token_hex(8)}.{self._sink.format}"
-            self._stream = self._sink.filesystem.open_output_stream(f"{self._sink.folder}/.{self._name}")
+            self._name = f"{self._start}-{secrets.token_hex(8)}.{self._sink.format}"
+            self._stream = self._sink.filesystem.open_output_stream(self._folder.hidden(self._name))
             self._file = _WRITERS[self._sink.format](self._stream, self._sink)
         self._file.write_table(pa.Table.from_batches(held, self._sink.schema))
 

@@ -9,7 +9,7 @@ each of its subtasks the keys of its groups (`record/key_groups.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgpack
@@ -24,7 +24,7 @@ from penstock.task.group_merges import boolean_array
 
 VERSION: Final = 1
 CHUNK_ROWS = 1 << 20
-_ABOUT = "about"
+ABOUT = "about"
 _ROWS = "rows."
 
 
@@ -49,7 +49,7 @@ def frozen_chunks(what: str, index: KeyIndex, states: FrozenStates, context: Ste
             "parallelism": context.parallelism,
         }
     )
-    chunks: list[Chunk] = [(_ABOUT, lambda: about)]
+    chunks: list[Chunk] = [(ABOUT, lambda: about)]
     count = len(index)
     for start in range(0, count, CHUNK_ROWS):
         end = min(count, start + CHUNK_ROWS)
@@ -90,24 +90,38 @@ def key_columns(batch: pa.RecordBatch) -> list[pa.Array]:
     return [column for name, column in zip(batch.schema.names, batch.columns, strict=True) if name.startswith("key.")]
 
 
-def _check(what: str, state: State, context: StepContext) -> bool:
-    """Whether keys have moved between subtasks since it was written."""
+def refuse_other(what: str, states: Iterable[bytes], place: str) -> None:
+    """Raise CheckpointError where one of these chunks `about` is of other states than `what`."""
+    for about in states:
+        _read(what, about, place)
+
+
+def _read(what: str, packed: bytes, place: str) -> tuple[int, int]:
+    """The key groups and the parallelism with which states were written, if they are `what`."""
     try:
-        about = msgpack.unpackb(state[_ABOUT])
+        about = msgpack.unpackb(packed)
         version, function, states = about["version"], about["hash"], about["states"]
-        width, parallelism = about["max_parallelism"], about["parallelism"]
+        groups = int(about["max_parallelism"]), int(about["parallelism"])
     except (KeyError, ValueError, TypeError, msgpack.UnpackException) as error:
-        raise CorruptCheckpointError(f"{context.place}: its keyed state can't be read: {error!r}") from error
+        raise CorruptCheckpointError(f"{place}: its keyed state can't be read: {error!r}") from error
     if version != VERSION or function != HASH:
         raise CheckpointError(
-            f"{context.place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
+            f"{place}: its keyed state is of version {version} with keys by {function}; this Penstock reads "
             f"version {VERSION} with keys by {HASH}"
         )
     if states != what:
         raise CheckpointError(
-            f"{context.place}: the checkpoint to go on from holds the state of '{states}', and the query now has "
+            f"{place}: the checkpoint to go on from holds the state of '{states}', and the query now has "
             f"'{what}': start it at a new checkpointLocation"
         )
+    return groups
+
+
+def _check(what: str, state: State, context: StepContext) -> bool:
+    """Whether keys have moved between subtasks since it was written."""
+    if ABOUT not in state:
+        raise CorruptCheckpointError(f"{context.place}: its keyed state can't be read: it has no chunk {ABOUT!r}")
+    width, parallelism = _read(what, state[ABOUT], context.place)
     if parallelism == context.parallelism:
         return False
     if width != context.max_parallelism:

@@ -22,18 +22,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgpack
 import pyarrow as pa
 
+from penstock.record.copies import Copies
 from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import read_whole
 from penstock.task.conform import Conformer
 
 POLL_SECONDS = 0.05
 """A reader that had nothing is asked again after so long."""
+_EMPTY_BATCHES = 100
+"""After so many without a row the task has other things to do: it answers barriers between two polls."""
 
 Position = tuple[Any, int]
 """An offset, and how many rows behind it were given."""
@@ -47,26 +50,44 @@ class PartitionedRows(Protocol):
         """The rows' schema."""
 
     def partitions(self) -> Sequence[str]:
-        """The names of the partitions, which stay the same as long as the query lives."""
+        """The names of the partitions. They are asked for when a run starts; a later run may have more of them."""
 
     def read(self, partition: str, offset: Any) -> Iterator[tuple[pa.RecordBatch | None, Any]]:
         """The rows behind an offset (None: all), each batch with the offset behind it; None where nothing is there.
 
-        Offsets are plain values: numbers, texts, bytes, None, lists and maps of such.
+        A batch without rows moves the offset, and more is asked for at once.
+        Offsets are plain values: numbers, texts, bytes, None, lists and maps of such. What was given is copied before
+        more is asked for, so its memory may be used again.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedSource:
-    """A source of a user's partitions; a subtask has those whose place in the list it is, modulo the parallelism."""
+    """A source of a user's partitions; a subtask has those whose place in the order it is, modulo the parallelism.
+
+    The order is that in which the query came to know them, and snapshots hold it: so a partition that appears in
+    front of others moves none of them. `names` are the partitions that all tasks of a run see.
+    """
 
     rows: PartitionedRows
     poll_seconds: float = POLL_SECONDS
+    names: tuple[str, ...] = ()
+
+    def pinned(self) -> PartitionedSource:
+        """With the partitions that there are now."""
+        return replace(self, names=tuple(self.rows.partitions()))
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
-        return type(self.rows).__name__
+        """What `explain` shows: the user's `name`, or that of the class. It tells sources apart in checkpoints."""
+        named = getattr(self.rows, "name", None)
+        return named if isinstance(named, str) and named else type(self.rows).__name__
+
+    @property
+    def reads(self) -> str:
+        """What its positions in checkpoints are of."""
+        kind = type(self.rows).__name__
+        return f"partitions of {kind}" if self.name == kind else f"partitions of {kind} {self.name}"
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,13 +101,17 @@ class PartitionedSource:
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> PartitionedReader:
         """A subtask's partitions, each from where it was; raises PlanError where one is not there any more."""
         positions: dict[str, Position] = {}
+        known: list[str] = []
         for state in restored:
-            positions.update({name: (offset, given) for name, offset, given in msgpack.unpackb(state)})
-        names = list(self.rows.partitions())
-        if gone := sorted(positions.keys() - set(names)):
+            order, found = msgpack.unpackb(state)
+            known += [name for name in order if name not in known]
+            positions.update({name: (offset, given) for name, offset, given in found})
+        names = self.names or tuple(self.rows.partitions())
+        if gone := sorted(set(known) - set(names)):
             raise PlanError(f"{self.name}: partition {gone[0]!r} was read before and is not among {', '.join(names)}")
-        own = {name: positions.get(name, (None, 0)) for name in names[subtask::parallelism]}
-        return PartitionedReader(self, own, time.monotonic)
+        order = [*known, *(name for name in names if name not in known)]
+        own = {name: positions.get(name, (None, 0)) for name in order[subtask::parallelism]}
+        return PartitionedReader(self, order, own, time.monotonic)
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
         """All rows for a batch job, which ends when all partitions have."""
@@ -96,11 +121,19 @@ class PartitionedSource:
 class PartitionedReader:
     """One subtask's partitions, which take turns."""
 
-    def __init__(self, source: PartitionedSource, positions: dict[str, Position], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: PartitionedSource,
+        order: Sequence[str],
+        positions: dict[str, Position],
+        clock: Callable[[], float],
+    ) -> None:
         self._source = source
+        self._order = order
         self._clock = clock
         self._positions = positions
         self._conformer = Conformer(source.schema, source.name)
+        self._copies = Copies()
         self._open = [_Partition(name, source.rows, position) for name, position in positions.items()]
         self._ask_at: float | None = None
 
@@ -126,13 +159,15 @@ class PartitionedReader:
             self._positions[partition.name] = partition.position
             if batch is not None:
                 self._ask_at = None
-                return self._conformer.conform(batch)
-        self._ask_at = self._clock() + self._source.poll_seconds
+                return self._copies.of(self._conformer.conform(batch))
+        is_under_way = any(partition.is_under_way for partition in self._open)
+        self._ask_at = None if is_under_way else self._clock() + self._source.poll_seconds
         return None
 
     def snapshot(self) -> bytes:
-        """The position of each partition."""
-        packed: bytes = msgpack.packb([(name, *position) for name, position in self._positions.items()])
+        """The order of all partitions, and the position of each of its own."""
+        own = [(name, *position) for name, position in self._positions.items()]
+        packed: bytes = msgpack.packb((self._order, own))
         return packed
 
     def close(self) -> None:
@@ -148,6 +183,8 @@ class _Partition:
         self.name = name
         self.position = position
         self.is_ended = False
+        self.is_under_way = False
+        """Whether it was asked for long, and may have more at once."""
         offset, self._skip = position
         self._found = rows.read(name, offset)
         self._batch: pa.RecordBatch | None = None
@@ -174,7 +211,8 @@ class _Partition:
 
     def _fetch(self) -> bool:
         """Ask the user's iterator; whether it gave rows that were not given before."""
-        for batch, behind in self._found:
+        self.is_under_way = False
+        for count, (batch, behind) in enumerate(self._found, 1):
             self._behind = behind
             if batch is None:
                 return False
@@ -182,6 +220,9 @@ class _Partition:
                 # Cut otherwise than before: the rest of what was given is in the next ones.
                 self._skip -= batch.num_rows
                 self.position = (behind, self._skip)
+                if count == _EMPTY_BATCHES:
+                    self.is_under_way = True
+                    return False
                 continue
             self._batch, self._skip = batch.slice(self._skip), 0
             return True

@@ -23,8 +23,8 @@ from penstock.stream.sources import read_whole
 SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
 
 _MICROS = 1_000_000
-_GRAIN_SECONDS = 0.001
-"""Rows are made no more often than this: to wake up for each of many rows costs more than they do."""
+PORTION_SECONDS = 0.01
+"""Rows that are due are made in portions, so far apart: a step of a task costs more than a thousand rows do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class RateSource:
         return f"rate({pace}, {self.partitions} partitions)"
 
     @property
+    def reads(self) -> str:
+        """What its positions in checkpoints are of: another rate gives the same values, later."""
+        return f"rate, {self.partitions} partitions"
+
+    @property
     def schema(self) -> pa.Schema:
         """Columns `timestamp` and `value`."""
         return SCHEMA
@@ -68,7 +73,8 @@ class RateSource:
                     f"numPartitions is {self.partitions}, and the checkpoint to go on from was taken with "
                     f"{partitions}: the values would be others. Start with that number, or at a new location"
                 )
-            given.update(found)
+            for number, rows in found.items():
+                given[number] = max(rows, given.get(number, 0))
         own = {number: given.get(number, 0) for number in range(subtask, self.partitions, parallelism)}
         return RateReader(self, own, time.monotonic, time.time)
 
@@ -107,23 +113,23 @@ class RateReader:
 
     @property
     def wake_at(self) -> float | None:
-        """When the next row is due."""
+        """When the next portion may be made, and has a row."""
         if not self._rate:
             return None
-        return max(self._began + (self._next()[0] - self._first) / self._rate, self._looked + _GRAIN_SECONDS)
+        due = self._began + (self._next()[0] - self._first) / self._rate
+        return due if due <= self._looked else max(due, self._looked + PORTION_SECONDS)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows of the partition that is furthest behind."""
+        """The next rows of the portion, those of the partition that is furthest behind first."""
         if self.is_ended:
             return None
-        self._looked = self._clock()
-        value, number = self._next()
-        end = self._due(max_rows, value)
-        if end <= value:
+        pieces = self._portion(max_rows)
+        if not pieces and (now := self._clock()) >= self._looked + PORTION_SECONDS:
+            self._looked = now
+            pieces = self._portion(max_rows)
+        if not pieces:
             return None
-        rows = min(max_rows, -(-(end - value) // self._step))
-        values = np.arange(value, value + rows * self._step, self._step, dtype=np.int64)
-        self._given[number] += rows
+        values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         return pa.RecordBatch.from_arrays([self._timestamps(values), int64_array(values)], schema=SCHEMA)
 
     def snapshot(self) -> bytes:
@@ -133,6 +139,21 @@ class RateReader:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _portion(self, max_rows: int) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        """The values that were due at the last look, a piece for each partition."""
+        pieces = []
+        left = max_rows
+        while left:
+            value, number = self._next()
+            end = self._due(left, value)
+            if end <= value:
+                break
+            rows = min(left, -(-(end - value) // self._step))
+            pieces.append(np.arange(value, value + rows * self._step, self._step, dtype=np.int64))
+            self._given[number] += rows
+            left -= rows
+        return pieces
 
     def _next(self) -> tuple[int, int]:
         """The smallest value that was not given, and its partition."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -24,7 +24,7 @@ from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
-from penstock.shuffle.errors import PlanError, StorageError
+from penstock.shuffle.errors import PlanError
 from penstock.shuffle.streaming import HostStore, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
@@ -32,11 +32,12 @@ from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
+from penstock.stream.outside import outside
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Continuous, Persisting
 from penstock.stream.restored_rows import FormerPlan, RowsReader
 from penstock.stream.row_log import RowLog
-from penstock.stream.sources import SourceReader, StreamSource
+from penstock.stream.sources import OutsideReader, SourceReader, StreamSource
 from penstock.stream.step_clock import StepClock
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
@@ -55,7 +56,7 @@ class StreamTaskPlan:
     """What a subtask of a streaming query needs beside its `SubtaskPlan`.
 
     `location` is the checkpoints' URI, empty for a query without checkpoints: its tasks then end without a last one.
-    `epoch` is the one of the location's owner. `buffer_timeout` is in seconds: 0 shows rows at once, negative ones
+    `owner` is the location's, `<epoch>-<token>`. `buffer_timeout` is in seconds: 0 shows rows at once, negative ones
     when a segment is full. `restored` holds this subtask's part of the checkpoint to go on from, or where the
     vertex's parallelism has changed the parts of all its subtasks. `is_finished`: the task had finished in that
     checkpoint, and has no more rows to give. `widths` are the stages' numbers of tasks in it, by uid; where they have
@@ -66,7 +67,7 @@ class StreamTaskPlan:
     """
 
     location: str = ""
-    epoch: int = 0
+    owner: str = ""
     consistency: str = EXACTLY_ONCE
     buffer_timeout: float = 0.1
     max_parallelism: int = 128
@@ -138,15 +139,14 @@ class _StreamTask:
         inputs = self._open_inputs(environment_of)
         if streaming.restored:
             self._restore_rows(inputs)
-        context = StepContext(self._attempt.subtask, plan.vertex.parallelism, streaming.max_parallelism, plan.place)
-        self._chain.open(context, states)
+        self._chain.open(self._context(), states)
         if not inputs.channels:
             self._source = self._open_source([state[SOURCE_STATE] for state in states if SOURCE_STATE in state])
         if streaming.location:
             part = part_name(uid_of(plan.vertex), self._attempt.subtask)
             # One that had finished speaks of no checkpoint, so the host is not to wait for its word.
             host = None if streaming.is_finished else self._host
-            self._store = SnapshotStore(streaming.location, streaming.epoch, part, self._line, host)
+            self._store = SnapshotStore(streaming.location, streaming.owner, part, self._line, host)
         conversation = Conversation(
             inputs.channels,
             exactly_once=streaming.consistency == EXACTLY_ONCE,
@@ -233,7 +233,7 @@ class _StreamTask:
         if not (streaming.location and streaming.logs_in_flight) or streaming.is_finished:
             return AtCheckpoint()
         part = part_name(uid_of(plan.vertex), self._attempt.subtask)
-        name = LogName(log_folder(streaming.epoch), part, self._attempt.attempt, streaming.behind, 0)
+        name = LogName(log_folder(streaming.owner), part, self._attempt.attempt, streaming.behind, 0)
         inputs = plan.graph.inputs_of(plan.vertex.id)
         logs_inputs = all(allows_overtaking(plan.graph, edge.id) for edge in inputs)
         return Continuous(RowLog(streaming.location, name, plan.vertex.schema), logs_inputs=logs_inputs)
@@ -249,7 +249,7 @@ class _StreamTask:
             logs=streaming.logs_in_flight,
         )
         reader = RowsReader(plan.graph, plan.vertex, self._attempt.subtask, then)
-        with self._reading():
+        with self._restoring():
             rows = reader.read(PartStorage(streaming.location), [handle for _, handle in streaming.restored])
         if streaming.recover_without_in_flight:
             if rows.count:
@@ -272,28 +272,38 @@ class _StreamTask:
         if plan.vertex.source is None:
             raise PlanError(f"{plan.place} has neither a source nor inputs: a DataFrame can't be streamed")
         source = cast("StreamSource", plan.vertex.source)
-        return source.open(self._attempt.subtask, plan.vertex.parallelism, positions)
+        with outside(f"{plan.place}: {source.name} can't be opened"):
+            reader = source.open(self._attempt.subtask, plan.vertex.parallelism, positions)
+        return OutsideReader(reader, source.name)
+
+    def _context(self) -> StepContext:
+        plan, streaming = self._plan, self._streaming
+        return StepContext(
+            self._attempt.subtask,
+            plan.vertex.parallelism,
+            streaming.max_parallelism,
+            plan.place,
+            streaming.owner,
+            self._attempt.attempt,
+            streaming.is_finished,
+        )
 
     def _restored(self) -> list[dict[str, bytes]]:
         """The state of operators and of the source, out of the parts of this vertex."""
         if not self._streaming.restored:
             return []
-        storage = PartStorage(self._streaming.location)
         uid = uid_of(self._plan.vertex)
         own = [handle for name, handle in self._streaming.restored if vertex_of_part(name)[0] == uid]
-        with self._reading():
+        with self._restoring():
+            storage = PartStorage(self._streaming.location)
             return [
                 dict(storage.read(handle, [c.name for c in handle.chunks if ChannelKey.of(c.name) is None]))
                 for handle in own
             ]
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _restoring(self) -> AbstractContextManager[None]:
         """A location that is away says nothing of the checkpoint."""
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(f"{self._plan.place}: its part of the checkpoint can't be read: {error}") from error
+        return outside(f"{self._plan.place}: its part of the checkpoint can't be read")
 
 
 class EndedReader:

@@ -8,11 +8,13 @@ checkpoints and no others, each once, whatever is killed in between:
 - An attempt that dies before its checkpoint is complete has published nothing of it.
 - One that dies behind that has written down what is to be published, and the next attempt publishes it: once more,
   if need be, which must change nothing.
+
+Errors of a writer that are the world's (see `outside`) begin the query anew; all others are bugs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +22,7 @@ import pyarrow as pa
 
 from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.outside import outside
 
 _STATE = "sink"
 
@@ -48,7 +51,16 @@ class SinkWriter(Protocol):
 
 
 class StreamSink(Protocol):
-    """A sink before it is opened; picklable."""
+    """A sink before it is opened; picklable.
+
+    It may have three methods more:
+
+    - `owned(owner)`: the same sink for one attempt of its tasks. Texts of later attempts, those of other drivers too,
+      are greater: so a task that begins late can leave alone what its successors write.
+    - `check(restored)`: raises PlanError or CheckpointError where a query can't go on with it from these. The driver
+      asks it before the query starts, with what all subtasks prepared.
+    - `check_anew()`: raises CheckpointError where the query has published before, and has no checkpoint now.
+    """
 
     @property
     def name(self) -> str:
@@ -96,17 +108,30 @@ class SinkStep(PlainStep):
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Open the writer, which publishes what was prepared."""
+        if context.is_finished:
+            return  # it comes and goes
         states = [state[_STATE] for state in restored]
-        self._writer = self._sink.open(context.subtask, context.parallelism, states)
+        owned: Callable[[str], StreamSink] | None = getattr(self._sink, "owned", None)
+        sink = self._sink if owned is None else owned(f"{context.owner}-{context.attempt:06d}")
+        with outside(f"{self.name} can't be opened"):
+            self._writer = sink.open(context.subtask, context.parallelism, states)
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise PlanError or CheckpointError where the sink can't publish what a checkpoint names."""
+        check: Callable[[Sequence[bytes]], None] | None = getattr(self._sink, "check", None)
+        if check is not None and _STATE in names:
+            check(read(_STATE))
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Write the rows."""
-        self._opened.write(batch)
+        with outside(f"{self.name} can't be written"):
+            self._opened.write(batch)
         return ()
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Prepare what was written."""
-        prepared = self._opened.prepare(checkpoint)
+        with outside(f"{self.name} can't be prepared for checkpoint {checkpoint}"):
+            prepared = self._opened.prepare(checkpoint)
         sync: Callable[[bytes], None] | None = getattr(self._opened, "sync", None)
 
         def stored() -> bytes:
@@ -118,17 +143,20 @@ class SinkStep(PlainStep):
 
     def completed(self, checkpoint: int) -> None:
         """Publish."""
-        self._opened.commit(checkpoint)
+        with outside(f"{self.name} can't publish checkpoint {checkpoint}"):
+            self._opened.commit(checkpoint)
 
     def publish(self, number: int) -> None:
         """Both phases at once."""
-        self._opened.prepare(number)
-        self._opened.commit(number)
+        with outside(f"{self.name} can't publish"):
+            self._opened.prepare(number)
+            self._opened.commit(number)
 
     def close(self) -> None:
         """Close the writer."""
         if self._writer is not None:
-            self._writer.close()
+            with outside(f"{self.name} can't be closed"):
+                self._writer.close()
 
     @property
     def _opened(self) -> SinkWriter:

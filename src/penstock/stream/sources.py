@@ -3,7 +3,8 @@
 
 A reader gives what there is and never waits; between two calls it stands at a position that `snapshot` writes down
 and from which a reader of a later attempt goes on. It must then give the same rows again: a source that can't is not
-exactly once, whatever else is.
+exactly once, whatever else is. Errors of a reader that are the world's (see `outside`) begin the query anew; all
+others are bugs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
+
+from penstock.graph import JobGraph
+from penstock.graph.streaming import SourceReads
+from penstock.stream.outside import outside
 
 
 class SourceReader(Protocol):
@@ -36,7 +41,11 @@ class SourceReader(Protocol):
 
 
 class StreamSource(Protocol):
-    """A source before it is opened; picklable."""
+    """A source before it is opened; picklable.
+
+    It may have `reads`, a text: what its positions are of, in words that stay the same as long as it goes on reading
+    the same. Without it that is `name`. It may have `pinned()`: the source as all tasks of a run are to see it.
+    """
 
     @property
     def name(self) -> str:
@@ -54,6 +63,53 @@ class StreamSource(Protocol):
 
         `restored` is empty, or holds this subtask's snapshot, or those of all subtasks where their number changed.
         """
+
+
+class OutsideReader:
+    """A reader whose errors are told from bugs: what a task reads from."""
+
+    def __init__(self, reader: SourceReader, name: str) -> None:
+        self._reader = reader
+        self._name = name
+
+    @property
+    def is_ended(self) -> bool:
+        """As the reader says."""
+        return self._reader.is_ended
+
+    @property
+    def wake_at(self) -> float | None:
+        """As the reader says."""
+        return self._reader.wake_at
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """The reader's next rows."""
+        with outside(f"{self._name} can't be read"):
+            return self._reader.poll(max_rows)
+
+    def snapshot(self) -> bytes:
+        """The reader's position."""
+        with outside(f"{self._name} can't tell its position"):
+            return self._reader.snapshot()
+
+    def close(self) -> None:
+        """Close the reader."""
+        with outside(f"{self._name} can't be closed"):
+            self._reader.close()
+
+
+def what_is_read(source: object) -> str:
+    """What a source's positions in checkpoints are of."""
+    return str(getattr(source, "reads", "") or getattr(source, "name", "") or type(source).__name__)
+
+
+def sources_of(graph: JobGraph) -> dict[str, SourceReads]:
+    """What the sources of a query read, by the uids of their stages."""
+    return {
+        vertex.uid: SourceReads(what_is_read(vertex.source), tuple(getattr(vertex.source, "names", ())))
+        for vertex in graph.vertices
+        if vertex.source is not None
+    }
 
 
 def read_whole(reader: SourceReader, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:

@@ -11,13 +11,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.graph import JobVertex, Operator
+from penstock.checkpoint.channel_state import ChannelKey
+from penstock.graph import JobGraph, JobVertex, Operator
 from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chain, PlainStep, Step
 from penstock.stream.iterators import IteratorStep
@@ -90,3 +92,36 @@ def chain_of(vertex: JobVertex) -> Chain:
         identity = operator.uid if isinstance(operator, StreamOperator) else ""
         steps.append((identity or f"{kind}-{kinds[kind]}", step_of(operator)))
     return Chain(steps)
+
+
+class SavedStates(Protocol):
+    """What a checkpoint holds of the stages of a query, by their uids."""
+
+    def names(self, uid: str) -> Collection[str]:
+        """The chunks of all subtasks."""
+
+    def read(self, uid: str, chunk: str) -> Sequence[bytes]:
+        """What the subtasks stored under this name."""
+
+
+def refuse_other_steps(graph: JobGraph, states: SavedStates) -> None:
+    """Raise PlanError or CheckpointError where the operators of a query can't go on from a checkpoint.
+
+    Without this its tasks would find out, one restart after the other.
+    """
+    for vertex in graph.vertices:
+        names = [name for name in states.names(vertex.uid) if ChannelKey.of(name) is None]
+        if names:
+            chain_of(vertex).refuse_others(vertex.name, names, functools.partial(states.read, vertex.uid))
+
+
+def refuse_rows_again(graph: JobGraph) -> None:
+    """Raise CheckpointError where a query that has no checkpoint has published rows before: they would come again.
+
+    A sink may have `check_anew()`, which raises it.
+    """
+    for vertex in graph.vertices:
+        for operator in vertex.operators:
+            check_anew = getattr(getattr(operator, "sink", None), "check_anew", None)
+            if check_anew is not None:
+                check_anew()

@@ -22,8 +22,8 @@ from typing import Final
 
 from penstock.checkpoint.metadata import Chunk as Referred
 from penstock.checkpoint.metadata import PartHandle, pack_part
-from penstock.checkpoint.ownership import Stamp
 from penstock.checkpoint.part_memory import PartMemory
+from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import Content, PartStorage, append
 from penstock.checkpoint.storage import pieces_of as parts_of
 from penstock.shuffle.streaming import HandedPart, HostStore, TaskLine
@@ -59,9 +59,9 @@ class SnapshotStore:
     Without a `host` each snapshot has a file of its own.
     """
 
-    def __init__(self, location: str, epoch: int, part: str, line: TaskLine, host: HostStore | None = None) -> None:
+    def __init__(self, location: str, owner: str, part: str, line: TaskLine, host: HostStore | None = None) -> None:
         self._location = location
-        self._epoch = epoch
+        self._owner = owner
         self._part = part
         self._line = line
         self._host = host
@@ -70,7 +70,7 @@ class SnapshotStore:
         self._handed: dict[int, PartMemory] = {}
         """What the host's store has not answered for, by checkpoint."""
         if host is not None:
-            host.share_files(location, epoch)
+            host.share_files(location, owner)
         self._storage: PartStorage | None = None
         self._queue: queue.SimpleQueue[TakenSnapshot | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -106,7 +106,7 @@ class SnapshotStore:
 
     def _store(self, snapshot: TakenSnapshot) -> None:
         began = time.monotonic()
-        stamp = Stamp(snapshot.checkpoint, self._epoch)
+        stamp = Stamp.by(self._owner, snapshot.checkpoint)
         try:
             state = ((name, make()) for name, make in snapshot.chunks)
             rows = (piece for channel in snapshot.channels for piece in pieces_of(channel))
@@ -140,7 +140,7 @@ class SnapshotStore:
         written = tuple([append(memory, name, content) for name, content in made])
         handle = _with_log(PartHandle("", memory.size, written), snapshot.log)
         part = HandedPart(
-            self._location, self._epoch, snapshot.checkpoint, memory.address, pack_part(handle), snapshot.figures
+            self._location, self._owner, snapshot.checkpoint, memory.address, pack_part(handle), snapshot.figures
         )
         host.hand_over(part, functools.partial(self._answered, snapshot.checkpoint))
         return None

@@ -8,11 +8,13 @@ what they say, and on any task's failure starts the next attempt from the newest
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import queue
 import threading
 import time
-from collections import Counter
+import warnings
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,15 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from local_host import LocalHost, LocalHostStore
 
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, encode
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
-from penstock.checkpoint.errors import CheckpointError
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError, UncertainCheckpointError
 from penstock.checkpoint.logged_rows import cut
-from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
-from penstock.checkpoint.storage import CheckpointStorage
+from penstock.checkpoint.metadata import PartHandle, pack_part, unpack_part
 from penstock.graph import (
     ExecutionGraph,
     InputDeployment,
@@ -39,8 +39,9 @@ from penstock.graph import (
     OutputDeployment,
     TaskDeployment,
 )
-from penstock.graph.restoring import beginning_of, parts_in_front, refuse_other_plan
-from penstock.graph.streaming import SavedParts, part_name
+from penstock.graph.restoring import beginning_of, parts_in_front
+from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
+from penstock.job.query_storage import QueryStorage
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
@@ -54,10 +55,13 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.stream.in_flight import uid_of
-from penstock.stream.runner import EXACTLY_ONCE, StreamTaskPlan, run_stream_subtask
+from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
+from penstock.stream.sources import sources_of
+from penstock.stream.steps import refuse_other_steps
 from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService
 from penstock.testing.memory_line import MemoryTaskLine
+from penstock.torture.local_host import LocalHost, LocalHostStore
 
 JOIN_SECONDS = 60.0
 _numbers = itertools.count()
@@ -151,8 +155,12 @@ class LocalQuery:
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
     continuous: bool = False
+    ends_fenced: bool = False
+    """Whether it ends, as with a real driver, when another one has taken the location over."""
 
     def __post_init__(self) -> None:
+        vertices = tuple(replace(vertex, uid=uid_of(vertex)) for vertex in self.graph.vertices)
+        self.graph = replace(self.graph, vertices=vertices)
         self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self.lines: dict[Task, _Line] = {}
         self.attempt = -1
@@ -162,6 +170,14 @@ class LocalQuery:
         self.abandoned: list[str] = []
         self.finished: set[Task] = set()
         self.failures: list[BaseException] = []
+        self.kills = 0
+        self._storage: QueryStorage | None = None
+        self.owner = ""
+        self._newest: dict[str, PartHandle] = {}
+        self._kept: deque[SavedParts] = deque()
+        """Complete checkpoints, the newest first."""
+        if self.location:  # first, for it may fail; a second query at one location goes on from it
+            self._claim()
         self._job = f"query{next(_numbers)}"
         self._execution = ExecutionGraph(self.graph)
         self._tasks = [(vertex.id, subtask) for vertex, subtask in self._execution.subtasks()]
@@ -172,20 +188,12 @@ class LocalQuery:
         )
         self._environment = service.create_shuffle_environment(context)
         self._host = LocalHost() if self.unaligned else None
-        self._storage: CheckpointStorage | None = None
-        self._epoch = 0
-        self._newest: dict[str, PartHandle] = {}
-        if self.location:
-            self._storage = CheckpointStorage(self.location)
-            self._storage.claim()  # a second query at one location goes on from it
-            self._epoch = self._storage.stamp(0).epoch
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
         options = replace(
             self.options, alignment=alignment, aligned_timeout=self.aligned_timeout if self.unaligned else None
         )
         self._coordinator = CheckpointCoordinator(options, self._heads)
-        if self._storage is not None and (found := self._storage.newest().metadata) is not None:
-            self._coordinator.restored([found.number])
+        self._coordinator.restored(sorted(saved.checkpoint for saved in self._kept))
         self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
         self._threads: list[threading.Thread] = []
         self._wake: float | None = None
@@ -195,6 +203,18 @@ class LocalQuery:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _claim(self) -> None:
+        """As the driver does: look, then claim; raises as these do."""
+        options = StreamingOptions("q", "query", self.location, retained=self.options.retained)
+        storage = QueryStorage(options, functools.partial(refuse_other_steps, self.graph), sources_of(self.graph))
+        storage.look(self._widths)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of damaged checkpoints, which some runs make
+            storage.claim(self._widths)
+        self._storage, self.owner = storage, storage.beginning.owner
+        if storage.beginning.saved is not None:
+            self._kept.extend((storage.beginning.saved, *storage.beginning.older))
 
     def start(self) -> None:
         """Start the first attempt, or the next one, from the newest checkpoint."""
@@ -218,7 +238,7 @@ class LocalQuery:
             )
             streaming = StreamTaskPlan(
                 self.location,
-                self._epoch,
+                self.owner,
                 self.consistency,
                 buffer_timeout=0.001,
                 restored=tuple((name, unpack_part(saved.parts[name])) for name in (*beginning.parts, *in_front)),
@@ -236,16 +256,13 @@ class LocalQuery:
             self._act(StopSource(), self._tasks)
 
     def _saved(self) -> SavedParts:
-        """The newest checkpoint; raises PlanError where it is of another plan."""
-        found = None if self._storage is None else self._storage.newest().metadata
-        if found is None:
-            return SavedParts(0, {})
-        parts = {name: pack_part(part) for name, part in found.parts.items()}
-        logged = any(part.positions for part in found.parts.values())
-        widths = dict(found.parallelism)
-        saved = SavedParts(found.number, parts, frozenset(found.finished), widths, is_logged=logged)
-        refuse_other_plan(saved, (128, 128), self._widths, self.location)
-        return saved
+        """The newest checkpoint; raises CheckpointError where a task found it damaged, and there is none before."""
+        if self._kept and self.failures and isinstance(self.failures[-1], CorruptCheckpointError):
+            damaged = self._kept.popleft()
+            if not self._kept:
+                raise CheckpointError("no checkpoint is kept before a damaged one") from self.failures[-1]
+            self._carry_out(self._coordinator.damaged(damaged.checkpoint))
+        return self._kept[0] if self._kept else SavedParts(0, {})
 
     @property
     def _widths(self) -> dict[str, int]:
@@ -259,12 +276,12 @@ class LocalQuery:
 
     def kill(self, task: Task) -> None:
         """Have a task fail wherever it is."""
+        self.kills += 1
         self._environment.cancel(AttemptId(self._job, *task, self.attempt))
 
     def chunks(self) -> dict[str, int]:
         """The chunks of the newest complete checkpoint, all tasks' together, and their bytes."""
-        metadata = None if self._storage is None else self._storage.newest().metadata
-        parts = [] if metadata is None else metadata.parts.values()
+        parts = [unpack_part(packed) for packed in self._kept[0].parts.values()] if self._kept else []
         found: Counter[str] = Counter()
         for chunk in itertools.chain.from_iterable(part.chunks for part in parts):
             found[chunk.name] += chunk.length
@@ -296,7 +313,8 @@ class LocalQuery:
 
     def run_through(self, seconds: float = JOIN_SECONDS) -> None:
         """Run to the end; raises AssertionError where that is not reached in time."""
-        assert self.run(time.monotonic() + seconds), f"the query has not ended: {self.finished} of {self._tasks} have"
+        if not self.run(time.monotonic() + seconds):
+            raise AssertionError(f"the query has not ended: {self.finished} of {self._tasks} have")
 
     def close(self) -> None:
         """End all tasks, and what they shared."""
@@ -351,8 +369,7 @@ class LocalQuery:
                     if line.host is not None:
                         line.host.given_up(decision.checkpoint)
             elif isinstance(decision, do.Discard):
-                with suppress(OSError, CheckpointError):  # as above
-                    self._storage.discard(self._storage.stamp(decision.checkpoint))
+                self._discard(self._storage, decision.checkpoint)
             elif isinstance(decision, do.WakeAt):
                 self._wake = decision.time
 
@@ -361,18 +378,32 @@ class LocalQuery:
             if task not in self.finished:
                 self.lines[task].act(action)
 
-    def _store(self, storage: CheckpointStorage, decision: do.Store) -> None:
+    def _discard(self, storage: QueryStorage, checkpoint: int) -> None:
+        self._kept = deque(saved for saved in self._kept if saved.checkpoint != checkpoint)
+        with suppress(OSError, CheckpointError):  # another query may have taken the location over
+            storage.discard(checkpoint)
+
+    def _store(self, storage: QueryStorage, decision: do.Store) -> None:
+        """Store it; raises UncertainCheckpointError, and FencedError where `ends_fenced`."""
         parts = {self._part(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
-        finished = tuple(self._part(task) for task in decision.finished)
+        finished = frozenset(self._part(task) for task in decision.finished)
         try:
             if self.continuous:
                 parts = cut(parts, self._newest)
-            storage.commit(CheckpointMetadata(decision.checkpoint, time.time(), parts, finished, self._widths))
+            packed = {name: pack_part(part) for name, part in parts.items()}
+            is_logged = any(part.positions for part in parts.values())
+            saved = SavedParts(decision.checkpoint, packed, finished, self._widths, is_logged=is_logged)
+            storage.store(saved)
         except (OSError, CheckpointError) as error:
+            if isinstance(error, UncertainCheckpointError) or (isinstance(error, FencedError) and self.ends_fenced):
+                raise
             self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
         else:
             self._newest = parts
+            self._kept.appendleft(saved)
             self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
+            with suppress(OSError, CheckpointError):
+                storage.sweep()
 
     def _heads(self, finished: Collection[Any]) -> list[Task]:
         running = {task for task in self._tasks if task not in finished}
@@ -438,7 +469,8 @@ class LocalQuery:
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.join(JOIN_SECONDS)
-            assert not thread.is_alive(), f"{thread.name} does not end"
+            if thread.is_alive():
+                raise AssertionError(f"{thread.name} does not end")
 
 
 def location(folder: Path) -> str:

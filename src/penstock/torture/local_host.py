@@ -68,9 +68,9 @@ class LocalHostStore:
         self._host = host
         self._attempt = attempt
 
-    def share_files(self, location: str, epoch: int) -> None:
+    def share_files(self, location: str, owner: str) -> None:
         """The task takes part."""
-        self._host.call(lambda: self._host.files.join(ShareFiles(self._attempt, location, epoch)))
+        self._host.call(lambda: self._host.files.join(ShareFiles(self._attempt, location, owner)))
 
     def settled(self, checkpoint: int) -> None:
         """The task speaks of its part by itself."""
@@ -83,7 +83,7 @@ class LocalHostStore:
     def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:
         """Store and acknowledge."""
         request = HandOverPart(
-            self._attempt, part.location, part.epoch, part.checkpoint, part.memory, part.handle, dict(part.figures)
+            self._attempt, part.location, part.owner, part.checkpoint, part.memory, part.handle, dict(part.figures)
         )
 
         async def answered() -> None:

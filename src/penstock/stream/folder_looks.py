@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking into a folder beside the task: a thread lists it and finds out what is new.
+
+A folder of 200,000 files takes seconds to list, and a mount may hang. Meanwhile the task reads on and answers
+barriers. A look gets what is known when it begins and gives what is known behind it; it shares nothing with the task.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from penstock.stream.known_files import DAY_NANOS, Hashes, KnownFiles, hashes_of
+
+_JOIN_SECONDS = 1.0
+_HIDDEN = (".", "_")
+
+Listed = Sequence[tuple[int, str]]
+"""Time of change (nanoseconds) and name of each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known behind a look, and the files that are not, with the days of their changes.
+
+    The last of `new` is to be read first: to take what is first out of a dict costs the more, the more was taken.
+    `refused` are those that may have been read and forgotten, with their times of change.
+    """
+
+    known: KnownFiles
+    new: dict[str, int]
+    refused: Listed
+
+
+Work = Callable[[], Look]
+
+
+class Looks(Protocol):
+    """How looks are carried out, one at a time."""
+
+    def begin(self, work: Work) -> None:
+        """Begin one; none may be under way."""
+
+    def result(self) -> Look | None:
+        """What it found, once; None before. Raises what the look raised."""
+
+    def close(self) -> None:
+        """Wait for none any more."""
+
+
+class LooksAtOnce:
+    """Whoever begins a look waits for it: a batch job does."""
+
+    def __init__(self) -> None:
+        self._found: Look | None = None
+
+    def begin(self, work: Work) -> None:
+        """Look now."""
+        self._found = work()
+
+    def result(self) -> Look | None:
+        """What it found."""
+        found, self._found = self._found, None
+        return found
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LooksBeside:
+    """Each look is a thread, so that one that hangs keeps nobody from going."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._look: _Thread | None = None
+
+    def begin(self, work: Work) -> None:
+        """Start the thread."""
+        self._look = _Thread(work, f"penstock-look-{self._name}")
+        self._look.start()
+
+    def result(self) -> Look | None:
+        """What it found, if it has ended."""
+        look = self._look
+        if look is None or look.is_alive():
+            return None
+        self._look = None
+        if look.error is not None:
+            raise look.error
+        return look.found
+
+    def close(self) -> None:
+        """Leave a thread that hangs to the end of the process."""
+        if self._look is not None:
+            self._look.join(_JOIN_SECONDS)
+
+
+class _Thread(threading.Thread):
+    def __init__(self, work: Work, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self.found: Look | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.found = self._work()
+        except BaseException as error:  # noqa: BLE001 - the task raises it
+            self.error = error
+
+
+def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
+    """The files of a folder that are to be read; raises OSError where it can't be listed."""
+    found = filesystem.get_file_info(pafs.FileSelector(folder))
+    return [
+        (info.mtime_ns or 0, info.base_name)
+        for info in found
+        if info.is_file and not info.base_name.startswith(_HIDDEN)
+    ]
+
+
+def look(
+    files: Listed, known: KnownFiles, read: Sequence[tuple[int, Hashes]], share: tuple[int, int], clock_day: int
+) -> Look:
+    """What of a listing is new to a subtask, which knows these and has read some more since.
+
+    `share` is its number and how many subtasks there are.
+    """
+    known, forgotten = known.plus(read), known.forgotten
+    names = hashes_of([name for _, name in files])
+    own = names % np.uint64(share[1]) == share[0]
+    days = np.fromiter((changed // DAY_NANOS for changed, _ in files), np.int64, len(files))
+    known = known.seen(names[own], days[own], clock_day)
+    places = np.flatnonzero(own)
+    new = sorted((files[place] for place in places[known.unknown(names[own])]), reverse=True)
+    refused = [(changed, name) for changed, name in new if changed // DAY_NANOS <= forgotten]
+    return Look(known, {name: changed // DAY_NANOS for changed, name in new}, refused)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a sink of files: hidden files get the names that readers see, and a mark says that it is the folder.
+
+A hidden file vanishes by the change of its name only, and a consumer may move on whatever it sees. So a file that
+checkpoints name, and that has neither name any more, was published: where the folder can be believed. A mount that
+dropped shows an empty folder in its place. So the first attempt of a query puts a mark into the folder
+(`.folder-<uid>-<owner>`), checkpoints name it, and where it is missing the folder is away. Each attempt that begins
+without a checkpoint makes a mark of its own: one that was made below the mount point speaks for nothing later.
+
+Limits: whoever removes hidden files removes rows. Where a change of name is a copy and a removal (object stores), a
+consumer that takes a file between the two gets it again if the query dies there.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgpack
+import pyarrow.fs as pafs
+
+from penstock.checkpoint.errors import CheckpointError
+from penstock.shuffle.disk import Disk
+
+_NONE = pafs.FileType.NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What checkpoints hold of a subtask: its folder and the mark there, and the files to be published.
+
+    `files` are names without the dot, each with the checkpoint that it was prepared for. Checkpoints of earlier
+    versions know neither folder nor mark.
+    """
+
+    files: Sequence[tuple[int, str]]
+    folder: str = ""
+    mark: str = ""
+
+    def packed(self) -> bytes:
+        """The bytes in a checkpoint."""
+        packed: bytes = msgpack.packb({"files": list(self.files), "folder": self.folder, "mark": self.mark})
+        return packed
+
+    @classmethod
+    def of(cls, state: bytes) -> Prepared:
+        """Inverse of `packed`."""
+        found = msgpack.unpackb(state)
+        fields = found if isinstance(found, dict) else {"files": found}
+        return cls(**{**fields, "files": [(number, name) for number, name in fields["files"]]})
+
+
+class SinkFolder:
+    """One folder, as one writer uses it."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, mark: str) -> None:
+        self.mark = mark
+        self.path = path
+        self._fs = filesystem
+        self._disk = Disk(filesystem)
+
+    def make(self) -> None:
+        """Make the folder and its mark; both are on the disk, and so are the folders above that had to be made."""
+        parents = self._parents()
+        self._fs.create_dir(self.path, recursive=True)
+        place = f"{self.path}/{self.mark}"
+        if self._fs.get_file_info(place).type == _NONE:
+            with self._fs.open_output_stream(place):
+                pass
+            self._disk.sync_file(place)
+        self.sync()
+        for parent in parents:
+            with suppress(PermissionError):  # one may not look into it
+                self._disk.sync_folder(parent)
+
+    def _parents(self) -> list[str]:
+        """The folder above, and those above that as far as they are not there."""
+        found: list[str] = []
+        parent = self.path.rpartition("/")[0]
+        while parent and self._disk.is_needed:
+            found.append(parent)
+            if self._fs.get_file_info(parent).type != _NONE:
+                break
+            parent = parent.rpartition("/")[0]
+        return found
+
+    def sync(self) -> None:
+        """Wait until the names in it are on the disk."""
+        self._disk.sync_folder(self.path)
+
+    def hidden(self, name: str) -> str:
+        """The path of a file that readers skip."""
+        return f"{self.path}/.{name}"
+
+    def publish(self, name: str) -> None:
+        """Give a prepared file the name that readers see; one that was published is left, wherever it is now.
+
+        Raises OSError where the folder is away, and CheckpointError where nobody can tell.
+        """
+        shown = f"{self.path}/{name}"
+        try:
+            self._fs.move(self.hidden(name), shown)
+        except OSError as error:
+            found_hidden, found_shown = self._fs.get_file_info([self.hidden(name), shown])
+            if found_hidden.type != _NONE:
+                raise
+            if found_shown.type != _NONE:
+                return
+            if not self.mark:
+                raise CheckpointError(
+                    f"{shown} was prepared for a checkpoint of an earlier version and is gone: nobody can tell"
+                    " whether it was published and moved on. Bring it back, or begin anew with another"
+                    " checkpointLocation"
+                ) from error
+            self._require_whole(name, error)
+
+    def refuse_lost(self, names: Sequence[str], published: Container[str]) -> None:
+        """Raise OSError where the folder is away, or a prepared file is gone that was not published."""
+        paths = [f"{self.path}/{self.mark}", *map(self.hidden, names)]
+        mark, *found = self._fs.get_file_info(paths)
+        if mark.type == _NONE:
+            raise self._away()
+        gone = [name for name, info in zip(names, found, strict=True) if info.type == _NONE]
+        shown = self._fs.get_file_info([f"{self.path}/{name}" for name in gone]) if gone else []
+        for name, info in zip(gone, shown, strict=True):
+            if info.type == _NONE and name not in published:
+                raise FileNotFoundError(
+                    errno.ENOENT, "a prepared file is gone, and was not published", self.hidden(name)
+                )
+
+    def sync_files(self, names: Sequence[str]) -> None:
+        """Wait until hidden files are on the disk, where they are not published, and the names in the folder."""
+        if self._disk.is_needed:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._disk.sync_file(self.hidden(name))
+        self.sync()
+
+    def _require_whole(self, name: str, error: OSError) -> None:
+        """A file was found under neither name: the folder's list, with the mark in it, must say so too."""
+        names = {info.base_name for info in self._fs.get_file_info(pafs.FileSelector(self.path))}
+        if names & {name, f".{name}"}:
+            raise error
+        if self.mark not in names:
+            raise self._away() from error
+
+    def require(self) -> None:
+        """Raise OSError where the folder is away."""
+        if self._fs.get_file_info(f"{self.path}/{self.mark}").type == _NONE:
+            raise self._away()
+
+    def _away(self) -> OSError:
+        text = f"{self.mark}, which the query put there, is missing: is the folder's file system away?"
+        return FileNotFoundError(errno.ENOENT, text, self.path)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query over a folder on a mount that drops, fails and lists in parts, with kills and restarts: each row once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+from dropping_mount import Mount
+
+from penstock.api.line_formats import TEXT_SCHEMA, TextLines
+from penstock.graph import JobGraph
+from penstock.record import PartitionerSpec
+from penstock.shuffle.errors import OutsideError, ProducerFailedError, TaskCancelledError
+from penstock.stream.arriving_files import FilesSource
+from penstock.stream.file_rows import LineFiles
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.sinks import SinkOperator
+from penstock.torture.local_query import LocalQuery, linear_graph, location
+
+SECONDS = 60.0
+EXPECTED = (OutsideError, TaskCancelledError, ProducerFailedError)
+"""What the mount and kills lead to."""
+
+
+def graph(folder: Path, mount: Mount, width: int) -> JobGraph:
+    """The rows of `in` into files of `out`."""
+    (folder / "in").mkdir(exist_ok=True)
+    source = FilesSource(pafs.PyFileSystem(mount), str(folder / "in"), LineFiles(TextLines()), listing_seconds=0.005)
+    sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), TEXT_SCHEMA, "q"))
+    stages = [(width, (), TEXT_SCHEMA, None), (1, (sink,), TEXT_SCHEMA, PartitionerSpec("rebalance"))]
+    return linear_graph(source, stages)
+
+
+def rows_in(folder: Path) -> list[str]:
+    """What a reader of `out` sees."""
+    files = sorted((folder / "out").glob("part-*"))
+    table = ds.dataset([str(file) for file in files], TEXT_SCHEMA).to_table() if files else pa.table({"value": []})
+    found: list[str] = table["value"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_is_published_once_whatever_the_mount_does(tmp_path: Path, seed: int) -> None:
+    """Empty and partial listings, reads that fail, killed tasks, and a second run with another number of tasks."""
+    chance, mount, expected = random.Random(seed), Mount(), Counter[str]()
+    for width in (2, 3):
+        with LocalQuery(graph(tmp_path, mount, width), location(tmp_path)) as query:
+            query.start()
+            for _ in range(25):
+                act(chance, mount, query, tmp_path / "in", expected)
+                query.run(time.monotonic() + chance.uniform(0.0, 0.05))
+            mount.lacks, mount.errors = (lambda _: False), []
+            until = time.monotonic() + SECONDS
+            while Counter(rows_in(tmp_path)) != expected and time.monotonic() < until:
+                query.run(time.monotonic() + 0.05)
+            query.stop()
+            query.run_through()
+            assert not [error for error in query.failures if not isinstance(error, EXPECTED)]
+    assert Counter(rows_in(tmp_path)) == expected
+
+
+def act(chance: random.Random, mount: Mount, query: LocalQuery, folder: Path, expected: Counter[str]) -> None:
+    """One thing that happens to the folder, its mount or a task."""
+    act = chance.choice(["new", "new", "empty", "part", "well", "error", "kill"])
+    if act == "new":
+        name = f"f{len(list(folder.iterdir()))}"
+        rows = [f"{name}:{row}" for row in range(chance.choice([1, 10, 5_000]))]
+        (folder / f".{name}").write_text("".join(f"{row}\n" for row in rows))
+        (folder / f".{name}").rename(folder / name)
+        expected.update(rows)
+    elif act == "empty":
+        mount.lacks = lambda _: True
+    elif act == "part":
+        hidden = chance.sample(range(10), 5)
+        mount.lacks = lambda name: int(name.lstrip(".f")) % 10 in hidden
+    elif act == "well":
+        mount.lacks = lambda _: False
+    elif act == "error":
+        mount.errors.append(OSError(chance.choice([5, 110, 13]), "broken"))
+    else:
+        query.kill(chance.choice(list(query.lines)))

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries in a world that fails, a short form: `penstock torture --world 500` is the long one.
+
+Its findings: what they show has a test of its own where it was mended, and their seeds are among these.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.torture import world
+from penstock.torture.world import WorldResult, run_world, torture_world
+
+SEEDS = [*range(20), 1001, 1019, 1047, 1078]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_row_once_in_a_world_that_fails(seed: int) -> None:
+    """Faults, losses of power, other widths, consumers: each row once in the end, and no good checkpoint is lost."""
+    result = run_world(seed)
+    assert result.outcome in world.WELL, result.reason
+
+
+def test_second_call_goes_on_and_counts_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds that have a line are not run again; a line that was cut off is no result."""
+    results, said, ran = tmp_path / "results", [], []
+
+    def run(seed: int) -> WorldResult:
+        ran.append(seed)
+        return WorldResult(seed, "rate>key", "lost" if seed == 7 else "right", 0.1, "1 of 2 rows")
+
+    monkeypatch.setattr(world, "run_world", run)
+    assert torture_world((5, 2, 0), results, said.append) == 0
+    with results.open("a") as file:
+        file.write(json.dumps({"seed": 7})[:-1] + "\n")
+    assert torture_world((5, 3, 1), results, said.append) == 1
+    assert ran == [5, 6, 7, world.SPARK + 5]
+    assert said[-1] == "world, 4 runs from seed 5 on: 1 lost, 3 right"
+    assert sorted(world.read_results(results)) == ran
