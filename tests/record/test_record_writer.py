@@ -140,7 +140,11 @@ def test_small_batches_are_kept_and_large_ones_are_not() -> None:
     writer = _writer(Target())
     assert writer.keeps(batch_of([], 4095))
     assert not writer.keeps(batch_of([], 4096))
-    assert _writer(StoringTarget()).keeps(batch_of([], 2 << 20))
+    target = StoringTarget()
+    assert _writer(target).keeps(batch_of([], 2 << 20))
+    target.holds_batches = False
+    assert not _writer(target).keeps(batch_of([], 2 << 20))
+    assert _writer(target).keeps(batch_of([], 4096))
 
 
 def test_more_subpartitions_gather_more() -> None:
@@ -323,6 +327,7 @@ class StoringTarget(Target):
     """A target that keeps what it gets."""
 
     gather_bytes = 1 << 20
+    holds_batches = True
 
     def write_split(self, split: Split) -> None:
         """Keep the batches, and how many came at once."""

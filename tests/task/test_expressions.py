@@ -27,6 +27,7 @@ from penstock.task.expressions import (
     probe,
     selected,
 )
+from penstock.task.expressions.parts import is_too_much
 
 LONG, INT, DOUBLE, TEXT, BOOL = pa.int64(), pa.int32(), pa.float64(), pa.string(), pa.bool_()
 ANSI = (("mode", "ANSI"),)
@@ -242,7 +243,7 @@ def test_a_probe_sees_what_rows_may_never_need(function: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "target"), [("x", INT), ("1.5", INT), ("", DOUBLE), ("maybe", BOOL), ("2020-1", pa.date32())]
+    ("text", "target"), [("x", INT), ("1.5", INT), ("", DOUBLE), ("maybe", BOOL), ("2020-13", pa.date32())]
 )
 def test_text_that_does_not_fit_is_shown(text: str, target: pa.DataType) -> None:
     """A cast that Spark refuses names the value."""
@@ -285,6 +286,15 @@ def test_strings_count_code_points(name: str) -> None:
     """Positions and lengths are of characters, not bytes; null in, null out, but for concat_ws."""
     make, expected = STRINGS[name]
     assert evaluate(make(), batch(s=pa.array(["été", "ab", None]))).to_pylist() == expected
+
+
+@pytest.mark.parametrize("function", ["StringLPad", "StringRPad"])
+def test_a_text_that_is_padded_beyond_all_room_is_refused(function: str) -> None:
+    """The error names the width; it is still one for which fewer rows at once are tried."""
+    padded = call(function, TEXT, column("s", TEXT), constant(2**31 - 1, INT), constant("*", TEXT))
+    with pytest.raises(ValuesError, match="to 2147483647 characters has no room") as caught:
+        evaluate(padded, batch(s=pa.array(["a"])))
+    assert is_too_much(caught.value)
 
 
 def test_joined_nulls_are_an_empty_string() -> None:
@@ -348,3 +358,21 @@ def test_a_column_that_spark_has_no_room_for_is_refused_by_name() -> None:
     rows = batch(t=pa.array([1], pa.timestamp("ns")))
     with pytest.raises(ValuesError, match=r"'t' of type timestamp\[ns\] does not fit timestamp\[us\].*mapInArrow"):
         evaluate(call("IsNull", BOOL, column("t", pa.timestamp("us"))), rows)
+
+
+def test_dates_are_formatted_as_sparks_or_refused() -> None:
+    """A year alone has the digits it has; signs that Spark's patterns keep for themselves are refused."""
+    days = batch(t=pa.array([-717_000, 18_262, None], INT).cast(pa.date32()))
+    moment = call("Cast", pa.timestamp("us"), column("t", pa.date32()), options=BERLIN)
+    made = [
+        evaluate(call("DateFormatClass", TEXT, moment, constant(form, TEXT)), days).to_pylist()
+        for form in ("y", "yyyy", "y-MM", "'y'y")
+    ]
+    assert made == [
+        *(["6", "2020", None], ["0006", "2020", None], ["6-12", "2020-01", None], ["y6", "y2020", None]),
+    ]
+    for form in ("[yyyy]", "yyyy'", "{y}", "yyyy#"):
+        with pytest.raises(UnsupportedError, match="date_format with"):
+            probe(call("DateFormatClass", TEXT, moment, constant(form, TEXT)), days.slice(0, 0))
+    with pytest.raises(ValuesError, match="AddMonths leaves the dates that there are"):
+        evaluate(call("AddMonths", pa.date32(), column("t", pa.date32()), constant(-(2**31), INT)), days)

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from penstock.task import join as join_module
 from penstock.task.groups import Side
 from penstock.task.join import JOINS, EquiJoin, join_schema
 from penstock.task.memory import TaskMemory, limited_memory
@@ -202,3 +206,80 @@ def test_nulls_are_declared_where_a_side_may_be_missing() -> None:
         "left_semi": [False, False],
         "left_anti": [False, False],
     }
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(st.lists(keys, max_size=14), st.lists(keys, max_size=14), st.sampled_from(sorted(JOINS)), st.integers(1, 5))
+def test_results_in_pieces_are_the_same(
+    left: list[dict[str, Any]], right: list[dict[str, Any]], how: str, pairs: int
+) -> None:
+    """However few pairs are found at once, and bytes gathered, the rows are those of nested loops."""
+    with patch.multiple(join_module, MOST_PAIRS=pairs, MOST_BYTES=40, _FEW_EQUAL=0):
+        test_joins_are_those_of_nested_loops.hypothesis.inner_test(left, right, how, 3, 1 << 30)
+
+
+LONG = 1 << 20
+
+
+@pytest.mark.parametrize("how", ["inner", "right", "full"])
+def test_long_rows_that_meet_often(how: str) -> None:
+    """A row of a megabyte meets 2,200 others, which is more than Arrow gathers at once: batches stay small."""
+    wide = pa.record_batch({"k": [1, 2], "text": ["x" * LONG, "y" * LONG]})
+    narrow = pa.record_batch({"k": pa.array([1] * 2200), "n": range(2200)})
+    pair = Side(narrow.schema, ("k",)), Side(wide.schema, ("k",))
+    join = EquiJoin(*pair, how, join_schema(*pair, how))
+    largest = found = 0
+    for batch in join.apply([iter([narrow]), iter([wide])]):
+        largest, found = max(largest, batch.nbytes), found + batch.num_rows
+    assert found == 2200 + (how != "inner")
+    assert largest < 40 << 20
+
+
+def test_frequent_keys_of_both_sides() -> None:
+    """Six million pairs of one key are found in parts, among keys that meet once."""
+    many = pa.record_batch({"k": [0] * 3000 + list(range(1, 2001)), "n": range(5000)})
+    few = pa.record_batch({"k": [0] * 2000 + list(range(1, 2001)), "m": range(4000)})
+    pair = Side(many.schema, ("k",)), Side(few.schema, ("k",))
+    join = EquiJoin(*pair, "inner", join_schema(*pair, "inner"))
+    parts: list[int] = []
+    pairs_of = join_module._pairs
+
+    def counted(how: str, stream: pa.Table, build: pa.Table) -> pa.Table:
+        found = pairs_of(how, stream, build)
+        parts.append(found.num_rows)
+        return found
+
+    with patch.object(join_module, "_pairs", counted):
+        assert sum(batch.num_rows for batch in join.apply([iter([many]), iter([few])])) == 6_002_000
+    assert max(parts) <= join_module.MOST_PAIRS
+
+
+PEAK = """
+import tempfile
+import pyarrow as pa
+from penstock.task.groups import Side
+from penstock.task.join import EquiJoin, join_schema
+from penstock.task.memory import TaskMemory, limited_memory
+
+LIMIT = 8 << 20
+ROWS, TIMES, BYTES = 64, 60, 512 << 10
+
+def texts(number):
+    text = pa.repeat(pa.scalar("x" * BYTES), 1)
+    return pa.record_batch({"k": [number], "text": pa.concat_arrays([text, text.slice(0, 0)])})
+
+narrow = pa.record_batch({"k": list(range(ROWS)) * TIMES, "n": range(ROWS * TIMES)})
+pair = Side(narrow.schema, ("k",)), Side(texts(0).schema, ("k",))
+join = EquiJoin(*pair, "inner", join_schema(*pair, "inner"))
+with limited_memory(TaskMemory(LIMIT, tempfile.gettempdir())) as memory:
+    found = sum(batch.num_rows for batch in join.apply([iter([narrow]), map(texts, range(ROWS))]))
+print(found == ROWS * TIMES and memory.spilled_bytes > 4 * LIMIT, pa.default_memory_pool().max_memory() / LIMIT)
+"""
+
+
+def test_a_built_side_of_four_times_the_memory() -> None:
+    """Long rows that meet often are right, and Arrow holds less than twice the memory, copies included."""
+    told = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    is_right, peak = told.stdout.split()
+    assert is_right == "True"
+    assert float(peak) < 2

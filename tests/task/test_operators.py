@@ -21,7 +21,6 @@ from penstock.task.operators import (
     GroupForm,
     MapInArrow,
     MapInPandas,
-    ending_in,
     group_form,
     regrouped,
 )
@@ -88,19 +87,6 @@ def test_a_function_may_use_its_memory_again() -> None:
     assert [row["n"] for row in rows_of(groups.apply(iter([ROWS])))] == [2, 1, 1]
 
 
-def test_what_is_written_at_once_is_not_copied() -> None:
-    """The last function of a chain gives its batches as they are where no output holds on to them."""
-    operators = [MapInArrow(lambda batches: batches, SCHEMA), MapInArrow(lambda _: counting(3, 20_000), SCHEMA)]
-    first, last = ending_in(operators, lambda batch: False)
-    assert first is operators[0]
-    seen = [batch["v"][0].as_py() for batch in last.apply(iter([]))]
-    assert seen == [0, 1, 2]
-    assert [batch["v"][0].as_py() for batch in list(last.apply(iter([])))] == [2, 2, 2]
-    (kept,) = ending_in(operators[1:], lambda batch: True)
-    assert [batch["v"][0].as_py() for batch in list(kept.apply(iter([])))] == [0, 1, 2]
-    assert ending_in([], lambda batch: True) == []
-
-
 class Doubled:
     """Stands for a function that is set up once."""
 
@@ -120,12 +106,23 @@ def test_a_class_in_place_of_a_function() -> None:
     assert rows_of(operator.apply(iter([ROWS]))) == [*ROWS.to_pylist(), *ROWS.to_pylist()]
 
 
-@pytest.mark.parametrize("result", [[ROWS], ROWS, None, 5])
-def test_a_result_that_is_no_iterator(result: object) -> None:
-    """A list, a batch or nothing instead of an iterator is refused in the words of PySpark."""
-    with pytest.raises(
-        SchemaError, match=r"should be iterator of pyarrow.RecordBatch, but is " + type(result).__name__
-    ):
+def test_lists_are_taken_as_pyspark_takes_them() -> None:
+    """What can be iterated over is as good as an iterator, of batches and of frames; no rows are none."""
+    import pandas as pd
+
+    assert rows_of(MapInArrow(lambda _: [ROWS, ROWS], SCHEMA).apply(iter([]))) == [*ROWS.to_pylist()] * 2  # type: ignore[arg-type, return-value]
+    assert list(MapInArrow(lambda _: (), SCHEMA).apply(iter([ROWS]))) == []  # type: ignore[arg-type, return-value]
+    frames = MapInPandas(lambda _: [pd.DataFrame({"k": ["a"], "v": [1]})], SCHEMA)  # type: ignore[arg-type, return-value]
+    assert rows_of(frames.apply(iter([ROWS]))) == [{"k": "a", "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [(ROWS, "RecordBatch"), ("ab", "iterator of str"), (None, "NoneType"), (5, "int")],
+)
+def test_a_result_that_is_no_iterator(result: object, shown: str) -> None:
+    """A batch, a text or nothing instead of an iterator is refused in the words of PySpark."""
+    with pytest.raises(SchemaError, match=f"should be iterator of pyarrow.RecordBatch, but is {shown}"):
         list(MapInArrow(lambda _: result, SCHEMA).apply(iter([ROWS])))  # type: ignore[arg-type, return-value]
 
 
@@ -204,8 +201,8 @@ def test_map_in_pandas_wants_frames() -> None:
     """An item that is no frame, and a result that is no iterator, are refused."""
     with pytest.raises(SchemaError, match=r"iterator of pandas.DataFrame, but is iterator of RecordBatch"):
         list(MapInPandas(lambda _: iter([ROWS]), SCHEMA).apply(iter([ROWS])))
-    with pytest.raises(SchemaError, match=r"but is list"):
-        list(MapInPandas(lambda _: [], SCHEMA).apply(iter([ROWS])))  # type: ignore[arg-type, return-value]
+    with pytest.raises(SchemaError, match=r"but is NoneType"):
+        list(MapInPandas(lambda _: None, SCHEMA).apply(iter([ROWS])))  # type: ignore[arg-type, return-value]
 
 
 def count_table(table: pa.Table) -> pa.Table:
@@ -291,4 +288,22 @@ def test_small_results_are_joined() -> None:
     """Many one-row batches leave as few; large ones pass as they are."""
     large = pa.record_batch({"a": range(20_000)})
     small = [pa.record_batch({"a": [n]}) for n in range(20_000)]
-    assert [batch.num_rows for batch in regrouped(iter([large, *small]))] == [20_000, 16_384, 3_616]
+    assert [batch.num_rows for batch in regrouped(iter([large, *small]), None)] == [20_000, 16_384, 3_616]
+
+
+def test_long_results_of_groups_do_not_wait_for_many() -> None:
+    """Results are joined up to 8 MB, so a group's row of a megabyte is held beside a few others only."""
+    rows = pa.record_batch({"k": ["x" * (1 << 20)], "v": [1]})
+    asked = 0
+
+    def results() -> Iterator[pa.RecordBatch]:
+        nonlocal asked
+        for _ in range(40):
+            asked += 1
+            yield rows
+
+    waiting = []
+    for batch in regrouped(results(), None):
+        waiting.append(asked)
+        assert batch.nbytes < 10 << 20
+    assert waiting == [8, 16, 24, 32, 40]

@@ -263,3 +263,20 @@ def test_ranges_are_even() -> None:
     sizes = [len(values) for number, values in parts.items() if number not in homes]
     assert max(sizes) < 400_000 / 8 * 1.15
     assert len(parts[homes[0]]) < 100_000 + 400_000 / 8 * 1.15
+
+
+@pytest.mark.parametrize("length", [20, 5_000, 600_000])
+def test_samples_and_cuts_of_long_keys(length: int) -> None:
+    """Fewer of them are drawn and sent, so both keep to their bytes; cuts are still at equal distances."""
+    order = Order(pa.schema([("s", pa.string())]), (SortKey("s", True, True),))
+    sample = SampleKeys(order).start()
+    for start in range(0, 256, 8):
+        keys = [f"{number:04}" + "x" * length for number in range(start, start + 8)]
+        sample.add(pa.record_batch({"s": keys}, order.schema))
+    drawn = list(sample.rows())
+    assert sum(batch.nbytes for batch in drawn) <= max(9 << 20, 17 * length)
+    (cuts,) = CutRanges(order).apply(iter(drawn))
+    assert cuts.nbytes <= 33 << 20
+    assert cuts.num_rows + 1 == (4096 if length < 6000 else 32)
+    middle = int(cuts.column(0)[cuts.num_rows // 2].as_py()[:4])
+    assert 60 < middle < 200

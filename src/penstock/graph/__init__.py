@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JobGraph to ExecutionGraph, pipelined regions and slot needs: pure."""
 
+from penstock.graph.column_names import as_written
 from penstock.graph.ddl import parse_ddl
 from penstock.graph.deadlocks import without_deadlocks
 from penstock.graph.deployment import InputDeployment, OutputDeployment, TaskDeployment
@@ -20,6 +21,14 @@ from penstock.graph.job_graph import (
     RowSummary,
     Source,
     Summary,
+)
+from penstock.graph.nullability import (
+    as_nullable,
+    merged_schema,
+    merged_type,
+    newly_nullable,
+    same_but_nulls,
+    with_nulls_of,
 )
 from penstock.graph.regions import Region, regions, slots_needed
 from penstock.graph.spark_types import collated, collation_of, same_columns, spark_type, with_spark_type
@@ -47,17 +56,24 @@ __all__ = [
     "Source",
     "Summary",
     "TaskDeployment",
+    "as_nullable",
+    "as_written",
     "collated",
     "collation_of",
     "columns_text",
     "downstream_of",
     "explain_graph",
+    "merged_schema",
+    "merged_type",
+    "newly_nullable",
     "parse_ddl",
     "regions",
     "restart_set",
+    "same_but_nulls",
     "same_columns",
     "slots_needed",
     "spark_type",
+    "with_nulls_of",
     "with_spark_type",
     "without_deadlocks",
 ]

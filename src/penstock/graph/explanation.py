@@ -20,12 +20,20 @@ def explain_graph(graph: JobGraph) -> str:
     for vertex in graph.vertices:
         lines += _vertex_lines(graph, vertex)
     lines += [_region_text(graph, region) for region in regions(graph)]
-    if graph.result:
+    if graph.streaming is not None:
+        lines += [f"Result: {_sink_text(vertex)}" for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
+    elif graph.result:
         lines.append("Result: stage " + ", ".join(str(vertex) for vertex in graph.result))
     else:
         lines.append("Result: none, the output of the last stage is dropped")
     lines += [f"Note: {note}" for note in graph.notes]
     return "\n".join(lines) + "\n"
+
+
+def _sink_text(vertex: JobVertex) -> str:
+    """The sink of a streaming query is the last operator of its last stage."""
+    sink = vertex.operators[-1].name if vertex.operators else "nobody"
+    return f"{sink} takes the output of stage {vertex.id}"
 
 
 def _vertex_lines(graph: JobGraph, vertex: JobVertex) -> list[str]:

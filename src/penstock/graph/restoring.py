@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, part_name, vertex_of_part
+from penstock.graph.streaming import KEY_GROUP_HASH, SavedParts, SourceReads, part_name, vertex_of_part
 from penstock.shuffle.errors import PlanError
 
 _NAMED = 3
@@ -84,6 +84,61 @@ def refuse_other_plan(saved: SavedParts, groups: tuple[int, int], stages: Mappin
                 f"{where}: {finished} of {was} tasks of stage {uid} had handled all of their data, so it must go on "
                 f"with its {was} tasks, not with {now}"
             )
+
+
+def refuse_other_sources(saved: SavedParts, sources: Mapping[str, SourceReads], where: str) -> None:
+    """Raise PlanError where a query's sources do not read what the checkpoint has positions of.
+
+    `sources` are the query's, by uid. A source that the checkpoint does not know begins at its start.
+    """
+    if not saved.sources:
+        raise PlanError(
+            f"{where} is of an earlier version of Penstock, which did not write down what sources read: finish the "
+            "query with that version, or give it another checkpointLocation"
+        )
+    for uid in sorted(saved.sources.keys() & sources.keys()):
+        was, now = saved.sources[uid], sources[uid]
+        if was.what != now.what:
+            raise PlanError(
+                f"{where} says how far source {uid!r} was in {was.what}, and now it reads {now.what}: read that "
+                "again, or give the query another checkpointLocation"
+            )
+        _refuse_other_partitions(saved, uid, now, where)
+    gone = sorted(uid for uid in saved.sources.keys() - sources.keys() if not _is_finished(saved, uid))
+    if gone:
+        new = (sources[uid].what for uid in sorted(sources.keys() - saved.sources.keys()))
+        old = (f"{saved.sources[uid].what} ({uid})" for uid in gone)
+        raise PlanError(
+            f"{where} says how far the query was in {_listed(old)}, which it does not read now; it reads instead: "
+            f"{_listed(new)}. Read that again, under the same uid() if it had one, or give the query another "
+            "checkpointLocation"
+        )
+
+
+def _refuse_other_partitions(saved: SavedParts, uid: str, now: SourceReads, where: str) -> None:
+    known = saved.sources[uid].partitions
+    if gone := sorted(set(known) - set(now.partitions)):
+        raise PlanError(
+            f"{where} says how far {now.what} was in partition {gone[0]!r}, which is not among "
+            f"{_listed(now.partitions)}"
+        )
+    new = sorted(set(now.partitions) - set(known))
+    finished = any(vertex_of_part(part)[0] == uid for part in saved.finished)
+    if new and finished:
+        raise PlanError(
+            f"{where}: {now.what} has partition {new[0]!r} anew, and tasks of it had read all of their rows, so "
+            "nobody would read it: give the query another checkpointLocation"
+        )
+
+
+def refuse_finished(saved: SavedParts, where: str) -> None:
+    """Raise PlanError where all tasks had finished: a query that goes on from there would read nothing."""
+    if saved.parallelism and all(_is_finished(saved, uid) for uid in saved.parallelism):
+        read = _listed(reads.what for reads in saved.sources.values())
+        raise PlanError(
+            f"{where} says that the query had read all of its rows and has ended, so it would read nothing ({read}): "
+            "give it another checkpointLocation. For files that keep coming leave `bounded` out, and stop the query"
+        )
 
 
 def ended_sources(saved: SavedParts, sources: Mapping[str, str]) -> Iterator[str]:

@@ -58,15 +58,15 @@ class StreamingOptions:
 class StreamDeployment:
     """What a task of a streaming query begins with.
 
-    `epoch` is that of the location's owner. `restored` are parts of a checkpoint, each with its name and the handle
-    that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has changed.
-    `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of tasks in it,
-    by uid; where they have changed, or rows are logged, `restored` also holds the parts of the stages in front, for
-    their rows in flight. `drops_in_flight`: those are lost, as somebody chose. `behind` is the newest checkpoint that
-    was begun before this attempt.
+    `owner` is the location's, `<epoch>-<token>`. `restored` are parts of a checkpoint, each with its name and the
+    handle that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has
+    changed. `is_finished`: it had handled all of its data in that checkpoint. `widths` are the stages' numbers of
+    tasks in it, by uid; where they have changed, or rows are logged, `restored` also holds the parts of the stages in
+    front, for their rows in flight. `drops_in_flight`: those are lost, as somebody chose. `behind` is the newest
+    checkpoint that was begun before this attempt.
     """
 
-    epoch: int
+    owner: str
     is_finished: bool = False
     restored: tuple[tuple[str, bytes], ...] = ()
     widths: tuple[tuple[str, int], ...] = ()
@@ -75,16 +75,16 @@ class StreamDeployment:
 
     def to_wire(self) -> Wire:
         """Plain tuple for a control message."""
-        return (self.epoch, self.is_finished, self.restored, self.widths, self.drops_in_flight, self.behind)
+        return (self.owner, self.is_finished, self.restored, self.widths, self.drops_in_flight, self.behind)
 
     @classmethod
     def from_wire(cls, wire: Wire) -> StreamDeployment:
         """Inverse of `to_wire`."""
-        epoch, is_finished, restored, widths, drops, behind = wire
+        owner, is_finished, restored, widths, drops, behind = wire
         parts = tuple((str(name), bytes(handle)) for name, handle in restored)  # type: ignore[attr-defined]
         counts = tuple((str(uid), int(count)) for uid, count in widths)  # type: ignore[attr-defined]
         return cls(
-            int(epoch),  # type: ignore[call-overload]
+            str(owner),
             bool(is_finished),
             parts,
             counts,
@@ -105,11 +105,19 @@ def vertex_of_part(part: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceReads:
+    """What a source reads, in words that stay the same from run to run, and its partitions where these have names."""
+
+    what: str
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SavedParts:
     """A complete checkpoint: the handle of each part by its name, and the parts of tasks that had finished.
 
     `parallelism` is by the vertices' uids. `seconds` is how long it took, `figures` what each part did. `is_logged`:
-    rows in flight lie in the logs of the tasks that gave them.
+    rows in flight lie in the logs of the tasks that gave them. `sources` says by uid what the positions are of.
     """
 
     checkpoint: int
@@ -119,15 +127,16 @@ class SavedParts:
     seconds: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     is_logged: bool = False
+    sources: Mapping[str, SourceReads] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryBeginning:
-    """What a driver found at a query's location when it took it over: its own epoch there, and what to go on from.
+    """What a driver found at a query's location when it took it over: its own name there, and what to go on from.
 
     `older` are the checkpoints in front of that one that are kept too, newest first.
     """
 
-    epoch: int = 0
+    owner: str = ""
     saved: SavedParts | None = None
     older: tuple[SavedParts, ...] = ()

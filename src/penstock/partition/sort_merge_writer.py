@@ -112,6 +112,11 @@ class SortMergeWriter:
         return best(self.subpartitions, self._buffer.limit)
 
     @property
+    def holds_batches(self) -> bool:
+        """Whether a split's batches are kept as they are: not rows of a fixed width, which are copied."""
+        return self._rows is None
+
+    @property
     def bytes_on_disk(self) -> int:
         """What both files take so far."""
         return self._data.size + self._index.size

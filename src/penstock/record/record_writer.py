@@ -55,6 +55,10 @@ class StoringTarget(Protocol):
     def gather_bytes(self) -> int:
         """How many bytes to split at once."""
 
+    @property
+    def holds_batches(self) -> bool:
+        """Whether it looks at a batch's memory again when the call that brought it has returned."""
+
     def write_split(self, split: Split) -> None:
         """Append what one split gives each subpartition; errors as of `write`."""
 
@@ -139,7 +143,9 @@ class RecordWriter:
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
         """Whether the memory of this batch is looked at again when `write` has returned."""
-        return self._store is not None or not self._is_enough(batch.num_rows, batch.nbytes)
+        if not self._is_enough(batch.num_rows, batch.nbytes):
+            return True
+        return self._store is not None and (self._store.holds_batches or self._partitioner.broadcasts)
 
     def flush(self) -> None:
         """Make everything written so far visible to readers."""

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.graph import same_but_nulls
+from penstock.record.relabelled import relabelled
 from penstock.shuffle.errors import PlanError
 from penstock.task.aggregate_states import Aggregation, Function, State
 from penstock.task.aggregates import (
@@ -124,7 +126,8 @@ class AggregationPlan:
             columns = states.columns[position : position + len(function.states)]
             position += len(columns)
             result = function.finish(*columns)
-            arrays.append(result if result.type == function.type else result.cast(function.type))
+            same = same_but_nulls(result.type, function.type)
+            arrays.append(relabelled(result, function.type) if same else result.cast(function.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.result_schema)
 
     def nothing(self) -> pa.RecordBatch:
@@ -143,7 +146,7 @@ class AggregationPlan:
 
 def _result_field(item: Aggregation, function: Function, schema: pa.Schema) -> pa.Field:
     if not function.keeps_type:
-        return pa.field(item.name, function.type)
+        return pa.field(item.name, function.type, nullable=function.may_be_null)
     column = schema.field(item.column)
     return column.with_name(item.name).with_type(function.type).with_nullable(True)
 

@@ -65,9 +65,11 @@ class Function:
     """One function over one type: its states, its result's type, and how states become the result.
 
     `keeps_type` says that the result is one of the column's values, so it is whatever Spark knows the column to be.
+    `may_be_null` says whether a group may have no result; what counts and what lists always has one.
     """
 
     states: tuple[State, ...]
     type: pa.DataType
     finish: Callable[..., pa.Array]
     keeps_type: bool = False
+    may_be_null: bool = True

@@ -119,11 +119,11 @@ def _ones(column: pa.Array) -> pa.Array:
 
 
 def _count(kind: pa.DataType) -> Function:  # noqa: ARG001 - every type can be counted
-    return Function((State("count", pa.int64(), "sum", _valid),), pa.int64(), _same)
+    return Function((State("count", pa.int64(), "sum", _valid),), pa.int64(), _same, may_be_null=False)
 
 
 def _count_all(kind: pa.DataType) -> Function:  # noqa: ARG001 - every type can be counted
-    return Function((State("count", pa.int64(), "sum", _ones),), pa.int64(), _same)
+    return Function((State("count", pa.int64(), "sum", _ones),), pa.int64(), _same, may_be_null=False)
 
 
 def _extreme(name: str) -> Callable[[pa.DataType], Function | None]:

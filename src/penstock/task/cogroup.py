@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +22,10 @@ from penstock.task.conform import Conformer
 from penstock.task.frame_keys import FrameKeys
 from penstock.task.frames import batch_of, frame_of
 from penstock.task.groups import GroupCollector, Side
+from penstock.task.loans import Loan
 from penstock.task.memory import task_memory
 from penstock.task.operators import checked_frame, checked_table, function_name, regrouped
+from penstock.task.zones import batches_in, schema_in
 
 _WITH_KEY = 3
 
@@ -53,17 +55,18 @@ class CoGroupApply:
     schema: pa.Schema
 
     def groups(
-        self, inputs: Sequence[Iterator[pa.RecordBatch]]
+        self, inputs: Sequence[Iterator[pa.RecordBatch]], timezone: str = "UTC"
     ) -> Iterator[tuple[tuple[pa.Scalar, ...], list[pa.Table]]]:
-        """Each key with the rows of both sides."""
-        collector = GroupCollector(self.sides, task_memory())
+        """Each key with the rows of both sides, with their instants in a time zone."""
+        sides = tuple(Side(schema_in(side.schema, timezone), side.keys) for side in self.sides)
+        collector = GroupCollector(sides, task_memory())
         for side, batches in enumerate(inputs):
-            for batch in batches:
+            for batch in batches_in(batches, timezone):
                 collector.add(batch, side)
         for key, slices in collector.groups():
             yield (
                 key,
-                [pa.Table.from_batches(found, side.schema) for side, found in zip(self.sides, slices, strict=True)],
+                [pa.Table.from_batches(found, side.schema) for side, found in zip(sides, slices, strict=True)],
             )
 
     def call(self, key: tuple[object, ...], sides: Sequence[object]) -> Any:
@@ -80,6 +83,8 @@ class CoGroupApplyInArrow:
     """`fn([key,] table, table) -> table` for each key."""
 
     groups: CoGroupApply
+    timezone: str = "UTC"
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -88,11 +93,11 @@ class CoGroupApplyInArrow:
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """What the function returns for each key."""
-        yield from regrouped(self._results(inputs))
+        yield from regrouped(self._results(inputs), self.loan)
 
     def _results(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         conformer = Conformer(self.groups.schema, self.name)
-        for key, sides in self.groups.groups(inputs):
+        for key, sides in self.groups.groups(inputs, self.timezone):
             for batch in checked_table(self.groups.call(key, sides), self.name).to_batches():
                 yield conformer.conform(batch)
 
@@ -103,6 +108,7 @@ class CoGroupApplyInPandas:
 
     groups: CoGroupApply
     timezone: str = "UTC"
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -111,7 +117,7 @@ class CoGroupApplyInPandas:
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """What the function returns for each key."""
-        yield from regrouped(self._results(inputs))
+        yield from regrouped(self._results(inputs), self.loan)
 
     def _results(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         left = self.groups.sides[0]

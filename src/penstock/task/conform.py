@@ -9,7 +9,7 @@ What counts as fitting:
   the same scale and no fewer digits declared, a column of type null.
 - Everything else is refused as PySpark refuses it, also a narrower integer: a silent widening would hide that the
   declared schema is not what the function returns. A cast that would lose something (nanoseconds) is refused too.
-- Nulls in a column declared NOT NULL are refused (checked at the top level).
+- Nulls in a column declared NOT NULL are refused, and so are those in such fields, elements and values inside others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.graph import same_but_nulls
+from penstock.record.relabelled import relabelled
 from penstock.shuffle.errors import SchemaError
+from penstock.task.promises import broken, promises
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Conformer:
         self._schema = schema
         self._operator = operator
         self._misfit = misfit
-        self._strict = [index for index, field in enumerate(schema) if not field.nullable]
+        self._strict = [index for index, field in enumerate(schema) if promises(field)]
         self._seen: pa.Schema | None = None
         self._order: list[int] | None = None
 
@@ -52,11 +55,7 @@ class Conformer:
         if self._order is not None:
             batch = self._rebuilt(batch, self._order)
         for index in self._strict:
-            if batch.column(index).null_count:
-                raise SchemaError(
-                    f"{self._operator}: column {self._schema.field(index).name!r} is declared NOT NULL "
-                    f"and has {batch.column(index).null_count} nulls: fill them there, or leave NOT NULL out"
-                )
+            refuse_broken(batch.column(index), self._schema.field(index), self._operator)
         return batch
 
     def _plan(self, found: pa.Schema) -> list[int] | None:
@@ -95,6 +94,16 @@ class Conformer:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
+def refuse_broken(column: pa.Array, field: pa.Field, operator: str) -> None:
+    """Raise SchemaError where a column has nulls that its declared field allows none of."""
+    found = broken(column, field)
+    if found is not None:
+        raise SchemaError(
+            f"{operator}: column {found.path!r} is declared NOT NULL and has {found.nulls} nulls: fill them there, "
+            "or leave NOT NULL out"
+        )
+
+
 def conform(batch: pa.RecordBatch, schema: pa.Schema, operator: str = "the function") -> pa.RecordBatch:
     """One batch made to fit; for many batches keep a Conformer."""
     return Conformer(schema, operator).conform(batch)
@@ -123,6 +132,8 @@ def fitted(column: pa.Array, declared: pa.DataType) -> pa.Array:
         return _map(column, declared)
     if pt.is_list(declared) or pt.is_large_list(declared):
         return _list(column, declared)
+    if same_but_nulls(found, declared):  # lists of a fixed size, and views
+        return relabelled(column, declared)
     if not _castable(found, declared):
         raise _MisfitError
     return column.cast(declared)

@@ -33,6 +33,8 @@ _OF_HOST = frozenset(
         errno.ENFILE,
     }
 )
+_RAISED, _OF = "raised in ", " of "
+"""Around the operator's name in the note that an error gets."""
 _INFRASTRUCTURE = "InfrastructureError"
 """As in `job.core.failure`."""
 
@@ -77,7 +79,7 @@ class Blame:
         except BaseException as error:
             if error is not self._error:
                 self._error = error
-                error.add_note(f"raised in {name} of {place}")
+                error.add_note(f"{_RAISED}{name}{_OF}{place}")
             raise
 
 
@@ -117,7 +119,14 @@ def failure_text(error: BaseException) -> str:
         _keep_user_frames(summary)
     elif isinstance(error, PenstockError):
         return "".join(whole)
-    return f"{whole[0].splitlines()[0]}\n{''.join(summary.format())}"
+    return f"{whole[0].splitlines()[0]}{_where(error)}\n{''.join(summary.format())}"
+
+
+def _where(error: BaseException) -> str:
+    """The operator that an error was raised in, for its first line."""
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED))
+    name = next(notes, "").removeprefix(_RAISED).partition(_OF)[0]
+    return f" (in {name})" if name else ""
 
 
 def _has_user_frames(summary: traceback.TracebackException) -> bool:

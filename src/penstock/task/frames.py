@@ -2,9 +2,9 @@
 """Arrow batches to pandas frames and back, as PySpark shows them to user functions.
 
 Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`, maps are
-dicts at any depth; columns are found by name, or by position where no column label is a string. pandas is imported on
-first use only.
-Limit: timestamps inside arrays, maps and structs stay in UTC.
+dicts at any depth; columns are found by name, or by position where no column label is a string. Inside arrays, maps
+and structs a null is None and integers are exact. A column of integers with nulls is one of float64, but where
+PySpark's `mapInPandas` has pandas' nullable integers. pandas is imported on first use only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.conform import refuse_broken
+from penstock.task.nested_times import shown, taken
 
 _HINT = "pandas is needed for functions over frames and is not installed: install 'penstock[pandas]'"
 
@@ -40,16 +42,59 @@ def is_frame(value: object) -> bool:
     return isinstance(value, _pandas().DataFrame)
 
 
-def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str) -> Any:
-    """A frame of these rows."""
-    _pandas()
-    # A key that is there twice has its last value, as in a dict that PySpark makes of the pairs.
-    frame = rows.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True, maps_as_pydicts="lossy")
-    for index, field in enumerate(rows.schema):
-        if pt.is_timestamp(field.type) and field.type.tz is not None:
-            local = frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None)
-            frame.isetitem(index, local)
+def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str, *, mapped: bool = False) -> Any:
+    """A frame of these rows; `mapped` is one of `mapInPandas`."""
+    pd = _pandas()
+    exact = mapped and not all(_is_plain(kind) for kind in rows.schema.types)
+    apart = [index for index, column in enumerate(rows.columns) if _is_apart(column, exact)]
+    plain = [index for index in range(len(rows.schema)) if index not in apart]
+    if plain or not apart:
+        frame = rows.select(plain).to_pandas(**_DATES)
+    else:
+        frame = pd.DataFrame(index=pd.RangeIndex(rows.num_rows))
+    for index, place in enumerate(plain):
+        kind = rows.schema.types[place]
+        if pt.is_timestamp(kind) and kind.tz is not None:
+            frame.isetitem(index, frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None))
+    for index in apart:
+        frame.insert(index, rows.schema.names[index], _series(rows.column(index), timezone), allow_duplicates=True)
     return frame
+
+
+_DATES = {"date_as_object": True, "coerce_temporal_nanoseconds": True}
+_PLAIN = (
+    pt.is_null,
+    pt.is_boolean,
+    pt.is_integer,
+    pt.is_floating,
+    pt.is_binary,
+    pt.is_large_binary,
+    pt.is_date,
+    pt.is_time,
+    pt.is_timestamp,
+)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether PySpark has NumPy's types in a frame of nothing but such columns, nulls of integers included."""
+    return any(check(kind) for check in _PLAIN)
+
+
+def _is_apart(column: Any, exact: bool) -> bool:
+    """Whether a column is converted by itself: nested ones, and integers that keep their nulls."""
+    return pt.is_nested(column.type) or bool(exact and pt.is_integer(column.type) and column.null_count)
+
+
+def _series(column: Any, timezone: str) -> Any:
+    kind = column.type
+    pd = _pandas()
+    if pt.is_integer(kind):
+        name = f"{'Int' if pt.is_signed_integer(kind) else 'UInt'}{kind.bit_width}"
+        return column.to_pandas(types_mapper=lambda _: pd.api.types.pandas_dtype(name))
+    # A key that is there twice has its last value, as in a dict that PySpark makes of the pairs.
+    series = column.to_pandas(integer_object_nulls=True, maps_as_pydicts="lossy", **_DATES)
+    change = shown(kind, timezone)
+    return series if change is None else series.map(change, na_action="ignore")
 
 
 def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.RecordBatch:
@@ -59,6 +104,8 @@ def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.
     for field, series in zip(schema, columns, strict=True):
         if pt.is_timestamp(field.type) and field.type.tz is not None and getattr(series.dtype, "kind", "") == "M":
             series = _localised(series, timezone)  # noqa: PLW2901 - the same column, in UTC
+        elif pt.is_nested(field.type) and (change := taken(field.type, timezone)) is not None:
+            series = series.map(change, na_action="ignore")  # noqa: PLW2901 - the same column, with instants
         try:
             arrays.append(pa.Array.from_pandas(series, type=field.type, safe=True))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -69,6 +116,8 @@ def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.
     if not arrays:
         raise SchemaError(f"{operator}: a schema without columns cannot be returned as a frame")
     chunks = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
+    for array, field in zip(chunks, schema, strict=True):
+        refuse_broken(array, field, operator)
     return pa.RecordBatch.from_arrays(chunks, schema=schema)
 
 

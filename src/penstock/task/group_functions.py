@@ -104,7 +104,7 @@ def _gathering(merge: str, result: Callable[[pa.DataType], pa.DataType], finish:
         if merge == DISTINCT and (pt.is_nested(kind) or pt.is_float16(kind)):
             return None
         state = State("values", pa.list_(pa.field("element", kind)), merge, _listed)
-        return Function((state,), result(kind), finish)
+        return Function((state,), result(kind), finish, may_be_null=False)
 
     return make
 
@@ -113,7 +113,13 @@ _Make = Callable[[pa.DataType], Function | None]
 
 
 def _list_type(kind: pa.DataType) -> pa.DataType:
+    """Of states, which Arrow's kernels make anew: they know nothing of what may be null."""
     return pa.list_(pa.field("element", kind))
+
+
+def _values_type(kind: pa.DataType) -> pa.DataType:
+    """Of results: nulls are left out."""
+    return pa.list_(pa.field("element", kind, nullable=False))
 
 
 def _all_values(lists: pa.Array) -> pa.Array:
@@ -133,8 +139,15 @@ def _lengths(lists: pa.Array) -> pa.Array:
 def _median(kind: pa.DataType) -> Function | None:
     if not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)):
         return None
-    state = State("values", _list_type(pa.float64()), VALUES, lambda column: _listed(pc.cast(column, pa.float64())))
+    state = State("values", _list_type(pa.float64()), VALUES, lambda column: _listed(_doubles(column)))
     return Function((state,), pa.float64(), _middles)
+
+
+def _doubles(column: pa.Array) -> pa.Array:
+    """As Spark makes doubles: Arrow's of decimals are a bit off, and it refuses longs that it has to round."""
+    if pt.is_decimal(column.type):
+        column = column.cast(pa.string())
+    return pc.cast(column, pa.float64(), safe=False)
 
 
 def _middles(lists: pa.Array) -> pa.Array:
@@ -153,8 +166,10 @@ def _middles(lists: pa.Array) -> pa.Array:
     high = np.minimum(starts + spans.lengths // 2, last)
     if not len(ordered):
         return pa.nulls(len(lists), pa.float64())
-    # Not the sum halved: that overflows where the middle does not.
-    middles = np.where(low == high, ordered[low], ordered[low] * 0.5 + ordered[high] * 0.5)
+    # As Spark has it: half the way from one to the other, which other ways of writing it miss by a bit.
+    with np.errstate(invalid="ignore", over="ignore"):
+        half_way = ordered[low] + 0.5 * (ordered[high] - ordered[low])
+    middles = np.where(ordered[low] == ordered[high], ordered[low], half_way)
     validity = pa.py_buffer(np.packbits(~empty, bitorder="little"))
     return pa.Array.from_buffers(pa.float64(), len(lists), [validity, pa.py_buffer(middles)])
 
@@ -185,8 +200,8 @@ _KEEPING = ("first", "last")
 _FUNCTIONS: dict[str, _Make] = {
     "first": _row_of_group(FIRST),
     "last": _row_of_group(LAST),
-    "collect_list": _gathering(VALUES, _list_type, _all_values),
-    "collect_set": _gathering(DISTINCT, _list_type, _all_values),
+    "collect_list": _gathering(VALUES, _values_type, _all_values),
+    "collect_set": _gathering(DISTINCT, _values_type, _all_values),
     "count_distinct": _gathering(DISTINCT, lambda _: pa.int64(), _lengths),
     "median": _median,
     "stddev_pop": _population("stddev_pop"),

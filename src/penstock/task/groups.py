@@ -42,13 +42,18 @@ class ChunkBuffer:
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take a batch; gives the chunk when it is large enough."""
+        """Take a batch; gives a chunk when one is large enough. A batch as large as that is joined with no other."""
+        nbytes = batch.nbytes
+        is_large = nbytes >= self._limits[1]
+        full = self.take() if self._is_full or is_large else None
         self._batches.append(batch)
         self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows >= self._limits[0] or self._bytes >= self._limits[1]:
-            return self.take()
-        return None
+        self._bytes += nbytes
+        return self.take() if full is None and self._is_full else full
+
+    @property
+    def _is_full(self) -> bool:
+        return self._rows >= self._limits[0] or self._bytes >= self._limits[1]
 
     def take(self) -> pa.RecordBatch | None:
         """What is there as one batch, or None."""

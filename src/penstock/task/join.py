@@ -10,8 +10,8 @@ Keys match as Spark matches them: null matches nothing, NaN matches NaN, -0.0 ma
 exceeds the task's memory makes both sides go to disk by the hash of their keys, and they are joined bucket by
 bucket; only the rows of one key of the collected side must fit. The order of the result is not promised.
 
-Limit: which rows meet is found for a whole chunk at once, 16 bytes for each pair. A key that is frequent on both
-sides makes many pairs (1,000,000 rows against 1,000 of one key are 16 GB), whatever the task's memory is set to.
+Which rows meet is found for so many streamed rows at once that they make four million pairs, and rows are gathered in
+batches of at most 32 MB; one streamed row that meets all others, and one large row, must fit.
 
 When not to use it: for conditions other than equality (cogroup and a function), and without keys (a cross join).
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -28,15 +29,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.record import word_hash
+from penstock.record.layout import fixed_values, valid_mask
+from penstock.record.row_sizes import MOST_BYTES, RowSizes, bounded
 from penstock.task.aggregates import plain_type
 from penstock.task.groups import CHUNK_BYTES, CHUNK_ROWS, ChunkBuffer, Side, gathered
 from penstock.task.keys import int64_array, normalised, plain
 from penstock.task.memory import TaskMemory, task_memory
-from penstock.task.spill import BUCKETS, LEVELS, SpillFile, key_buckets
+from penstock.task.spill import BUCKETS, LEVELS, SpillFile, emptied, key_buckets
 
 _OUTPUT_ROWS = 1 << 16
 _STREAM_ROWS = 1 << 20
 _BUILDS = 4
+MOST_PAIRS = 1 << 22
+"""Sixteen bytes each."""
+_FEW_EQUAL = 8
+"""Where no more rows have one key, the pairs of a chunk are not much more than the chunk itself."""
+_MOST_HASHES = 1 << 22
+"""How many of them are told apart where rows are counted by the hash of their keys."""
 _STREAM, _BUILD = "stream", "build"
 _LEFT, _RIGHT = 0, 1
 
@@ -65,7 +75,8 @@ def join_schema(left: Side, right: Side, how: str) -> pa.Schema:
 
 def _may_be_null(left: Side, right: Side, how: str, key: str, other: str) -> bool:
     of_left, of_right = left.schema.field(key).nullable, right.schema.field(other).nullable
-    return bool((how != "right" and of_left) or (how in ("right", "full") and of_right))
+    # As Spark has it: of a full join it is the one side's key or the other's, and either side may have met nothing.
+    return bool(how == "full" or (of_right if how == "right" else of_left))
 
 
 def _others(side: Side, missing: bool) -> list[pa.Field]:
@@ -113,7 +124,7 @@ class _PartitionJoin:
         self._join = join
         self._streamed, self._built = sides
         self._memory = memory
-        self._buffer_bytes = max(1, min(CHUNK_BYTES, memory.limit // 4))
+        self._buffer_bytes = max(1, min(CHUNK_BYTES, memory.limit // 8))
 
     def rows(
         self, stream: Iterator[pa.RecordBatch], build: Iterator[pa.RecordBatch], level: int
@@ -124,11 +135,11 @@ class _PartitionJoin:
             held.append(batch)
             size += batch.nbytes
             if self._memory.exceeded_by(size) and level < LEVELS:
-                yield from self._by_buckets(stream, chain(held, build), level)
+                yield from self._by_buckets(stream, chain(emptied(held), build), level)
                 return
         if not size and self._join.how in ("inner", "left_semi"):
             return
-        built = _BuiltSide(self._join, self._built, held)
+        built = _BuiltSide(self._join, self._built, held, min(MOST_BYTES, max(1, self._memory.limit // 8)))
         held.clear()
         # Acero builds its table anew for each chunk, so a chunk is several times what is built: a tenth of the work.
         most = max(self._buffer_bytes, min(_BUILDS * size, self._memory.limit // 2))
@@ -174,37 +185,85 @@ class _PartitionJoin:
 class _BuiltSide:
     """The collected rows, and which of them have met a row."""
 
-    def __init__(self, join: EquiJoin, side: Side, batches: list[pa.RecordBatch]) -> None:
+    def __init__(self, join: EquiJoin, side: Side, batches: list[pa.RecordBatch], most_bytes: int) -> None:
         self._join = join
         self._side = side
+        self._most_bytes = most_bytes
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in side.schema.types], schema=side.schema)
         self.rows = pa.concat_batches(batches) if batches else empty
         self._keys = _numbered(side, self.rows, _BUILD)
+        self._sizes = RowSizes(self.rows.columns)
+        self._mask = min(_MOST_HASHES, 1 << (4 * self.rows.num_rows).bit_length()) - 1
         self._met = np.zeros(self.rows.num_rows, np.bool_)
 
     def matches(self, chunk: pa.RecordBatch, streamed: Side) -> Iterator[pa.RecordBatch]:
         """The result's rows for a chunk of the streamed side."""
-        pairs = _pairs(JOINS[self._join.how], _numbered(streamed, chunk, _STREAM), self._keys)
-        for start in range(0, pairs.num_rows, _OUTPUT_ROWS):
-            part = pairs.slice(start, _OUTPUT_ROWS)
-            stream_rows = _one_array(part.column(_STREAM))
-            found = gathered(chunk, stream_rows)
-            others: list[pa.Array] = []
-            if _BUILD in part.column_names:
-                build_rows = _one_array(part.column(_BUILD))
-                others = _gathered_others(self._side, self.rows, build_rows)
-                if self._join.how == "full":
-                    self._met[_valid_values(build_rows)] = True
-            yield self._row_batch(streamed.key_columns(found), _others_of(streamed, found), others)
+        keys = _numbered(streamed, chunk, _STREAM)
+        sizes = RowSizes(chunk.columns)
+        for begin, end in self._cuts(chunk, streamed):
+            pairs = _pairs(JOINS[self._join.how], keys.slice(begin, end - begin), self._keys)
+            for start in range(0, pairs.num_rows, _OUTPUT_ROWS):
+                yield from self._gathered(chunk, streamed, sizes, pairs.slice(start, _OUTPUT_ROWS))
 
     def unmatched(self) -> Iterator[pa.RecordBatch]:
         """The rows that met none, with nulls for the other side."""
         numbers = np.flatnonzero(~self._met)
         missing = [field.type for field in _others(self._join.left, True)]
-        for start in range(0, len(numbers), _OUTPUT_ROWS):
-            found = gathered(self.rows, int64_array(numbers[start : start + _OUTPUT_ROWS]))
-            nulls = [pa.nulls(found.num_rows, kind) for kind in missing]
-            yield self._row_batch(self._side.key_columns(found), nulls, _others_of(self._side, found))
+        for start, end in bounded(self._sizes.of(numbers), self._most_bytes):
+            for begin in range(start, end, _OUTPUT_ROWS):
+                found = gathered(self.rows, int64_array(numbers[begin : min(end, begin + _OUTPUT_ROWS)]))
+                nulls = [pa.nulls(found.num_rows, kind) for kind in missing]
+                yield self._row_batch(self._side.key_columns(found), nulls, _others_of(self._side, found))
+
+    def _cuts(self, chunk: pa.RecordBatch, streamed: Side) -> Iterator[tuple[int, int]]:
+        """The streamed rows in parts, each of which makes a bounded number of pairs, or is one row."""
+        rows = chunk.num_rows
+        whole = iter(((0, rows),))
+        if self._join.how in ("left_semi", "left_anti") or rows * self.rows.num_rows <= MOST_PAIRS:
+            return whole
+        most = int(self._equal.max())
+        if most <= _FEW_EQUAL or rows * most <= MOST_PAIRS:
+            return whole
+        made = np.maximum(self._equal[self._places(streamed.key_columns(chunk))], 1)
+        return whole if made.sum() <= MOST_PAIRS else bounded(made, MOST_PAIRS)
+
+    @cached_property
+    def _equal(self) -> npt.NDArray[np.int64]:
+        """How many collected rows have a hash of the keys: at least as many as have the keys. Nulls meet nothing."""
+        columns = self._side.key_columns(self.rows)
+        valid = np.logical_and.reduce([valid_mask(column) for column in columns])
+        return np.bincount(self._places(columns)[valid], minlength=self._mask + 1)
+
+    def _places(self, columns: list[pa.Array]) -> npt.NDArray[np.int64]:
+        hashes = word_hash([normalised(column) for column in columns])
+        return (hashes & np.uint64(self._mask)).astype(np.int64)
+
+    def _gathered(
+        self, chunk: pa.RecordBatch, streamed: Side, sizes: RowSizes, pairs: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these pairs, in batches of bounded size."""
+        stream_rows = _one_array(pairs.column(_STREAM))
+        build_rows = _one_array(pairs.column(_BUILD)) if _BUILD in pairs.column_names else None
+        for begin, end in self._bounded(sizes, stream_rows, build_rows):
+            found = gathered(chunk, stream_rows.slice(begin, end - begin))
+            others: list[pa.Array] = []
+            if build_rows is not None:
+                part = build_rows.slice(begin, end - begin)
+                others = _gathered_others(self._side, self.rows, part)
+                if self._join.how == "full":
+                    self._met[_valid_values(part)] = True
+            yield self._row_batch(streamed.key_columns(found), _others_of(streamed, found), others)
+
+    def _bounded(
+        self, sizes: RowSizes, stream_rows: pa.Array, build_rows: pa.Array | None
+    ) -> Iterator[tuple[int, int]]:
+        if (sizes.most + self._sizes.most) * len(stream_rows) <= self._most_bytes:
+            return iter(((0, len(stream_rows)),))
+        found = sizes.of(fixed_values(stream_rows, np.int64))
+        if build_rows is not None:
+            met = valid_mask(build_rows)
+            found[met] += self._sizes.of(fixed_values(build_rows, np.int64)[met])
+        return bounded(found, self._most_bytes)
 
     def _row_batch(self, keys: list[pa.Array], streamed: list[pa.Array], built: list[pa.Array]) -> pa.RecordBatch:
         others = [*built, *streamed] if self._join.streamed_side == _RIGHT else [*streamed, *built]

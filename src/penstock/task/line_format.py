@@ -27,4 +27,4 @@ class LineFormat(Protocol):
         """Whether the first line of a file is no row."""
 
     def rows(self, lines: bytes) -> pa.RecordBatch:
-        """The rows of whole lines; raises pa.ArrowInvalid for lines that do not fit."""
+        r"""The rows of whole lines that end with `\n`; raises pa.ArrowInvalid for lines that do not fit."""

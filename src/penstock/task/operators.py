@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.graph import Operator
-from penstock.record.joining import apart, joined
+from penstock.record.copies import Copies
+from penstock.record.joining import joined
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.conform import Conformer
 from penstock.task.frame_keys import FrameKeys
 from penstock.task.frames import batch_of, frame_of, is_frame
 from penstock.task.groups import GroupCollector, Side
+from penstock.task.loans import Loan, lending, passing
 from penstock.task.memory import task_memory
+from penstock.task.zones import batches_in, schema_in
 
 _REGROUP_ROWS = 1 << 14
+_REGROUP_BYTES = 8 << 20
 
 Group = tuple[tuple[pa.Scalar, ...], list[pa.RecordBatch]]
 """A key and its rows."""
@@ -38,6 +41,11 @@ def function_name(function: Callable[..., object]) -> str:
 def opened(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself, or an object of the class that was given in its place."""
     return function() if isinstance(function, type) else function
+
+
+def iterated(result: object) -> object:
+    """An iterator over what can be iterated over, such as a list, as PySpark takes it of the functions of a task."""
+    return iter(result) if isinstance(result, Iterable) else result
 
 
 def checked_iterator(result: object, expected: str, operator: str) -> Iterator[Any]:
@@ -79,15 +87,6 @@ def _wrong_item(item: object, expected: str, operator: str) -> SchemaError:
     )
 
 
-Kept = Callable[[pa.RecordBatch], bool]
-"""Whether somebody holds on to a batch of a function when the next one is asked for."""
-
-
-def any_is_kept(_: pa.RecordBatch) -> bool:
-    """Nobody knows who comes behind."""
-    return True
-
-
 def _batches(result: object, conformer: Conformer, operator: str) -> Iterator[pa.RecordBatch]:
     for batch in checked_iterator(result, "pyarrow.RecordBatch", operator):
         if not isinstance(batch, pa.RecordBatch):
@@ -101,7 +100,8 @@ class MapInArrow:
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     schema: pa.Schema
-    kept: Kept = field(default=any_is_kept, repr=False, compare=False)
+    timezone: str = "UTC"
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -113,9 +113,10 @@ class MapInArrow:
         return replace(self, function=opened(self.function))
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function yields."""
-        given = _batches(opened(self.function)(batches), Conformer(self.schema, self.name), self.name)
-        yield from _apart(given, self.kept)
+        """What the function yields; rows of their own where the function has no `loan`."""
+        shown = batches_in(passing(self.loan, batches), self.timezone)
+        given = iterated(opened(self.function)(shown))
+        yield from lending(self.loan, _batches(given, Conformer(self.schema, self.name), self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class MapInPandas:
     function: Callable[[Iterator[Any]], Iterator[Any]]
     schema: pa.Schema
     timezone: str = "UTC"
-    kept: Kept = field(default=any_is_kept, repr=False, compare=False)
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -137,23 +138,10 @@ class MapInPandas:
         return replace(self, function=opened(self.function))
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function yields."""
-        frames = (frame_of(batch, self.timezone) for batch in batches)
-        given = _frames(opened(self.function)(frames), self.schema, self.timezone, self.name)
-        yield from _apart(given, self.kept)
-
-
-def ending_in(operators: Sequence[Operator], kept: Kept) -> list[Operator]:
-    """These operators, where nobody but the chain's outputs takes what the last one gives."""
-    last = operators[-1] if operators else None
-    if not isinstance(last, MapInArrow | MapInPandas):
-        return list(operators)
-    return [*operators[:-1], replace(last, kept=kept)]
-
-
-def _apart(batches: Iterator[pa.RecordBatch], kept: Kept) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield apart(batch) if kept(batch) else batch
+        """What the function yields; rows of their own where the function has no `loan`."""
+        frames = (frame_of(batch, self.timezone, mapped=True) for batch in passing(self.loan, batches))
+        given = iterated(opened(self.function)(frames))
+        yield from lending(self.loan, _frames(given, self.schema, self.timezone, self.name))
 
 
 def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> Iterator[pa.RecordBatch]:
@@ -211,10 +199,10 @@ class GroupApply:
     form: GroupForm
     schema: pa.Schema
 
-    def groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
-        """Each group of the whole input."""
-        collector = GroupCollector((Side(self.input_schema, self.keys),), task_memory())
-        for batch in batches:
+    def groups(self, batches: Iterator[pa.RecordBatch], timezone: str = "UTC") -> Iterator[Group]:
+        """Each group of the whole input, with its instants in a time zone."""
+        collector = GroupCollector((Side(schema_in(self.input_schema, timezone), self.keys),), task_memory())
+        for batch in batches_in(batches, timezone):
             collector.add(batch)
         return ((key, slices) for key, (slices,) in collector.groups())
 
@@ -228,6 +216,8 @@ class GroupApplyInArrow:
     """`fn([key,] table) -> table`, or `fn([key,] iterator of batches) -> iterator of batches`, for each group."""
 
     group: GroupApply
+    timezone: str = "UTC"
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -236,11 +226,11 @@ class GroupApplyInArrow:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function returns for each group in first-seen order."""
-        yield from regrouped(self._results(batches))
+        yield from regrouped(self._results(batches), self.loan)
 
     def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         conformer = Conformer(self.group.schema, self.name)
-        for key, slices in self.group.groups(batches):
+        for key, slices in self.group.groups(batches, self.timezone):
             if self.group.form.iterator:
                 yield from _batches(self.group.call(key, iter(slices)), conformer, self.name)
                 continue
@@ -255,6 +245,7 @@ class GroupApplyInPandas:
 
     group: GroupApply
     timezone: str = "UTC"
+    loan: Loan | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -263,7 +254,7 @@ class GroupApplyInPandas:
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What the function returns for each group in first-seen order."""
-        yield from regrouped(self._results(batches))
+        yield from regrouped(self._results(batches), self.loan)
 
     def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.group.schema
@@ -279,18 +270,23 @@ class GroupApplyInPandas:
             yield batch_of(frame, schema, self.timezone, self.name)
 
 
-def regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches, because a group often gives one row and everything behind costs per batch."""
+def regrouped(batches: Iterator[pa.RecordBatch], loan: Loan | None) -> Iterator[pa.RecordBatch]:
+    """Joins small batches, because a group often gives one row and everything behind costs per batch.
+
+    What waits here is copied, because the function is called again meanwhile; a large batch is lent.
+    """
     small: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in map(apart, batches):
-        if batch.num_rows >= _REGROUP_ROWS and not small:
-            yield batch
+    rows = size = 0
+    copies = Copies()
+    for batch in batches:
+        if not small and (batch.num_rows >= _REGROUP_ROWS or batch.nbytes >= _REGROUP_BYTES):
+            yield from lending(loan, iter((batch,)))
             continue
-        small.append(batch)
+        small.append(copies.of(batch))
         rows += batch.num_rows
-        if rows >= _REGROUP_ROWS:
+        size += small[-1].get_total_buffer_size()
+        if rows >= _REGROUP_ROWS or size >= _REGROUP_BYTES:
             yield from joined(small)
-            small, rows = [], 0
+            small, rows, size = [], 0, 0
     if small:
         yield from joined(small)

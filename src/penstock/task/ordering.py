@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.record.layout import bits, fixed_values, null_mask
-from penstock.task.keys import int64_array, normalised
+from penstock.task.keys import normalised
 
 Numbers = npt.NDArray[np.int64]
 
@@ -138,28 +138,27 @@ class Places:
         """By sorting the cuts and the rows together, once with either ahead of its equals."""
         rows = len(columns[0])
         together = [pa.concat_arrays(pair) for pair in zip(self._cuts, columns, strict=True)]
-        order = fixed_values(sorted_positions(self._keys, together), np.int64)
+        sorted_rows = sorted_positions(self._keys, together)
+        order = fixed_values(sorted_rows, np.int64)
         is_cut = order < self.count
-        until = np.empty(rows, np.int64)
-        until[order[~is_cut] - self.count] = np.cumsum(is_cut)[~is_cut]
-        # Equal cuts follow each other: the first of the run that a row equals says how many are before the row.
-        nearest = np.maximum(until - 1, 0)
-        equal = (until > 0) & self._equal(columns, nearest)
-        before = np.where(equal, self._first_of_run()[nearest], until)
+        cuts = np.cumsum(is_cut)
+        # Equals follow each other, cuts first: where a run begins with a cut, its rows equal that.
+        begins = self._begins(together, sorted_rows)
+        before_run = np.where(is_cut[begins], cuts[begins] - 1, cuts[begins])[np.cumsum(begins) - 1]
+        before, until = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        own = order[~is_cut] - self.count
+        until[own] = cuts[~is_cut]
+        before[own] = before_run[~is_cut]
         return before, until
 
-    def _equal(self, columns: Sequence[pa.Array], cuts: Numbers) -> npt.NDArray[np.bool_]:
-        equal = np.ones(len(cuts), np.bool_)
-        for known, column in zip(self._cuts, columns, strict=True):
-            equal &= _same(known.take(int64_array(cuts)), column)
-        return equal
-
-    def _first_of_run(self) -> Numbers:
-        same = np.ones(max(0, self.count - 1), np.bool_)
-        for known in self._cuts:
-            same &= _same(known.slice(0, self.count - 1), known.slice(1))
-        starts = np.concatenate(([True], ~same))
-        return np.maximum.accumulate(np.where(starts, np.arange(self.count), 0))
+    @staticmethod
+    def _begins(together: Sequence[pa.Array], order: pa.Array) -> npt.NDArray[np.bool_]:
+        """Which sorted rows differ from the one before."""
+        same = np.ones(len(order) - 1, np.bool_)
+        for column in together:
+            found = column.take(order)
+            same &= _same(found.slice(0, len(same)), found.slice(1))
+        return np.concatenate(([True], ~same))
 
 
 def _directed(column: pa.Array, key: SortKey) -> npt.NDArray[Any]:

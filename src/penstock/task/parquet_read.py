@@ -2,7 +2,8 @@
 """Parquet files as Spark means them: time stamps of the kind INT96, which Spark writes by default, are instants.
 
 Arrow reads them as nanoseconds without a zone, so that years before 1677 and behind 2262 do not fit. Here they are
-microseconds in UTC, at whatever depth. All other columns are what Arrow makes of them.
+microseconds in UTC, at whatever depth. All columns may be null, also inside other types, whatever the file says. Else
+they are what Arrow makes of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+
+from penstock.graph import as_nullable
+from penstock.record.relabelled import relabelled
 
 UNIT = "us"
 """What INT96 is read as: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
@@ -26,16 +30,16 @@ def open_parquet(path: str, filesystem: Any, **options: Any) -> Any:
 
 
 def rows_schema(file: Any) -> pa.Schema:
-    """The columns of an open file, without metadata."""
+    """The columns of an open file, without metadata; all may be null."""
     schema: pa.Schema = file.schema_arrow.remove_metadata()
     stored = file.metadata.schema
     leaves = iter([stored.column(number).physical_type for number in range(len(stored))])
-    return pa.schema([field.with_type(_instant(field.type, leaves)) for field in schema])
+    return as_nullable(pa.schema([field.with_type(_instant(field.type, leaves)) for field in schema]))
 
 
 def with_types(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column that was read, in the type that `rows_schema` says: the same bytes, seen as instants."""
-    return column if column.type.equals(kind) else column.view(kind)
+    return relabelled(column, kind)
 
 
 def with_instants(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.shuffle.durable import sync_file
+from penstock.shuffle.disk import Disk
+from penstock.task.conform import fitted
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20
@@ -56,10 +57,17 @@ class WriteParquet:
         if file is not None:
             yield file.finish()
 
+    def labelled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns as the file has them, where more may be null than the rows say."""
+        if batch.schema.equals(self.schema):
+            return batch
+        columns = [fitted(column, field.type) for column, field in zip(batch.columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
     def _row_groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in batches:
+        for batch in map(self.labelled, batches):
             start = 0
             while start < batch.num_rows:
                 part = batch.slice(start, self.group_rows - rows)
@@ -97,8 +105,7 @@ class PartWriter:
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
-        if isinstance(self._filesystem, pafs.LocalFileSystem):
-            sync_file(self._path)
+        Disk(self._filesystem).sync_file(self._path)
         columns = [_text(self._name), _number(self._rows), _number(size)]
         return pa.RecordBatch.from_arrays(columns, schema=STATUS_SCHEMA)
 

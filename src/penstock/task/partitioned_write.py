@@ -58,7 +58,7 @@ class WritePartitioned:
         )
         start = 0
         for folder, count in zip(folders, np.bincount(groups.codes, minlength=groups.count).tolist(), strict=True):
-            yield folder, rows.slice(start, count)
+            yield folder, self.write.labelled(rows.slice(start, count))
             start += count
 
     def _written(self, held: dict[str, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -30,12 +30,12 @@ from penstock.shuffle import (
     ShuffleEnvironment,
 )
 from penstock.shuffle.errors import PlanError
+from penstock.task.chain import chained
 from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
 from penstock.task.memory import TaskMemory, limited_memory
-from penstock.task.operators import ending_in
 from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5
@@ -159,11 +159,11 @@ class _Task:
     def move(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> None:
         """Pull the whole input through the chain into the outputs."""
         blame = Blame()
-        combine = self._plan.vertex.combine
+        combine, operators = chained(self._plan.vertex.combine, self._plan.vertex.operators, self._is_kept)
         chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(side)) for side in inputs]
         if combine is not None:
             chain.append(blame.combine(combine, tuple(chain), self._plan.place))
-        for operator in ending_in(self._plan.vertex.operators, self._is_kept):
+        for operator in operators:
             chain.append(blame.operator(operator, chain[-1], self._plan.place))
         try:
             for batch in chain[-1]:

@@ -26,16 +26,22 @@ import pyarrow as pa
 from penstock.graph import INTERNAL, RowSummary
 from penstock.record.layout import fixed_values
 from penstock.record.partitioners import RANGE_PLACES
+from penstock.record.row_sizes import RowSizes
 from penstock.task.aggregates import plain_type
 from penstock.task.groups import ChunkBuffer, gathered
 from penstock.task.keys import int64_array, plain
 from penstock.task.memory import TaskMemory, task_memory
 from penstock.task.ordering import Places, SortKey, comparable, sorted_positions
-from penstock.task.spill import SpillFile
+from penstock.task.spill import SpillFile, emptied
 
 _RANGES = RANGE_PLACES // 2
 _SAMPLE_ROWS = 1 << 13
 """Of each task: with some tasks this gives the cuts a few samples each, which is as even as partitions need to be."""
+_SAMPLE_BYTES = 8 << 20
+_LEAST_ROWS = 16
+"""A sample of keys that are long has fewer of them, as few as this."""
+_CUT_BYTES = 32 << 20
+"""Of all cuts together: of long keys there are fewer, each of which then counts for several."""
 _BUCKETS = 256
 _INNER_RANGES = 64
 _OUTPUT_ROWS = 1 << 16
@@ -102,7 +108,7 @@ class KeySample:
         self._limit = 1.0
         self._drawn: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
         self._keys: list[pa.RecordBatch] = []
-        self._held = 0
+        self._held = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch into account."""
@@ -115,7 +121,8 @@ class KeySample:
         self._keys.append(gathered(keys, int64_array(kept)))
         self._drawn.append(drawn[kept])
         self._held += len(kept)
-        if self._held > 2 * self._rows:
+        self._bytes += self._keys[-1].nbytes
+        if self._held > 2 * self._rows or self._bytes > 2 * _SAMPLE_BYTES:
             self._prune()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -131,16 +138,21 @@ class KeySample:
 
     def _prune(self) -> None:
         drawn, keys = np.concatenate(self._drawn), pa.concat_batches(self._keys)
+        if self._bytes > _SAMPLE_BYTES:  # of long keys fewer are a sample
+            self._rows = max(_LEAST_ROWS, min(self._rows, len(drawn) * _SAMPLE_BYTES // self._bytes))
         if len(drawn) > self._rows:
             kept = np.sort(np.argpartition(drawn, self._rows)[: self._rows])
             drawn, keys = drawn[kept], gathered(keys, int64_array(kept))
             self._limit = float(drawn.max())
-        self._drawn, self._keys, self._held = [drawn], [keys], len(drawn)
+        self._drawn, self._keys, self._held, self._bytes = [drawn], [keys], len(drawn), keys.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class CutRanges:
-    """Samples to cuts: the keys at equal distances of the weight, sorted; a frequent key is a cut several times."""
+    """Samples to cuts: the keys at equal distances of the weight, sorted; a frequent key is a cut several times.
+
+    There is one cut less than ranges; of long keys there are a half, a quarter, ... of the ranges.
+    """
 
     order: Order
     ranges: int = _RANGES
@@ -148,7 +160,7 @@ class CutRanges:
     @property
     def name(self) -> str:
         """What `explain` shows."""
-        return f"cut into {self.ranges} ranges"
+        return f"cut into at most {self.ranges} ranges"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One batch of cuts; nothing where there are no rows."""
@@ -161,6 +173,9 @@ class CutRanges:
         reached = np.cumsum(fixed_values(weight, np.float64)[positions])
         wanted = np.arange(1, self.ranges) * (reached[-1] / self.ranges)
         at = np.minimum(np.searchsorted(reached, wanted), len(positions) - 1)
+        sizes = RowSizes(keys).of(positions[at])
+        while len(at) > 1 and sizes.sum() > _CUT_BYTES:
+            at, sizes = at[1::2], sizes[1::2]
         yield gathered(pa.RecordBatch.from_arrays(keys, schema=self.order.key_schema), int64_array(positions[at]))
 
 
@@ -194,7 +209,7 @@ class TagRanges:
         if places is not None:
             before, until = places.of(self.order.key_columns(chunk))
             # Both together: odd or even, a row that equals cuts stands between those that are beside them.
-            found = (before + until).astype(np.uint16)
+            found = ((before + until) * (_RANGES // (places.count + 1))).astype(np.uint16)
         place = pa.Array.from_buffers(pa.uint16(), len(found), [None, pa.py_buffer(found)])
         return pa.RecordBatch.from_arrays([*chunk.columns, place], schema=self.schema)
 
@@ -220,7 +235,7 @@ class SortRows:
             held.append(batch)
             size += batch.nbytes
             if memory.exceeded_by(size) or size > _MOST_AT_ONCE:
-                yield from _LargeSort(self.order, memory).placed(chain(_emptied(held), batches), self.placed)
+                yield from _LargeSort(self.order, memory).placed(chain(emptied(held), batches), self.placed)
                 return
         plain_rows = [self._without_place(batch) for batch in held]
         held.clear()
@@ -322,10 +337,3 @@ class _LargeSort:
         chunk = buffer.take()
         if chunk is not None:
             yield chunk
-
-
-def _emptied(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, each let go when it is given."""
-    held.reverse()
-    while held:
-        yield held.pop()

@@ -43,6 +43,13 @@ def key_buckets(columns: Sequence[pa.Array], level: int) -> Buckets:
     return (bits & np.uint64(BUCKETS - 1)).astype(np.uint8)
 
 
+def emptied(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, each let go when it is given."""
+    held.reverse()
+    while held:
+        yield held.pop()
+
+
 class SpillFile:
     """Batches with the same schema, in `buckets` buckets."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers: arithmetic with Spark's overflow and division, rounding, and functions of doubles.
+"""Numbers: arithmetic with Spark's overflow and division, and functions of doubles.
 
 In ANSI mode, Spark's default, an overflow or a division by zero is an error; else integers wrap and a division by
 zero is null. Limits: `try_add` and its kin are refused, but for `try_divide`. Logarithms, powers and the like are
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.task.expressions.decimals import decimal_binary, fitted_decimal, rounded_decimal, wide_decimal
+from penstock.task.expressions.decimals import decimal_binary, fitted_decimal, wide_decimal
+from penstock.task.expressions.rounding import rounding
 from penstock.task.expressions.tree import Call, UnsupportedError
 from penstock.task.expressions.values import (
     Datum,
@@ -110,47 +111,7 @@ def _abs(call: Call, values: list[Datum]) -> Datum:
     return (pc.abs_checked if mode and pt.is_integer(call.type) else pc.abs)(values[0])
 
 
-def _round(mode: str) -> Kernel:
-    def kernel(call: Call, values: list[Datum]) -> Datum:
-        digits = call.integer(1)
-        value = values[0]
-        if pt.is_decimal(value.type):
-            return rounded_decimal(value, digits, call.type, mode)
-        if pt.is_integer(value.type) and digits >= 0:
-            return value
-        if pt.is_integer(value.type) or abs(digits) > _FLOAT_DIGITS:
-            raise UnsupportedError(f"round to {digits} digits of {value.type}")
-        return _rounded_float(pc.cast(value, pa.float64()), digits, mode).cast(call.type)
-
-    return kernel
-
-
-_FLOAT_DIGITS = 15
 _LONG_END = number_scalar(2.0**63, pa.float64())
-_EXACT = float(1 << 53)
-
-
-def _rounded_float(value: Datum, digits: int, mode: str) -> Datum:
-    """Rounded as the shortest decimal form of each number says, which is what Java's BigDecimal goes by.
-
-    2.675 lies below that in binary, and 2.675 * 100 is 267.49999999999997: what comes so near to a half is one.
-    """
-    (column,) = columns_of_rows([value])
-    raw = numbers(column)
-    with np.errstate(all="ignore"):
-        scale = 10.0 ** abs(digits)
-        scaled = raw * scale if digits >= 0 else raw / scale
-        whole = np.floor(scaled)
-        part = scaled - whole
-        tie = np.abs(part - 0.5) <= np.maximum(np.abs(scaled), 1.0) * 4e-16
-        up = (part > 0.5) & ~tie
-        up |= tie & ((raw > 0) if mode == "half_towards_infinity" else (np.fmod(whole, 2) != 0))
-        near = np.where(up, whole + 1, whole)
-        result = near / scale if digits >= 0 else near * scale
-    kept = np.where(np.isfinite(scaled) & (np.abs(scaled) < _EXACT), np.copysign(result, raw), raw)
-    # Spark goes through a BigDecimal, which has no negative zero.
-    kept = np.where(kept == 0, 0.0, kept)
-    return array_of(kept, pa.float64(), missing_in(column))
 
 
 def _whole(function: Callable[[Datum], Datum]) -> Kernel:
@@ -209,8 +170,8 @@ ARITHMETIC: dict[str, Kernel] = {
     "UnaryMinus": _negate,
     "UnaryPositive": lambda call, values: values[0],
     "Abs": _abs,
-    "Round": _round("half_towards_infinity"),
-    "BRound": _round("half_to_even"),
+    "Round": rounding("half_towards_infinity"),
+    "BRound": rounding("half_to_even"),
     "Ceil": _whole(pc.ceil),
     "Floor": _whole(pc.floor),
     "Sqrt": _of_double(pc.sqrt),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.task.expressions.tree import Call, UnsupportedError
+from penstock.task.expressions.tree import Call, UnsupportedError, ValuesError
 from penstock.task.expressions.values import (
     Datum,
     Kernel,
@@ -45,8 +45,10 @@ _UNITS = {
     "millisecond": "millisecond",
     "microsecond": "microsecond",
 }
+_MONTHS = 12 * 5_000_000
+"""So far are dates of 32 bits from 1970, a bit less."""
 _WITHIN_A_DAY = ("hour", "minute", "second", "millisecond", "microsecond")
-_LETTERS = {"yyyy": "%Y", "y": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_LETTERS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 
 
 def arrow_zone(zone: str) -> str:
@@ -133,6 +135,8 @@ def _months_later(call: Call, values: list[Datum]) -> Datum:
     moment = days.astype("datetime64[D]")
     month = moment.astype("datetime64[M]")
     later = month + count.astype("timedelta64[M]")
+    if np.any(np.abs(later.astype(np.int64)) > _MONTHS):
+        raise ValuesError(f"{call.function} leaves the dates that there are")
     last = (later + 1).astype("datetime64[D]") - 1
     wanted = later.astype("datetime64[D]") + (moment - month.astype("datetime64[D]"))
     return array_of(np.minimum(wanted, last).astype(np.int64).astype(np.int32), pa.date32(), missing)
@@ -169,16 +173,24 @@ def _date_difference(call: Call, values: list[Datum]) -> Datum:
 
 def _formatted(call: Call, values: list[Datum]) -> Datum:
     text = call.text(1)
-    parts = re.findall(r"([A-Za-z])(\1*)|('[^']*')|([^A-Za-z']+)", text)
-    pieces = []
+    parts = re.findall(r"([A-Za-z])(\1*)|('[^']*')|([^A-Za-z'\[\]{}#]+)", text)
+    if "".join(letter + more + quoted + other for letter, more, quoted, other in parts) != text:
+        raise UnsupportedError(f"date_format with {text!r}")
+    pieces = [""]
     for letter, more, quoted, other in parts:
+        if letter + more == "y":
+            pieces.append("")  # a year with as many digits as it has, which strftime lacks
+            continue
         if letter and letter + more not in _LETTERS:
             raise UnsupportedError(f"date_format with {letter + more!r}")
-        pieces.append(
+        pieces[-1] += (
             _LETTERS[letter + more] if letter else (quoted[1:-1] or "'" if quoted else other).replace("%", "%%")
         )
     seconds = pc.floor_temporal(local(values[0], call.zone), unit="second").cast(pa.timestamp("s"))
-    return pc.strftime(seconds, format="".join(pieces))
+    if len(pieces) == 1:
+        return pc.strftime(seconds, format=pieces[0])
+    year = pc.year(seconds).cast(pa.string())
+    return pc.binary_join_element_wise(*(pc.strftime(seconds, format=piece) for piece in pieces), year)
 
 
 def _since_epoch(unit: int) -> Kernel:

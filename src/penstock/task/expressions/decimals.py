@@ -17,7 +17,7 @@ from penstock.task.expressions.tree import Call, UnsupportedError, ValuesError
 from penstock.task.expressions.values import Datum
 
 _WIDE = 76
-_HALF_UP = "half_towards_infinity"
+HALF_UP = "half_towards_infinity"
 
 
 def decimal_binary(call: Call, function: Callable[[Datum, Datum], Datum], values: list[Datum]) -> Datum:
@@ -43,7 +43,7 @@ def rounded_decimal(value: Datum, digits: int, kind: pa.DataType, mode: str) -> 
 def fitted_decimal(value: Datum, kind: pa.DataType) -> Datum:
     """A decimal in another precision and scale, rounded half up."""
     if value.type.scale > kind.scale:
-        value = pc.round(wide_decimal(value), kind.scale, _HALF_UP)
+        value = pc.round(wide_decimal(value), kind.scale, HALF_UP)
     return _cast(value, kind)
 
 
@@ -56,7 +56,7 @@ def _quotient(left: Datum, right: Datum, kind: pa.DataType) -> Datum:
         raise UnsupportedError(f"{left.type} divided by {right.type}")
     quotient = pc.divide(pc.cast(left, wide), pc.cast(right, pa.decimal256(right.type.precision, right.type.scale)))
     cut = pc.round(quotient, kind.scale + 1, "towards_zero")
-    return _cast(pc.round(cut, kind.scale, _HALF_UP), kind)
+    return _cast(pc.round(cut, kind.scale, HALF_UP), kind)
 
 
 def wide_decimal(value: Datum) -> Datum:

@@ -23,6 +23,7 @@ from penstock.task.expressions.arithmetic import ARITHMETIC, FAILING
 from penstock.task.expressions.calendar import CALENDAR
 from penstock.task.expressions.comparison import COMPARISON
 from penstock.task.expressions.nested import NESTED
+from penstock.task.expressions.patterns import PATTERNS, pattern_can_fail
 from penstock.task.expressions.text import TEXT
 from penstock.task.expressions.tree import (
     ArrowExpression,
@@ -34,19 +35,29 @@ from penstock.task.expressions.tree import (
     ValuesError,
     parts,
 )
-from penstock.task.expressions.values import FALSE, TRUE, Datum, Kernel, any_true, array_of, column_of, is_true
+from penstock.task.expressions.values import (
+    FALSE,
+    TRUE,
+    Datum,
+    Kernel,
+    any_true,
+    array_of,
+    column_of,
+    is_true,
+    of_type,
+)
 
-KERNELS: dict[str, Kernel] = {**ARITHMETIC, **COMPARISON, **TEXT, **CALENDAR, **NESTED, "Cast": casts.cast}
+_OF_VALUES = {**ARITHMETIC, **COMPARISON, **TEXT, **PATTERNS, **CALENDAR, **NESTED}
+KERNELS: dict[str, Kernel] = {**_OF_VALUES, "Cast": casts.cast}
 """What can be computed from arguments over all rows, by the name Spark's analyser has for it."""
 
 Numbers = npt.NDArray[np.int64]
-_FAIL_BY_NAME = FAILING | {"GetArrayItem", "ElementAt", "TimestampAddInterval", "SecondsToTimestamp"}
+_FAIL_BY_NAME = FAILING | {"GetArrayItem", "ElementAt", "TimestampAddInterval", "SecondsToTimestamp", "AddMonths"}
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     """The value for each row of the batch; raises ValuesError where Spark raises for the values."""
-    value = column_of(_value(expression, batch), batch.num_rows)
-    return value if value.type.equals(expression.type) else value.cast(expression.type)
+    return of_type(column_of(_value(expression, batch), batch.num_rows), expression.type)
 
 
 def probe(expression: Expression, rows: pa.RecordBatch) -> None:
@@ -71,7 +82,7 @@ def _value(expression: Expression, batch: pa.RecordBatch) -> Datum:
     if isinstance(expression, ColumnRef):
         column = decoded(batch.column(expression.name))
         try:
-            return column if column.type.equals(expression.type) else column.cast(expression.type)
+            return of_type(column, expression.type)
         except pa.ArrowInvalid as error:
             raise ValuesError(
                 f"{expression.name!r} of type {column.type} does not fit {expression.type}: {error}: cast it with "
@@ -99,7 +110,7 @@ def _value(expression: Expression, batch: pa.RecordBatch) -> Datum:
         found = found.combine_chunks()
     if isinstance(found, pa.Array) and values and all(isinstance(value, pa.Scalar) for value in values):
         found = found[0]  # what NumPy computed of constants stands for every row
-    return found if found.type.equals(expression.type) else found.cast(expression.type)
+    return of_type(found, expression.type)
 
 
 def by_arrow(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
@@ -117,13 +128,16 @@ def by_arrow(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
 
 def _can_fail(expression: Expression) -> bool:
     calls = (part for part in parts(expression) if isinstance(part, Call))
-    return any(
-        casts.can_fail(call) if call.function == "Cast" else call.function in _FAIL_BY_NAME and _has_limits(call)
-        for call in calls
-    )
+    return any(_call_can_fail(call) for call in calls)
 
 
-def _has_limits(call: Call) -> bool:
+def _call_can_fail(call: Call) -> bool:
+    if call.function == "Cast":
+        return casts.can_fail(call)
+    if call.function in PATTERNS:
+        return pattern_can_fail(call)
+    if call.function not in _FAIL_BY_NAME:
+        return False
     return not (pa.types.is_floating(call.type) and call.function in ("Add", "Subtract", "Multiply", "UnaryMinus"))
 
 
@@ -159,7 +173,7 @@ def _pieced(parts_of: Sequence[tuple[Numbers, pa.Array]], rows: int, kind: pa.Da
     for positions, values in parts_of:
         order[positions] = np.arange(start, start + len(values))
         start += len(values)
-    values = pa.concat_arrays([values.cast(kind) for _, values in parts_of] or [pa.nulls(0, kind)])
+    values = pa.concat_arrays([of_type(values, kind) for _, values in parts_of] or [pa.nulls(0, kind)])
     return values.take(array_of(order, pa.int64(), order < 0))
 
 
@@ -169,24 +183,25 @@ def _cases(call: Call, batch: pa.RecordBatch) -> Datum:
     pairs = [(arguments[place], arguments[place + 1]) for place in range(0, len(arguments) - 1, 2)]
     rest = arguments[-1] if len(arguments) % 2 else None
     if not any(_can_fail(argument) for argument in arguments[1:]):
-        result: Datum = pa.nulls(1, call.type)[0] if rest is None else _value(rest, batch)
+        result: Datum = pa.nulls(1, call.type)[0] if rest is None else of_type(_value(rest, batch), call.type)
         for condition, value in reversed(pairs):
-            result = pc.if_else(is_true(_value(condition, batch)), _value(value, batch), result)
+            found = of_type(_value(value, batch), call.type)
+            result = pc.if_else(is_true(_value(condition, batch)), found, result)
         return result
     left = np.arange(batch.num_rows)
-    found: list[tuple[Numbers, pa.Array]] = []
+    pieces: list[tuple[Numbers, pa.Array]] = []
     for condition, value in pairs:
         inside = _mask(condition, _rows(batch, left))
         chosen, left = left[inside], left[~inside]
-        found.append((chosen, _evaluated(value, batch, chosen)))
+        pieces.append((chosen, _evaluated(value, batch, chosen)))
     if rest is not None:
-        found.append((left, _evaluated(rest, batch, left)))
-    return _pieced(found, batch.num_rows, call.type)
+        pieces.append((left, _evaluated(rest, batch, left)))
+    return _pieced(pieces, batch.num_rows, call.type)
 
 
 def _coalesce(call: Call, batch: pa.RecordBatch) -> Datum:
     if not any(_can_fail(argument) for argument in call.arguments[1:]):
-        return pc.coalesce(*(_value(argument, batch) for argument in call.arguments))
+        return pc.coalesce(*(of_type(_value(argument, batch), call.type) for argument in call.arguments))
     left = np.arange(batch.num_rows)
     found: list[tuple[Numbers, pa.Array]] = []
     for argument in call.arguments:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.task.expressions.tree import Call, UnsupportedError, ValuesError
-from penstock.task.expressions.values import Datum, Kernel, columns_of_rows, number_scalar, refuse_where
+from penstock.task.expressions.values import Datum, Kernel, columns_of_rows, number_scalar, of_type, refuse_where
 
 
 def _field(call: Call, values: list[Datum]) -> Datum:
@@ -54,6 +54,7 @@ def _map_value(call: Call, values: list[Datum]) -> Datum:
 
 def _struct(call: Call, values: list[Datum]) -> Datum:
     arrays = columns_of_rows(values[1::2])
+    arrays = [of_type(array, field.type) for array, field in zip(arrays, call.type, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(call.type))
 
 

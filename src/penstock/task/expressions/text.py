@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strings, by code points as in Spark. Patterns, positions and paddings must be constants.
-
-Limits: regular expressions are RE2's, which has no look-around and no back references: such a pattern is refused.
-Case is changed code point by code point, so a Greek sigma that ends a word is a plain one in lower case.
-"""
+"""Strings, by code points as in Spark. Patterns, positions and paddings must be constants."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cache
 
@@ -16,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.task.expressions.tree import Call, UnsupportedError
+from penstock.task.expressions.tree import Call, UnsupportedError, ValuesError
 from penstock.task.expressions.values import EMPTY, Datum, Kernel, array_of, columns_of_rows, number_scalar
 
 _LENGTH_UNLIMITED = 2**31 - 1
 _LETTERS = 0xFB20
 """Behind the last letter whose case has several letters."""
-_GROUP = re.compile(r"\$(\d)")
 
 
 def _only_text(call: Call, value: Datum) -> None:
@@ -77,63 +71,22 @@ def _trim(name: str) -> Kernel:
 
 
 def _like(call: Call, values: list[Datum]) -> Datum:
-    pattern = call.text(1)
-    if call.option("escapeChar") not in (None, "\\"):
-        raise UnsupportedError("LIKE with an escape character of its own")
-    return pc.match_like(values[0], pattern)
+    return pc.match_like(values[0], _like_pattern(call.text(1), str(call.option("escapeChar") or "\\")))
 
 
-def _pattern(text: str) -> str:
-    """A Java pattern as RE2 understands it; raises where RE2 does not, by Arrow's check over no rows."""
-    try:
-        pc.match_substring_regex(EMPTY, text)
-    except pa.ArrowInvalid as error:
-        raise UnsupportedError(f"the regular expression {text!r} ({error})") from error
-    return text
-
-
-def _matches(call: Call, values: list[Datum]) -> Datum:
-    return pc.match_substring_regex(values[0], _pattern(call.text(1)))
-
-
-def _replace_pattern(call: Call, values: list[Datum]) -> Datum:
-    pattern, replacement = _pattern(call.text(1)), call.text(2)
-    if len(values) > 3 and call.integer(3) != 1:
-        raise UnsupportedError("regexp_replace from a later position")
-    if "\\" in replacement or re.search(r"\$(?!\d)|\$\d\d", replacement):
-        raise UnsupportedError(f"the replacement {replacement!r}")
-    return pc.replace_substring_regex(values[0], pattern, _GROUP.sub(r"\\\1", replacement))
-
-
-def _extract_pattern(call: Call, values: list[Datum]) -> Datum:
-    pattern = _with_one_group(_pattern(call.text(1)), call.integer(2) if len(values) > 2 else 1)
-    found = pc.struct_field(pc.extract_regex(values[0], pattern), [0])
-    return pc.if_else(pc.is_null(values[0]), pa.nulls(1, pa.string())[0], pc.coalesce(found, EMPTY))
-
-
-def _with_one_group(pattern: str, wanted: int) -> str:
-    """The pattern with group `wanted` named and all others not captured; 0 is the whole match."""
+def _like_pattern(pattern: str, escape: str) -> str:
+    """The pattern with backslashes for escapes, ahead of what may be escaped; raises where Spark would."""
+    signs = iter(pattern)
     parts: list[str] = []
-    number = 0
-    position = 0
-    in_class = False
-    while position < len(pattern):
-        sign = pattern[position]
-        if sign == "\\":
-            parts.append(pattern[position : position + 2])
-            position += 2
-            continue
-        if sign == "[" or (sign == "]" and in_class):
-            in_class = sign == "["
-        if sign == "(" and not in_class and pattern[position + 1 : position + 2] != "?":
-            number += 1
-            sign = "(?P<found>" if number == wanted else "(?:"
-        parts.append(sign)
-        position += 1
-    if wanted > number:
-        raise UnsupportedError(f"group {wanted} of the regular expression {pattern!r}, which has {number}")
-    text = "".join(parts)
-    return f"(?P<found>{text})" if wanted == 0 else text
+    for sign in signs:
+        if sign == escape:
+            escaped = next(signs, "")
+            if escaped not in ("%", "_", escape) or not escaped:
+                raise UnsupportedError(f"LIKE {pattern!r}, where {escape!r} stands ahead of what needs no escape,")
+            parts.append(f"\\{escaped}")
+        else:
+            parts.append("\\\\" if sign == "\\" else sign)
+    return "".join(parts)
 
 
 def _search(name: str) -> Kernel:
@@ -151,21 +104,17 @@ def _replace(call: Call, values: list[Datum]) -> Datum:
     return pc.replace_substring(values[0], search, call.text(2) if len(values) > 2 else "")
 
 
-def _split(call: Call, values: list[Datum]) -> Datum:
-    pattern = _pattern(call.text(1))
-    if re.match(pattern, ""):
-        raise UnsupportedError(f"split by {pattern!r}, which matches nothing at all")
-    limit = call.integer(2) if len(values) > 2 else -1
-    parts = pc.split_pattern_regex(values[0], pattern, max_splits=limit - 1 if limit > 0 else None)
-    return parts.cast(call.type)
-
-
 def _padded(name: str) -> Kernel:
     def kernel(call: Call, values: list[Datum]) -> Datum:
         width, padding = call.integer(1), call.text(2) if len(values) > 2 else " "
         if len(padding) != 1:
             raise UnsupportedError(f"padding with {padding!r}: one character is possible")
-        filled = getattr(pc, name)(values[0], width=max(width, 0), padding=padding)
+        try:
+            filled = getattr(pc, name)(values[0], width=max(width, 0), padding=padding)
+        except pa.ArrowCapacityError as error:  # a few rows at once may do yet
+            raise ValuesError(
+                f"{call.function} to {width} characters has no room in a column: give a smaller width"
+            ) from error
         return pc.utf8_slice_codeunits(filled, 0, max(width, 0))
 
     return kernel
@@ -210,11 +159,25 @@ def _cased(name: str, change: Callable[[str], str]) -> Kernel:
         (text,) = columns_of_rows(values)
         if not pc.all(pc.string_is_ascii(text)).as_py():
             longer = _longer(change)
-            for code in _codes_in(text) & longer.keys():  # Arrow has one letter for each
+            codes = _codes_in(text)
+            for code in codes & longer.keys():  # Arrow has one letter for each
                 text = pc.replace_substring(text, chr(code), longer[code])
+            if change is str.lower and ord("Σ") in codes:
+                text = _with_last_sigmas(text)
         return getattr(pc, name)(text)
 
     return kernel
+
+
+_CASED = r"[\p{Lu}\p{Ll}\p{Lt}]"
+_IGNORED = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:\x{b7}\x{2019}]*"
+
+
+def _with_last_sigmas(text: pa.Array) -> pa.Array:
+    """A sigma in front of a letter is a plain one; of the others, one behind a letter ends its word."""
+    for _ in range(2):  # a match has the letter behind it, which may be a sigma
+        text = pc.replace_substring_regex(text, f"Σ({_IGNORED}{_CASED})", "\u03c3\\1")
+    return pc.replace_substring_regex(text, f"({_CASED}{_IGNORED})Σ", "\\1\u03c2")
 
 
 def _codes_in(text: pa.Array) -> set[int]:
@@ -239,14 +202,10 @@ TEXT: dict[str, Kernel] = {
     "StringTrimLeft": _trim("utf8_ltrim"),
     "StringTrimRight": _trim("utf8_rtrim"),
     "Like": _like,
-    "RLike": _matches,
-    "RegExpReplace": _replace_pattern,
-    "RegExpExtract": _extract_pattern,
     "StartsWith": _search("starts_with"),
     "EndsWith": _search("ends_with"),
     "Contains": _search("match_substring"),
     "StringReplace": _replace,
-    "StringSplit": _split,
     "StringLPad": _padded("utf8_lpad"),
     "StringRPad": _padded("utf8_rpad"),
     "StringInstr": _instr,

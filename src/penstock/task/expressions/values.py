@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.graph import same_but_nulls
 from penstock.record.layout import fixed_values, null_mask
+from penstock.record.relabelled import relabelled
 from penstock.task.expressions.tree import Call, ValuesError
 
 Datum = Any
@@ -89,6 +91,17 @@ def column_of(value: Datum, rows: int) -> pa.Array:
         return pa.nulls(rows, value.type)
     one = pc.coalesce(pa.nulls(1, value.type), value)
     return one.take(array_of(np.zeros(rows, np.int64), pa.int64()))
+
+
+def of_type(value: Datum, kind: pa.DataType) -> Datum:
+    """The value in a type that Spark takes for the same, or casts it to."""
+    if value.type.equals(kind):
+        return value
+    if not same_but_nulls(value.type, kind):
+        return value.cast(kind)
+    if isinstance(value, pa.Scalar):
+        return relabelled(column_of(value, 1), kind)[0]
+    return relabelled(value, kind)
 
 
 def columns_of_rows(values: list[Datum]) -> list[Datum]:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes each row has, so that what is gathered or computed at once stays bounded, whatever rows there are.
+
+A figure counts what a gathered copy of the row takes, about: values and offsets, no bitmaps. Dictionaries are not
+copied, so only their indices count. Where Arrow's layout does not say what a row has, the average counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.record.layout import NDArray, fixed_values, is_bytes, is_list, is_view, list_spans
+
+MOST_BYTES = 32 << 20
+MOST_ROWS = 1 << 20
+"""Of what is made at once where a row may become many, or a large one: what a writer cuts at, too."""
+
+Bytes = npt.NDArray[np.int64]
+
+
+class RowSizes:
+    """The bytes of some rows: those that all have, and those that each has beside."""
+
+    __slots__ = ("_each", "fixed", "most")
+
+    def __init__(self, columns: Iterable[pa.Array]) -> None:
+        found = [_column_bytes(column) for column in columns]
+        self.fixed = sum(fixed for fixed, _ in found)
+        self._each: NDArray | None = None
+        for _, varying in found:
+            if varying is not None:
+                self._each = varying if self._each is None else np.add(self._each, varying, dtype=np.int64)
+        self.most = self.fixed + (0 if self._each is None else int(self._each.max(initial=0)))
+        """Of the largest row."""
+
+    @property
+    def varying(self) -> NDArray | None:
+        """What each row has beside; None where that is nothing."""
+        return self._each
+
+    def of(self, rows: npt.NDArray[np.integer]) -> Bytes:
+        """The bytes of the rows with these numbers."""
+        return (
+            np.full(len(rows), self.fixed) if self._each is None else self._each[rows].astype(np.int64) + self.fixed
+        )
+
+
+def bounded(sizes: Bytes, most: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring rows together as long as they have at most so many bytes: begin and end; at least one row each."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(ends):
+        reached = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, reached + most, "right")))
+        yield start, stop
+        start = stop
+
+
+def _column_bytes(column: pa.Array) -> tuple[int, NDArray | None]:
+    """What all rows have, and what each has beside."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _column_bytes(column.storage)
+    if pt.is_dictionary(kind):
+        return _column_bytes(column.indices)
+    if is_view(kind):  # a view begins with the length of its bytes
+        return 16, fixed_values(column, np.dtype((np.int32, (4,))))[:, 0]
+    if is_bytes(kind) and not pt.is_fixed_size_binary(kind):
+        return 4, np.diff(_offsets(column))
+    if is_list(kind) or pt.is_map(kind):
+        return 4, _list_bytes(column)
+    if pt.is_struct(kind):
+        inner = RowSizes(column.field(index) for index in range(kind.num_fields))
+        return inner.fixed, inner.varying
+    try:
+        return -(-int(kind.bit_width) // 8), None
+    except ValueError:  # unions, run-end encoded ones
+        return -(-int(column.nbytes) // max(1, len(column))), None
+
+
+def _offsets(column: pa.Array) -> NDArray:
+    kind = np.dtype(np.int64 if pt.is_large_string(column.type) or pt.is_large_binary(column.type) else np.int32)
+    count = len(column) + 1 if len(column) else 0
+    return np.frombuffer(column.buffers()[1] or b"", kind, count, column.offset * kind.itemsize if count else 0)
+
+
+def _list_bytes(column: pa.Array) -> NDArray:
+    spans = list_spans(column)
+    inner = RowSizes([spans.values])
+    sizes = spans.lengths * inner.fixed
+    if inner.varying is None:
+        return sizes
+    ends = np.concatenate(([0], np.cumsum(inner.varying, dtype=np.int64)))
+    starts = np.where(spans.lengths > 0, spans.starts, 0)
+    found: NDArray = sizes + ends[starts + spans.lengths] - ends[starts]
+    return found

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chain of one task: its operators, and behind its functions what gives rows of their own (see `loans`).
+
+An operator that is not named here as one that goes batch by batch holds on to its input, and so does a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.graph import Combine, Operator
+from penstock.task.aggregate_operators import PartialAggregate
+from penstock.task.cogroup import CoGroupApplyInArrow, CoGroupApplyInPandas
+from penstock.task.loans import Keeps, Kept, Loan
+from penstock.task.operators import GroupApplyInArrow, GroupApplyInPandas, MapInArrow, MapInPandas
+from penstock.task.verbs import Explode, Limit, Project, Where, Widen
+
+_FUNCTIONS = (MapInArrow, MapInPandas, GroupApplyInArrow, GroupApplyInPandas)
+_COMBINING_FUNCTIONS = (CoGroupApplyInArrow, CoGroupApplyInPandas)
+_BATCH_BY_BATCH = (Where, Project, Widen, Explode, Limit)
+"""These are through with a batch when they ask for the next one; what they give may lie in its memory."""
+
+
+def chained(
+    combine: Combine | None, operators: Sequence[Operator], keeps: Keeps
+) -> tuple[Combine | None, list[Operator]]:
+    """The parts of a chain whose functions lend what they give; `keeps` is asked for the chain's outputs."""
+    loan: Loan | None = None
+    if isinstance(combine, _COMBINING_FUNCTIONS):
+        loan = Loan()
+        combine = replace(combine, loan=loan)
+    chain: list[Operator] = []
+    for operator in operators:
+        if loan is not None and not isinstance(operator, _BATCH_BY_BATCH):
+            read = frozenset(operator.spec.plan.columns()) if isinstance(operator, PartialAggregate) else None
+            chain.append(Kept(loan, read=read))
+            loan = None
+        if isinstance(operator, _FUNCTIONS):
+            loan = Loan()
+            operator = replace(operator, loan=loan)  # noqa: PLW2901 - the same one, with a loan
+        chain.append(operator)
+    if loan is not None:
+        chain.append(Kept(loan, keeps))
+    return combine, chain
