@@ -56,6 +56,26 @@ CALLS = {
         "has no attribute 'readparquet': did you mean readParquet\\?",
     ),
     "Spark's reader": (lambda s: penstock.read, AttributeError, "did you mean readCsv or readDelta or"),
+    "an argument with a typo": (
+        lambda s: s.keyBy("k", numPartition=3),
+        TypeError,
+        "keyBy has no argument 'numPartition': did you mean 'numPartitions'\\?",
+    ),
+    "an argument in small letters": (
+        lambda s: penstock.readCsv(None, "x", num_partitions=3),
+        TypeError,
+        "readCsv has no argument 'num_partitions': did you mean 'numPartitions'\\?",
+    ),
+    "an argument of something else": (
+        lambda s: s.rebalance(3, cheese=True),
+        TypeError,
+        "rebalance has no argument 'cheese': its arguments are numPartitions, mode, service",
+    ),
+    "a verb with state": (
+        lambda s: s.keyBy("k").transformWithState,
+        AttributeError,
+        "there is no state of your own yet: .groupBy",
+    ),
     "zero partitions": (lambda s: s.keyBy("k", numPartitions=0), PlanError, "at least 1, not 0"),
     "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
     "a million partitions": (lambda s: s.rebalance(1_000_000), PlanError, "at most 32,768, not 1,000,000"),
@@ -137,7 +157,7 @@ def test_good_arguments_in_all_spellings() -> None:
     assert source.groupBy(["k", "v"], service=MEMORY, mode="pipelined").columns == ["k", "v", "m"]
     assert source.mapInArrow(same, pa.schema([("z", pa.int8())])).columns == ["z"]
     assert source.keyBy("k").agg(n=("v", "sum"), c=("*", "count")).schema == pa.schema(
-        [("k", pa.string()), ("n", pa.int64()), ("c", pa.int64())]
+        [("k", pa.string()), ("n", pa.int64()), pa.field("c", pa.int64(), nullable=False)]
     )
 
 

@@ -80,7 +80,7 @@ def test_csv_columns(tmp_path: Path) -> None:
 
 QUOTED = {
     r'"a\"b"': 'a"b', r'"\""': '"', r'"\\\""': '\\"', r'"a\\b"': r"a\b", r'"a\",b"': 'a",b', r"a\\b": r"a\\b",
-    r'"a\nb"': r"a\nb", r'a\"b': r'a\"b', '"a""b"': 'a"b', r'"C:\"': "C:\\",
+    r'"a\nb"': r"a\nb", r'a\"b': r'a\"b', '"a""b"': 'a"b', '"a" ': "a", '"a"b': '"a"b', 'a"b': 'a"b',
 }  # fmt: skip
 """CSV fields and what they mean: Spark's escapes, and doubled quotes too."""
 
@@ -93,15 +93,138 @@ def test_quotes_in_csv_fields(tmp_path: Path, sep: str) -> None:
     assert found.column("w").to_pylist() == [QUOTED[text].replace(",", sep) for text in QUOTED]
 
 
-@pytest.mark.parametrize("text", ['1,"a\nb"\n2,c\n', '1,"a\n2,"b\n', '"1,a\n2,b\n3",c\n'])
-def test_a_quoted_field_ends_on_its_line(tmp_path: Path, text: str) -> None:
-    """Where a quote is open at the end of a line the job fails: the rows up to the next quote would be one."""
-    (tmp_path / "a.csv").write_text("0,z\n" + text)
-    with pytest.raises(JobError, match=r"[12] lines begin inside a quoted field"):
-        run_local(readCsv(None, tmp_path, "n string, w string"))
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(SchemaError, match="readCsv: "):
-        readCsv(None, tmp_path, "n string, w string")
+def test_a_quoted_field_ends_on_its_line(tmp_path: Path) -> None:
+    """A quote that is open at its line's end takes nothing of the next line: each line is read alone, as in Spark."""
+    (tmp_path / "a.csv").write_text('0,z\n1,"a\nb"\n2,"c,d\n3,"\n"4,e\n5,f\n')
+    found = run_local(readCsv(None, tmp_path, "n string, w string, _corrupt_record string"))
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        ("0", "z", None), ("1", "a", None), ('b"', None, 'b"'), ("2", "c,d", None), ("3", '"', None),
+        ("4,e", None, '"4,e'), ("5", "f", None),
+    ]  # fmt: skip
+
+
+ENDS = [
+    "a,b\r1,2\r3,4\r",
+    "a,b\r1,2\n3,4\n",
+    "\ufeffa,b\r\n1,2\r3,4",
+    "a,b\r \r\r1,2\r\n\r\n3,4\n\r",
+    "a,b\n1,2\n3,4",
+]
+
+
+@pytest.mark.parametrize("text", ENDS)
+@pytest.mark.parametrize("piece", [1, 2, 3, 4, 5, 7, 1 << 20])
+def test_lines_end_as_in_spark_wherever_files_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece: int
+) -> None:
+    """Both signs end lines, mixed in one file, and a mark at its begin is no text: of CSV, JSON and text alike."""
+    monkeypatch.setattr(line_files, "PIECE_BYTES", piece)
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    found = run_local(readCsv(None, tmp_path, header=True, numPartitions=3))
+    assert found.to_pylist() == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+    assert run_local(readText(None, tmp_path, numPartitions=3))["value"].to_pylist() == plain
+    (tmp_path / "a.json").write_bytes(
+        text.replace("a,b", "").replace("1,2", '{"v":1}').replace("3,4", '{"v":2}').encode()
+    )
+    assert run_local(readJson(None, tmp_path / "a.json", numPartitions=3))["v"].to_pylist() == [1, 2]
+
+
+def test_files_with_nothing_in_them_have_no_rows(tmp_path: Path) -> None:
+    """As in Spark: an empty file gives no rows, alone and beside others; columns can't be found in it."""
+    (tmp_path / "a").write_bytes(b"")
+    (tmp_path / "b.gz").write_bytes(b"")
+    assert run_local(readText(None, tmp_path)).num_rows == 0
+    assert run_local(readCsv(None, tmp_path, "n int", header=True)).num_rows == 0
+    assert run_local(readJson(None, tmp_path, "n int")).num_rows == 0
+    with pytest.raises(SchemaError, match="give a schema"):
+        readCsv(None, tmp_path)
+
+
+BAD = "1,2020-01-02\n1,2\nx,2020-1-3\n 1\n1,2020-02-30,3\n99999999999,\n"
+KEPT = [
+    (1, date(2020, 1, 2), None), (1, None, "1,2"), (None, date(2020, 1, 3), "x,2020-1-3"), (None, None, " 1"),
+    (1, None, "1,2020-02-30,3"), (None, None, "99999999999,"),
+]  # fmt: skip
+
+
+def test_bad_lines_of_csv(tmp_path: Path) -> None:
+    """Kept with nulls and in a column of their own, dropped, or the end of the job: Spark's modes."""
+    (tmp_path / "a.csv").write_text(BAD)
+    kept = run_local(readCsv(None, tmp_path, "n int, d date, _corrupt_record string"))
+    assert [tuple(row.values()) for row in kept.to_pylist()] == KEPT
+    named = readCsv(None, tmp_path, "bad string, n int, d date", columnNameOfCorruptRecord="bad")
+    assert [(row["n"], row["d"], row["bad"]) for row in run_local(named).to_pylist()] == KEPT
+    dropped = run_local(readCsv(None, tmp_path, "n int, d date", mode="dropMalformed"))
+    assert [tuple(row.values()) for row in dropped.to_pylist()] == [KEPT[0][:2]]
+    with pytest.raises(JobError, match=r"a\.csv: there are not 2 fields in the line ' 1', and mode is FAILFAST"):
+        run_local(readCsv(None, tmp_path, "n int, d date", mode="FAILFAST"))
+    with pytest.raises(SettingError, match="readCsv: mode is one of PERMISSIVE, DROPMALFORMED, FAILFAST, not 'skip'"):
+        readCsv(None, tmp_path, mode="skip")
+    with pytest.raises(SettingError, match="'_corrupt_record' keeps corrupt records, so it is a string, not int32"):
+        readCsv(None, tmp_path, "n int, _corrupt_record int")
+
+
+def test_bad_lines_of_json(tmp_path: Path) -> None:
+    """What fits of a bad line is kept, field by field; where another reader may see a value the job ends."""
+    lines = [
+        '{"n":1,"s":{"a":1}}',
+        '{"n":"x","s":{"a":"y","b":"z"}}',
+        "{bad",
+        "null",
+        '{"n":5}{"n":6}',
+        '{"s":7,"n":2}',
+    ]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    schema = "n int, s struct<a:int,b:string>, _corrupt_record string"
+    kept = [tuple(row.values()) for row in run_local(readJson(None, tmp_path, schema)).to_pylist()]
+    assert kept == [
+        (1, {"a": 1, "b": None}, None), (None, {"a": None, "b": "z"}, lines[1]), (None, None, "{bad"),
+        (None, None, "null"), (5, None, None), (2, None, lines[5]),
+    ]  # fmt: skip
+    dropped = run_local(readJson(None, tmp_path, "n int, s struct<a:int,b:string>", mode="DROPMALFORMED"))
+    assert dropped["n"].to_pylist() == [1, 5]
+    with pytest.raises(JobError, match=r"a value does not fit the schema in the line .*, and mode is FAILFAST"):
+        run_local(readJson(None, tmp_path, "n int, s struct<a:int,b:string>", mode="FAILFAST"))
+    (tmp_path / "a.json").write_text("{'n': 1}")
+    with pytest.raises(JobError, match=r"single quotes in the line .* may be a value to Spark"):
+        run_local(readJson(None, tmp_path, "n int"))
+    with pytest.raises(SettingError, match="column 'b' is binary, which JSON has as base64"):
+        readJson(None, tmp_path, "b binary")
+
+
+def test_a_type_that_was_found_is_no_reason_for_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark looks at all lines before it says that a column is long; a later word ends the job here."""
+    monkeypatch.setattr(line_files, "_READ_BYTES", 8)
+    (tmp_path / "a.csv").write_text("n\n1\n2\n3\n4\nx\n")
+    with pytest.raises(JobError, match="column 'n': 'x' is no int64, which the first lines were: declare"):
+        run_local(readCsv(None, tmp_path, header=True, inferSchema=True))
+
+
+SIGNS = [
+    ({}, r'"a\"b"', 'a"b'),
+    ({}, '"a""b"', 'a"b'),
+    ({"escape": "\\"}, '"a""b"', '"a""b"'),
+    ({"escape": '"'}, '"a""b"', 'a"b'),
+    ({"escape": '"'}, r'"a\"b"', r'"a\"b"'),
+    ({"escape": "/"}, '"a/"b"', 'a"b'),
+    ({"quote": "'"}, "'a,b'", "a,b"),
+    ({"quote": ""}, '"a"', '"a"'),
+    ({"nullValue": "NA"}, '"NA"', None),
+    ({"nullValue": "NA"}, '""', ""),
+    ({}, '""', None),
+]
+"""Options, a field and what it means to Spark, for which a doubled quote is one only with the escape that says so."""
+
+
+@pytest.mark.parametrize(("options", "field", "text"), SIGNS)
+def test_quotes_and_escapes_are_the_readers_options(
+    tmp_path: Path, options: dict[str, str], field: str, text: str | None
+) -> None:
+    """Each sign that is given is heeded, and what equals the null is null, quoted or not."""
+    (tmp_path / "a.csv").write_text(f"1,{field}\n{field},2\n")
+    found = run_local(readCsv(None, tmp_path, "n string, w string", **options))
+    assert [tuple(row.values()) for row in found.to_pylist()] == [("1", text), (text, "2")]
 
 
 def test_columns_of_the_first_file_with_lines(tmp_path: Path) -> None:
@@ -180,8 +303,8 @@ def test_times_without_a_zone_are_the_sessions(tmp_path: Path, monkeypatch: pyte
         {"t": None, "d": None, "s": None},
     ]
     (tmp_path / "b.json").write_text('{"t": "noon"}\n')
-    with pytest.raises(JobError, match=r"json .*b\.json: column 't': .*noon"):
-        run_local(readJson(Zurich(), tmp_path / "b.json", "t timestamp"))
+    with pytest.raises(JobError, match=r"json .*b\.json: a value does not fit .*noon"):
+        run_local(readJson(Zurich(), tmp_path / "b.json", "t timestamp", mode="FAILFAST"))
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
@@ -195,12 +318,12 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_names_the_file(tmp_path: Path) -> None:
-    """A value of another type fails the job with the file; wrong paths and numbers of columns are refused at once."""
+    """A value of another type fails the job with the file; wrong paths and headers are refused at once."""
     (tmp_path / "a.csv").write_text("1,2\nx,3\n")
-    with pytest.raises(JobError, match=r"csv .*a\.csv.*conversion error"):
-        run_local(readCsv(None, tmp_path, "a int, b int"))
+    with pytest.raises(JobError, match=r"csv .*a\.csv: column 'a': 'x' is no int32 in the line 'x,3', and mode is"):
+        run_local(readCsv(None, tmp_path, "a int, b int", mode="FAILFAST"))
     with pytest.raises(SchemaError, match=r"the schema has 1 columns .a. and the first line has 2"):
-        readCsv(None, tmp_path, "a int")
+        readCsv(None, tmp_path, "a int", header=True)
     with pytest.raises(SettingError, match=r"readText: .*nowhere does not exist"):
         readText(None, tmp_path / "nowhere")
     with pytest.raises(SettingError, match=r"sep must be one character"):

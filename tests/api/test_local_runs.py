@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,6 +184,25 @@ def test_union() -> None:
     twice = Counter(dict.fromkeys(bag(ROWS), 2))
     assert bag(run_local(source().union(source()))) == twice
     assert bag(run_local(source().union(source()).keyBy("k", numPartitions=2))) == twice
+
+
+def test_a_union_has_the_nulls_of_all_branches() -> None:
+    """A branch that promises no nulls, also inside others, meets one that has some: in every order, and by name."""
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    strict = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("s", inner, nullable=False)])
+    loose = pa.schema([("k", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
+    one = pa.table({"k": [1, 2], "s": [{"x": 1}, {"x": 2}]}, strict)
+    other = pa.table({"k": [None, 3], "s": [{"x": None}, None]}, loose)
+    expected = Counter(map(str, [*one.to_pylist(), *other.to_pylist()]))
+    for streams in ((one, other), (other, one)):
+        left, right = map(source, streams)
+        for both in (left.union(right), left.unionByName(right.select("s", "k"))):
+            assert both.schema == loose
+            assert Counter(map(str, run_local(both.rebalance(2)).to_pylist())) == expected
+        nothing = pc.field("k").is_null() | pc.struct_field(pc.field("s"), [0]).is_null()
+        assert run_local(left.union(right).filter(nothing)).num_rows == 2
+    again = source(one).union(source(one), source(other))
+    assert len(run_local(again.keyBy("k", numPartitions=3).count())) == 4
 
 
 @pytest.mark.parametrize("mode", [None, "hybrid", "hybrid_selective", "blocking"])

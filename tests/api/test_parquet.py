@@ -144,6 +144,25 @@ def test_old_time_stamps_are_instants(tmp_path: Path) -> None:
     assert read(late).to_pylist() == expected.select(["t", "n"]).slice(2).to_pylist()
 
 
+@pytest.mark.parametrize("where", [None, pc.field("a") >= 0], ids=["plain", "filtered"])
+def test_all_columns_may_be_null(tmp_path: Path, where: Any) -> None:
+    """Files that promise no nulls and files that hold some are one table, whose batches say what its schema says."""
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    lists = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    strict = pa.schema([pa.field("a", pa.int64(), False), pa.field("s", inner, False), pa.field("l", lists, False)])
+    rows = pa.table({"a": [1, 2], "s": [{"x": 1}, {"x": 2}], "l": [[1], [2, 3]]}, strict)
+    loose = pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64())])), ("l", pa.list_(pa.int64()))])
+    more = pa.table({"a": [3], "s": [{"x": None}], "l": [[None]]}, loose)
+    write(tmp_path / "d" / "1.parquet", rows)
+    write(tmp_path / "d" / "2.parquet", more)
+    for columns in (None, ["a"], ["l", "a"]):
+        source = parquet_source(tmp_path / "d", columns, where)
+        assert all(field.nullable for field in source.schema)
+        found = read(source)
+        expected = [*rows.to_pylist(), *more.to_pylist()]
+        assert found.sort_by("a").to_pylist() == [{name: row[name] for name in source.columns} for row in expected]
+
+
 def test_a_stream_of_files(tmp_path: Path) -> None:
     """ReadParquet runs no more source subtasks than there are row groups, and feeds an aggregation."""
     write(tmp_path / "x.parquet", group=500)

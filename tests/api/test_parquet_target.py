@@ -379,3 +379,23 @@ def test_columns_that_name_folders_are_checked() -> None:
         file_schema(schema.remove(1), ["k"], "writeParquet")
     with pytest.raises(TypeError, match=r"a list of columns: \['k'\]"):
         file_schema(schema, "k", "writeParquet")
+
+
+@pytest.mark.parametrize("keys", [(), ("k",)])
+def test_a_null_struct_with_a_field_that_may_not_be_null_is_written(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    """Also in a list; Spark gives the field a null there. The file's columns may all be null, as in Spark's files."""
+    struct = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    element = pa.field("element", struct)
+    schema = pa.schema(
+        [pa.field("k", pa.int64(), nullable=False), pa.field("s", struct), pa.field("l", pa.list_(element))]
+    )
+    nulls = pa.array([False, True])
+    structs = pa.StructArray.from_arrays([pa.array([1, None])], fields=list(struct), mask=nulls)  # as Spark's are
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), structs, pa.list_(element), mask=nulls)
+    rows = pa.record_batch([pa.array([1, 1]), structs, lists], schema=schema)
+    write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), file_schema(schema, keys, "writeParquet"), "zstd")
+    (status,) = (WritePartitioned(write, keys) if keys else write).apply(iter([rows]))
+    (name,) = status.column("file").to_pylist()
+    found = pq.ParquetFile(tmp_path / name).read()
+    assert found.to_pylist() == [{key: row[key] for key in found.column_names} for row in rows.to_pylist()]
+    assert all(field.nullable for field in found.schema)

@@ -5,49 +5,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import penstock
+from query_reports import NAMES, look, planned
+
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
-from penstock.api.streaming.writer import query_graph, query_options
-from penstock.graph import JobGraph
-from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
-from penstock.job.core.states import JobState
-from penstock.shuffle import Settings
-from penstock.shuffle.settings import StreamingSettings
-from penstock.stream.noop import NoopSink
-
-NAMES = {"id": "i", "runId": "r", "name": "n"}
-
-
-def planned() -> JobGraph:
-    """A source, a counter and a sink."""
-    stream = penstock.readStream(None).format("rate").load().keyBy("value", numPartitions=1).count().rebalance(1)
-    options = query_options("i", "n", "/nowhere", StreamingSettings())
-    return query_graph(stream.branches, NoopSink(), Settings(), 8, options)
-
-
-def look(graph: JobGraph, *figures: dict[str, float], counts: CheckpointCounts | None = None) -> JobProgress:
-    """The job as it is, with these figures of its stages."""
-    vertices = tuple(
-        VertexProgress(vertex.id, vertex.name, vertex.parallelism, 1, 0, metrics)
-        for vertex, metrics in zip(graph.vertices, figures, strict=True)
-    )
-    return JobProgress("j1", "n", JobState.RUNNING, 1.0, vertices, counts or CheckpointCounts())
+from penstock.job.core.result import CheckpointCounts, CheckpointReport
 
 
 def test_report_counts_what_came_since_the_last_one() -> None:
-    """Rows of sources and sinks, and after a restart what the new attempts have counted from nothing."""
+    """Rows that sources read and sinks take, and after a restart what the new attempts have counted from nothing."""
     graph = planned()
     reports = ProgressReports(graph, NAMES)
-    rows = [{"rows_out": 10.0}, {"rows_in": 8.0}, {"rows_in": 5.0}]
+    rows = [{"rows_in": 10.0, "rows_out": 7.0}, {"rows_in": 8.0}, {"rows_in": 5.0}]
     first = reports.report(look(graph, *rows))
     assert (first["numInputRows"], first["sink"]["numOutputRows"], first["batchId"]) == (10, 5, -1)
-    more = [{"rows_out": 25.0}, {"rows_in": 20.0}, {"rows_in": 9.0}]
+    more = [{"rows_in": 25.0, "rows_out": 9.0}, {"rows_in": 20.0}, {"rows_in": 9.0}]
     counts = CheckpointCounts(completed=3, last=4, seconds=0.25)
     second = reports.report(look(graph, *more, counts=counts))
     assert (second["numInputRows"], second["sink"]["numOutputRows"], second["batchId"]) == (15, 4, 4)
-    again = reports.report(look(graph, {"rows_out": 2.0}, {"rows_in": 1.0}, {"rows_in": 1.0}))
+    again = reports.report(look(graph, {"rows_in": 2.0}, {"rows_in": 1.0}, {"rows_in": 1.0}))
     assert again["numInputRows"] == 2
     assert {**NAMES, **again} == again
+
+
+def test_a_query_is_idle_when_nothing_comes_to_any_stage() -> None:
+    """Where tasks say that they live and have had no row; a task that says nothing may be in a long call."""
+    graph = planned()
+    reports = ProgressReports(graph, NAMES)
+    assert not reports.is_idle
+    found = []
+    for seconds, rows in ((1.0, 5.0), (2.0, 5.0), (2.0, 5.0), (3.0, 6.0), (4.0, 6.0)):
+        reports.report(look(graph, *[{"rows_in": rows, "seconds": seconds}] * 3))
+        found.append(reports.is_idle)
+    assert found == [False, True, False, False, True]
 
 
 def test_checkpoints_are_shown_with_the_figures_of_their_tasks() -> None:

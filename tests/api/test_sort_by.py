@@ -168,3 +168,13 @@ def test_wrong_sorts_are_refused_at_the_call(name: str) -> None:
     call, error, message = CALLS[name]
     with pytest.raises(error, match=message):
         call(fromBatches(rows))
+
+
+def test_a_few_rows_with_long_keys() -> None:
+    """Twelve keys of 600 KB are sorted, beside many short ones too: there are as many cuts as have room."""
+    keys = [chr(ord("a") + number % 12) * 600_000 for number in range(24, 12, -1)]
+    found = run_local(fromBatches(pa.table({"s": keys}), 2).sortBy("s", numPartitions=2))
+    assert found["s"].to_pylist() == sorted(keys)
+    mixed = pa.table({"s": [*keys, *(f"{number:05}" for number in range(20_000))]})
+    made = run_local(fromBatches(mixed, 2).sortBy("s", numPartitions=3))
+    assert made["s"].to_pylist() == sorted(mixed["s"].to_pylist())

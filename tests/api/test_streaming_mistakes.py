@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import penstock
@@ -18,9 +19,17 @@ from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import checkpoints_at
-from penstock.api.streaming.refusals import refuse_one_folder
-from penstock.api.streaming.sinks import SINKS, SinkRequest
+from penstock.api.streaming.refusals import (
+    output_mode,
+    refuse_append,
+    refuse_one_folder,
+    refuse_scattered,
+    warn_of_rows_again,
+)
+from penstock.api.streaming.sinks import SINKS, SinkRequest, private_folder
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.spark.hints import PenstockWarning
+from penstock.stream.noop import NoopSink
 
 LONGEST = 400
 
@@ -43,6 +52,11 @@ def rate() -> Any:
 def writer() -> Any:
     """A sink in the making."""
     return rate().writeStream
+
+
+def counts() -> Any:
+    """An aggregation, whose rows change."""
+    return rate().keyBy("value").count()
 
 
 def sink_at(path: Path) -> Any:
@@ -214,8 +228,26 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
     "the complete mode": (
         lambda p: writer().outputMode("complete"),
         PlanError,
-        "outputMode('complete')",
+        "outputMode('complete') is not there",
+        "Say outputMode('update')",
+    ),
+    "a mode that there is not": (
+        lambda p: writer().outputMode("appended"),
+        PlanError,
+        "outputMode('appended'): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID)",
         "say append or update, or leave it out",
+    ),
+    "a mode that is no text": (
+        lambda p: writer().outputMode(None),
+        TypeError,
+        "writeStream.outputMode takes 'append' or 'update'",
+        "not NoneType",
+    ),
+    "an aggregation in append mode": (
+        lambda p: counts().filter(pc.field("count") > 1).writeStream.outputMode("Append").start(str(p)),
+        PlanError,
+        "outputMode('append') does not go with an aggregation",
+        "Say outputMode('update')",
     ),
     "an option without a name": (
         lambda p: writer().option(5, "x"),
@@ -224,6 +256,24 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
         "",
     ),
 }
+
+
+def test_modes_that_go() -> None:
+    """PySpark takes them in any case: update for all streams, append for those whose rows do not change."""
+    refuse_append(counts().branches, output_mode("Update"))
+    refuse_append(counts().branches, None)
+    refuse_append(rate().branches, output_mode("APPEND"))
+
+
+def test_a_query_into_files_that_nobody_can_go_on_with_warns(tmp_path: Path) -> None:
+    """Its next run appends all rows again. What is only for looking at does not, and noop keeps nothing."""
+    folder = tmp_path / "rows"
+    request = SinkRequest(None, pa.schema([]), Options("writeStream"), None, str(folder), "q", is_kept=False)
+    sink, _ = SINKS["parquet"](request)
+    with pytest.warns(PenstockWarning, match=r"query n has no checkpointLocation.* into .*/rows once more"):
+        warn_of_rows_again("query n", sink, is_for_looking=False)
+    warn_of_rows_again("query n", sink, is_for_looking=True)
+    warn_of_rows_again("query n", NoopSink(), is_for_looking=False)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -245,3 +295,24 @@ def test_a_location_is_the_same_in_any_spelling(
     """It tells queries apart: in another spelling a query would take its location from the one that runs already."""
     monkeypatch.chdir(tmp_path)
     assert checkpoints_at(spelling.format(tmp_path / "checkpoints", "checkpoints")) == str(tmp_path / "checkpoints")
+
+
+def test_a_query_of_a_cluster_needs_a_location() -> None:
+    """Each host would store its parts in a folder of its own, and no recovery would find them."""
+    refuse_scattered(is_kept=True, is_local=False)
+    refuse_scattered(is_kept=False, is_local=True)
+    with pytest.raises(PlanError, match=r"option\('checkpointLocation', \.\.\.\), .* path that all hosts share"):
+        refuse_scattered(is_kept=False, is_local=False)
+
+
+def test_a_folder_whose_name_can_be_foretold_is_this_users(tmp_path: Path) -> None:
+    """Nobody else can read it; a link or a file that somebody has put in its place is refused."""
+    folder = private_folder(tmp_path / "penstock-query-1")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    assert private_folder(folder).stat().st_mode & 0o777 == 0o700
+    (link := tmp_path / "penstock-query-2").symlink_to(folder)
+    (tmp_path / "penstock-query-3").touch()
+    for other in (link, tmp_path / "penstock-query-3"):
+        with pytest.raises(PlanError, match="is not a folder of this user: remove it"):
+            private_folder(other)

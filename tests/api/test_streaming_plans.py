@@ -17,7 +17,7 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.writer import query_graph, query_options
-from penstock.graph import JobGraph
+from penstock.graph import JobGraph, explain_graph
 from penstock.graph.regions import regions, slots_needed
 from penstock.job.core.slots.refusals import too_few_slots
 from penstock.shuffle import PartitionKind, Settings
@@ -63,8 +63,12 @@ def test_explain_shows_the_plan_that_a_query_would_run(capsys: pytest.CaptureFix
     counts.explain()
     shown = capsys.readouterr().out
     assert "hash(value), pipelined_bounded" in shown
+    assert "(the sink of writeStream) takes the output of stage 1" in shown
+    assert "dropped" not in shown
+    assert "Result: noop takes the output of stage 1" in explain_graph(planned(counts))
     for vertex in planned(counts, PLANNING_SLOTS).vertices:
-        assert f"Stage {vertex.id}: {vertex.name} [parallelism {vertex.parallelism}]" in shown
+        title = vertex.name.replace("noop", "(the sink of writeStream)")
+        assert f"Stage {vertex.id}: {title} [parallelism {vertex.parallelism}]" in shown
 
 
 def test_query_that_cannot_fit_is_told_what_helps_queries() -> None:

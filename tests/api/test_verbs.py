@@ -11,6 +11,9 @@ from penstock.api.stream import Stream
 from penstock.graph import explain_graph
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError, SchemaError
+from penstock.task.expressions import ValuesError
+from penstock.task.expressions.parts import Parts
+from penstock.task.verbs import Explode
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 
@@ -77,6 +80,12 @@ def test_distinct_rows() -> None:
     """Each row once, nulls equal to each other."""
     assert rows(stream().select("k").distinct()) == [("a",), ("b",), ("c",), (None,)]
     assert len(rows(stream().select("k", "v").distinct())) == 5
+
+
+def test_duplicates_by_nothing_are_all_rows() -> None:
+    """As in Spark: one row is left, and none of none."""
+    assert len(rows(stream().dropDuplicates([]))) == 1
+    assert rows(stream().filter(pc.field("v") > 100).dropDuplicates([])) == []
 
 
 def test_one_row_of_each_key_stays_whole() -> None:
@@ -205,3 +214,69 @@ def test_mistakes_get_a_sentence(name: str) -> None:
     call, error, message = WRONG[name]
     with pytest.raises(error, match=message):
         call(stream())
+
+
+def test_explode_makes_pieces_of_bounded_size() -> None:
+    """A long text beside many elements is more than Arrow gathers at once: batches are small."""
+    rows = pa.record_batch({"items": [list(range(60)), None, [], [7]] * 10, "text": ["x" * (1 << 20)] * 40})
+    for outer, count in ((False, 610), (True, 630)):
+        explode = Explode("items", outer, pa.schema([("items", pa.int64()), ("text", pa.string())]))
+        sizes, items = [], []
+        for _ in range(4):
+            for batch in explode.apply(iter([rows])):
+                sizes.append(batch.nbytes)
+                items += batch["items"].to_pylist()
+        alone = [None, None] if outer else []
+        assert items == [*range(60), *alone, 7] * 40
+        assert len(items) == 4 * count
+        assert max(sizes) <= 33 << 20
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_explode_in_pieces_is_explode(outer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However rows are cut, also in the middle of a list, and where there is no other column."""
+    for names in (["k", "items"], ["items"]):
+        schema = pa.schema([TABLE.schema.field(name) for name in names if name != "items"])
+        schema = schema.append(pa.field("items", pa.int32()))
+        explode = Explode("items", outer, schema)
+        (batch,) = TABLE.select(names).to_batches()
+        whole = list(explode.apply(iter([batch])))
+        assert len(whole) == 1
+        for rows, size in ((1, 1), (2, 1000), (3, 12), (4, 1)):
+            monkeypatch.setattr("penstock.task.verbs.MOST_ROWS", rows)
+            monkeypatch.setattr("penstock.task.verbs.MOST_BYTES", size)
+            made = pa.Table.from_batches(explode.apply(iter([batch])))
+            monkeypatch.undo()
+            assert made.to_pylist() == whole[0].to_pylist()
+
+
+def test_columns_that_are_larger_than_arrow_counts() -> None:
+    """A long constant, and texts joined many times, are computed in parts: Arrow's strings end at 2 GB."""
+    rows = pa.record_batch({"k": range(5000), "text": ["x" * 500] * 5000})
+    for made in (pc.scalar("y" * 500_000), pc.binary_join_element_wise(*[pc.field("text")] * 1000, "")):
+        stream = fromBatches([rows], 1).withColumn("long", made)
+        (operator,) = stream.plan(Settings(), 8).graph.vertices[0].operators
+        largest = found = 0
+        for batch in operator.apply(iter([rows])):
+            largest, found = max(largest, batch.nbytes), found + batch.num_rows
+        assert found == 5000
+        assert largest < 40 << 20
+
+
+def test_computed_in_parts_is_computed() -> None:
+    """A batch that is too much is halved until it is not; one row that is too much, and other errors, come out."""
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows > 3 or batch["n"].to_pylist() == [7]:
+            raise ValuesError("joined") from pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return batch
+
+    rows = pa.record_batch({"n": range(7)})
+    parts = Parts(compute, may_grow=False)
+    found = [[batch["n"].to_pylist() for batch in parts.of(rows)] for _ in range(2)]
+    assert found == [[[0, 1, 2], [3, 4, 5], [6]]] * 2
+    assert [batch.num_rows for batch in parts.of(rows.slice(0, 0))] == [0]
+    with pytest.raises(ValuesError, match="joined"):
+        list(parts.of(pa.record_batch({"n": [7]})))
+    with pytest.raises(ZeroDivisionError):
+        list(Parts(lambda _: 1 // 0, may_grow=True).of(rows))  # type: ignore[arg-type, return-value]

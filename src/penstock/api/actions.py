@@ -95,7 +95,6 @@ def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | 
     refuse_stream(branches, verb)
     require_session(session, verb)
     from penstock.spark.collected import is_plain
-    from penstock.spark.result_scan import raise_as_pyspark
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.types import struct_type
 
@@ -105,8 +104,7 @@ def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | 
     is_made = all(runtime.persisted.find(step) for step in branches)
     if is_made or not runtime.reads_results(reading.settings) or not is_plain(struct_type(schema)):
         return dataframe_of(branches, session, verb)
-    with raise_as_pyspark():
-        return run_and_read(branches, reading, lambda done: runtime.collected(done, schema, reading.settings, enough))
+    return run_and_read(branches, reading, lambda done: runtime.collected(done, schema, reading.settings, enough))
 
 
 def first_rows(branches: tuple[Step, ...], rows: int) -> tuple[Step, ...]:

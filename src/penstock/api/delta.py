@@ -26,7 +26,8 @@ import pyarrow.fs as pafs
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
-from penstock.api.writing import PartFile, Written, require_writer, write_files
+from penstock.api.writing import PartFile, Written, promised, require_writer, write_files
+from penstock.graph import as_nullable
 from penstock.shuffle.errors import PenstockError, SettingError
 from penstock.task.parquet_write import WriteParquet
 from penstock.task.partitioned_write import NOTHING, WritePartitioned
@@ -55,7 +56,7 @@ def _files(table: Any, path: str | Path) -> ParquetFiles:
     filesystem, root = stored_at(table.table_uri)
     actions = pa.table(table.get_add_actions(flatten=True)).combine_chunks()
     if not len(actions):
-        return ParquetFiles(filesystem, (), pa.schema(table.schema().to_arrow()).remove_metadata(), ())
+        return ParquetFiles(filesystem, (), as_nullable(pa.schema(table.schema().to_arrow()).remove_metadata()), ())
     paths = tuple(f"{root}/{unquote(name)}" for name in actions["path"].to_pylist())
     names = table.metadata().partition_columns
     if not names:
@@ -78,10 +79,15 @@ def write_delta(stream: Written, path: str | Path, mode: str, partition_by: Sequ
         raise SettingError(
             f"writeDelta: Delta Lake has no type for a column of this stream ({error}): bring it to another type"
         ) from error
+    columns = library.Schema.from_arrow(as_nullable(stream.schema))
     target = str(path) if "://" in str(path) else str(Path(path).expanduser().absolute())
     filesystem, root = stored_at(target)
     table = library.DeltaTable(target) if library.DeltaTable.is_deltatable(target) else None
-    _refuse(table, filesystem, root, mode, schema, partition_by)
+    _refuse(table, filesystem, root, mode, columns, partition_by)
+    if table is not None:
+        schema = table.schema()
+        stream = promised(stream, pa.schema(schema.to_arrow()), root)
+        held = file_schema(stream.schema, partition_by, "writeDelta")
     own = f"penstock-{secrets.token_hex(6)}"
     write = WriteParquet(filesystem, f"{root}/{own}", held, "zstd")
     operator = WritePartitioned(write, tuple(partition_by)) if partition_by else write
@@ -113,7 +119,8 @@ def _refuse(
     known = table.metadata().partition_columns
     if known != list(partition_by):
         raise SettingError(f"writeDelta: {root} is partitioned by {known}: say partitionBy={known}")
-    mine, theirs = ([(field.name, str(field.type)) for field in each.fields] for each in (schema, table.schema()))
+    known = type(schema).from_arrow(as_nullable(pa.schema(table.schema().to_arrow())))
+    mine, theirs = ([(field.name, str(field.type)) for field in each.fields] for each in (schema, known))
     if mine != theirs:
         raise SettingError(
             f"writeDelta: the columns of {root} are {_shown(theirs)}, those of the stream {_shown(mine)}: bring them"

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.graph import as_written
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
 from penstock.task.verbs import Project, Where
@@ -117,6 +118,14 @@ class Reading:
         return found
 
 
+def meant(schema: pa.Schema, name: str, session: Any) -> str:
+    """The column that the session means by a name, perhaps in another case; the name itself where there is none."""
+    found = as_written(schema, name)
+    if found == name or session is None:
+        return found
+    return name if str(session.conf.get("spark.sql.caseSensitive")).lower() == "true" else found
+
+
 def projection(schema: pa.Schema, session: Any, verb: str, items: Sequence[object]) -> Project:
     """The operator of `select`; `*` stands for all columns."""
     reading = Reading(schema, session, verb)
@@ -128,14 +137,15 @@ def projection(schema: pa.Schema, session: Any, verb: str, items: Sequence[objec
 
 
 def with_columns(schema: pa.Schema, session: Any, verb: str, columns: Mapping[str, object]) -> Project:
-    """The operator that adds columns or replaces those of the same name."""
+    """The operator that adds columns or replaces those of the same name, which then have it in the case given."""
     for name in columns:
         if not isinstance(name, str):
             raise TypeError(f"{verb}: a column's name is a string, not {type(name).__name__}")
     reading = Reading(schema, session, verb)
     found = reading.computed(list(columns.values()))
     made = {
-        name: Computed(one.field.with_name(name), one.expression) for name, one in zip(columns, found, strict=True)
+        meant(schema, name, session): Computed(one.field.with_name(name), one.expression)
+        for name, one in zip(columns, found, strict=True)
     }
     kept = [made.pop(name) if name in made else reading.column(name) for name in schema.names]
     return projected([*kept, *made.values()], verb)

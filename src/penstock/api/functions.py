@@ -9,16 +9,18 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.keyed_stream import KeyedStream
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import ExchangeChoice, SourceStep
 from penstock.api.pairs import CoGroupedStream
 from penstock.api.schemas import check_mode, column_arguments, partitions_argument
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.exchanges import hash_exchange
 
 _SHOWN_COLUMNS = 4
 
 
+@suggests_arguments
 def fromDataFrame(df: Any) -> Stream:
     """A stream of a Spark DataFrame's rows."""
     from penstock.spark.types import arrow_schema
@@ -49,10 +51,12 @@ def _frame_name(schema: pa.Schema) -> str:
     return f"DataFrame({', '.join(schema.names[:_SHOWN_COLUMNS])}{more})"
 
 
+@suggests_arguments
 def repartition(
     df: Any, numPartitions: int | str | None = None, *cols: str, mode: str | None = None, service: str | None = None
 ) -> Any:
     """`df.repartition` over Penstock: the same row in the same partition as Spark's where columns are given."""
+    _refuse_user_types(df, "repartition")
     only_columns = numPartitions is not None and not isinstance(numPartitions, int)
     stream = fromDataFrame(df)
     keys = column_arguments((numPartitions, *cols) if only_columns else cols, stream.schema, "repartition")
@@ -66,6 +70,17 @@ def repartition(
     return stream.exchanged(spec, ExchangeChoice(count, mode, service)).toDF()
 
 
+@suggests_arguments
+def _refuse_user_types(df: Any, verb: str) -> None:
+    """Raise SchemaError for columns of user-defined types: Arrow has what they hold, and the type would be lost."""
+    for each in getattr(df, "schema", ()):
+        if '"type":"udt"' in each.json():
+            raise SchemaError(
+                f"{verb}: column {each.name!r} has the user-defined type {each.dataType.simpleString()}, which would "
+                "come back as what it holds: use df.repartition, or leave the column out"
+            )
+
+
 def groupBy(
     df: Any, *cols: str, numPartitions: int | None = None, mode: str | None = None, service: str | None = None
 ) -> GroupedDataFrame:
@@ -73,6 +88,7 @@ def groupBy(
     return GroupedDataFrame(fromDataFrame(df).groupBy(*cols, numPartitions=numPartitions, mode=mode, service=service))
 
 
+@suggests_arguments
 class GroupedDataFrame:
     """What `penstock.groupBy` gives: the verbs of a KeyedStream, each ending in a DataFrame."""
 

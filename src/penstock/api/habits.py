@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 
 _DATAFRAME = "go on with Spark's own behind toDF()"
 
+_STATE = (
+    "there is no state of your own yet: .groupBy('k').agg(...) keeps what it counts; in a batch job .applyInArrow "
+    "and .applyInPandas have whole groups"
+)
+
 INSTEAD: dict[str, str] = {
     "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
     "writeTo": "write .toDF().writeTo(table)",
@@ -60,6 +65,9 @@ INSTEAD: dict[str, str] = {
     "hint": "mode= and service= of each exchange say how rows travel",
     "alias": "rename columns: .withColumnRenamed(old, new)",
     "melt": "write .mapInArrow(fn, schema)",
+    "transformWithState": _STATE,
+    "transformWithStateInPandas": _STATE,
+    "applyInPandasWithState": _STATE,
     "unpivot": "write .mapInArrow(fn, schema)",
 }
 """By the name that PySpark's DataFrame or GroupedData has for it."""
@@ -82,7 +90,7 @@ INSTEAD_OF_WRITER: dict[str, str] = {
     "toTable": "write .format('parquet').start(path), and read it with spark.read.parquet(path)",
     "parquet": "write .format('parquet').start(path)",
     "save": "write .start(path), which gives the query",
-    "mode": "write .outputMode('append'), or leave it out",
+    "mode": "write .outputMode('append'), 'update' for an aggregation, or leave it out",
     "awaitTermination": "write .start() first, which gives the query",
     "stop": "write .start() first, which gives the query",
 }
@@ -97,8 +105,6 @@ INSTEAD_OF_QUERY: dict[str, str] = {
 INSTEAD_OF_QUERIES: dict[str, str] = {
     "awaitAnyTermination": "wait for each: for query in penstock.streams(spark).active: query.awaitTermination()",
     "resetTerminated": "it has the queries that run, and forgets those that have ended",
-    "addListener": "look at query.recentProgress, which has the last hundred reports, one a second",
-    "removeListener": "look at query.recentProgress, which has the last hundred reports, one a second",
 }
 """By the name that PySpark's StreamingQueryManager has for it."""
 

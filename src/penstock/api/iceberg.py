@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten
 from penstock.api.paths import stored_at
-from penstock.api.writing import Written, require_writer, write_files
+from penstock.api.writing import Written, promised, require_writer, write_files
+from penstock.graph import as_nullable
 from penstock.shuffle.errors import SchemaError, SettingError
 from penstock.task.parquet_write import WriteParquet
 
@@ -38,7 +40,7 @@ def iceberg_source(table: Any, snapshot: int | None, columns: Sequence[str] | No
     uris = [task.file.file_path for task in tasks]
     filesystem, _ = stored_at(uris[0] if uris else table.location())
     if not uris:
-        schema = pa.schema([_plain(field) for field in table.schema().as_arrow()])
+        schema = as_nullable(pa.schema([_plain(field) for field in table.schema().as_arrow()]))
         return source_of(ParquetFiles(filesystem, (), schema, ()), columns, where, _name(table))
     files = parquet_files(filesystem, tuple(stored_at(uri)[1] for uri in uris), None)
     known = [field.name for field in table.schema().fields]
@@ -58,6 +60,7 @@ def write_iceberg(stream: Written, table: Any, overwrite: bool) -> ParquetWritte
     if table.spec().fields:
         raise SettingError(f"writeIceberg: {_name(table)} is partitioned: write it with stream.toDF().writeTo")
     _check_columns(stream.schema, table)
+    stream = promised(stream, table.schema().as_arrow(), _name(table))
     filesystem, root = stored_at(table.location())
     own = f"{root}/data/penstock-{secrets.token_hex(6)}"
     write = WriteParquet(filesystem, own, stream.schema, "zstd")
@@ -77,8 +80,8 @@ def write_iceberg(stream: Written, table: Any, overwrite: bool) -> ParquetWritte
 
 
 def _check_columns(schema: pa.Schema, table: Any) -> None:
-    wanted = [(field.name, _plain(field).type) for field in table.schema().as_arrow()]
-    given = [(field.name, field.type) for field in schema]
+    wanted = [(field.name, field.type) for field in as_nullable(pa.schema(map(_plain, table.schema().as_arrow())))]
+    given = [(field.name, field.type) for field in as_nullable(schema)]
     if wanted != given:
         shown = [", ".join(f"{name} {kind}" for name, kind in each) for each in (wanted, given)]
         raise SchemaError(
@@ -88,9 +91,18 @@ def _check_columns(schema: pa.Schema, table: Any) -> None:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """A field without the library's numbers, and with the string type that streams have."""
-    wide = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-    return pa.field(field.name, wide.get(field.type, field.type), field.nullable)
+    """A field without the library's numbers, and with the types of texts and lists that streams have."""
+    return pa.field(field.name, _plain_type(field.type), field.nullable)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct([_plain(field) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
 def _check_table(table: Any, verb: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.api.grouping import aggregated, plain_aggregations
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import function_argument, schema_argument
@@ -26,6 +27,7 @@ from penstock.task.keys import refuse_ungroupable
 from penstock.task.operators import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
 
 
+@suggests_arguments
 class KeyedStream(Stream):
     """A stream behind an exchange by key: aggregations and functions over groups."""
 
@@ -118,7 +120,7 @@ class KeyedStream(Stream):
     def applyInArrow(self, func: Callable[..., Any], schema: Any) -> Stream:
         """Apply `func([key,] table) -> table`, or its iterator form, to each group."""
         group, declared = self._group(func, schema, "applyInArrow")
-        return self.applied(GroupApplyInArrow(group), declared)
+        return self.applied(GroupApplyInArrow(group, self.timezone()), declared)
 
     def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
         """Apply `func([key,] frame) -> frame`, or its iterator form, to each group."""

@@ -3,10 +3,10 @@
 
 A line is a record: files are cut at line ends into pieces of some megabytes, which the tasks share; a compressed file
 (`.gz`, `.bz2`, `.zst`, ...) is one piece. Paths are as for `readParquet`. Types are declared, or found in the first
-piece when the stream is built; a value that does not fit fails the job and names the file.
+piece when the stream is built; the reader's mode says what becomes of a line that does not fit.
 
-Limits: UTF-8; a quoted CSV field may hold no line end, as in Spark without multiLine; a carriage return ahead of the
-end of a line is none of it. JSON fields that the schema does not name are ignored.
+Limits: UTF-8; a quoted CSV field may hold no line end, as in Spark without multiLine. JSON fields that the schema
+does not name are ignored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from penstock.api.paths import DataFile, PathLike, data_files
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.task.line_ends import behind_last_line, behind_line, first_line_with_text, plain_lines, without_mark
 from penstock.task.line_format import COMPRESSED, LineFormat
 
 PIECE_BYTES = 8 << 20
@@ -74,24 +75,27 @@ class LinesSource:
 
     def _lines(self, piece: Piece, path: str) -> Iterator[bytes]:
         is_first = piece.start == 0
-        for lines in whole_lines(self.filesystem, path, piece):
-            rest = lines
-            if is_first and self.format.skips_first:
-                rest = lines.lstrip(b"\r\n").partition(b"\n")[2]
+        needs_header = is_first and self.format.skips_first
+        for read in whole_lines(self.filesystem, path, piece):
+            lines = plain_lines(without_mark(read) if is_first else read)
             is_first = False
-            if rest:
-                yield rest
+            if needs_header:
+                header, lines = first_line_with_text(lines)
+                needs_header = not header
+            if lines:
+                yield lines
 
 
 def lines_source(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
-    """The files of a path; raises SettingError for what is not there."""
+    """The files of a path with anything in them, or one that is empty; raises SettingError for what is not there."""
     filesystem, files = data_files(path, verb)
     if not files:
         raise SettingError(
             f"{verb}: there is no file in {path} (names that begin with _ or . do not count): check the path"
         )
-    refuse_no_lines(filesystem, files[0].path, verb)
-    return filesystem, files
+    held = tuple(file for file in files if file.size) or files[:1]
+    refuse_no_lines(filesystem, held[0].path, verb)
+    return filesystem, held
 
 
 def refuse_no_lines(filesystem: pafs.FileSystem, path: str, verb: str) -> None:
@@ -107,7 +111,7 @@ def pieces_of(files: Sequence[DataFile]) -> tuple[Piece, ...]:
     """All files cut into pieces."""
     found: list[Piece] = []
     for number, file in enumerate(files):
-        if file.path.endswith(COMPRESSED):
+        if file.size and file.path.endswith(COMPRESSED):
             found.append(Piece(number, 0, -1))
             continue
         starts = range(0, file.size, PIECE_BYTES)
@@ -119,9 +123,9 @@ def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile], most: in
     """Whole lines from the start of the first files that have any, at most so many: about a megabyte in all."""
     found: list[bytes] = []
     for file in files:
-        lines = next(whole_lines(filesystem, file.path, Piece(0, 0, -1)), b"")
+        lines = plain_lines(without_mark(next(whole_lines(filesystem, file.path, Piece(0, 0, -1)), b"")))
         if lines.strip():
-            found.append(lines.lstrip(b"\r\n"))
+            found.append(lines.lstrip(b"\n"))
         if len(found) == most or sum(map(len, found)) >= _READ_BYTES:
             break
     return b"\n".join(found)
@@ -146,11 +150,21 @@ def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterato
 
 def _skip_line(file: pa.NativeFile) -> None:
     """Go behind the next line end."""
-    while chunk := file.read(_READ_BYTES):
-        place = chunk.find(b"\n")
-        if place >= 0:
-            file.seek(file.tell() - len(chunk) + place + 1)
+    start = file.tell()
+    chunk, behind = _to_line_end(file, b"", 0)
+    file.seek(start + (len(chunk) if behind < 0 else behind))
+
+
+def _to_line_end(file: pa.NativeFile, chunk: bytes, start: int) -> tuple[bytes, int]:
+    """The bytes, and more until a line ends behind `start`, and the place behind that; -1 at the file's end."""
+    behind = behind_line(chunk, start, is_all=False)
+    while behind < 0:
+        more = file.read(_READ_BYTES)
+        chunk += more
+        behind = behind_line(chunk, start, is_all=not more)
+        if not more:
             break
+    return chunk, behind
 
 
 def _whole(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
@@ -162,18 +176,14 @@ def _whole(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
             break
         if left is not None and len(chunk) >= left:
             # The last line that begins in the piece may end behind it.
-            end = chunk.find(b"\n", left - 1)
-            while end < 0 and (more := file.read(_READ_BYTES)):
-                chunk += more
-                end = chunk.find(b"\n", left - 1)
-            held += chunk if end < 0 else chunk[: end + 1]
+            chunk, end = _to_line_end(file, chunk, left - 1)
+            held += chunk if end < 0 else chunk[:end]
             break
         left = None if left is None else left - len(chunk)
-        end = chunk.rfind(b"\n") + 1
+        held += chunk
+        end = behind_last_line(held)
         if end:
-            yield held + chunk[:end]
-            held = chunk[end:]
-        else:
-            held += chunk
+            yield held[:end]
+            held = held[end:]
     if held:
         yield held

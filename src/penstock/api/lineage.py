@@ -21,7 +21,7 @@ class SourceStep:
 
     `limit` is the parallelism beyond which further subtasks would have nothing to read; `partitions` the parallelism
     that was asked for. `bytes` are those of all rows, about, where that is known. A `streaming` source is read by a
-    streaming query only, and may have no end.
+    streaming query only, and may have no end. `uid` is what its stage is called in checkpoints.
     """
 
     name: str
@@ -32,6 +32,7 @@ class SourceStep:
     partitions: int | None = None
     streaming: bool = False
     bytes: int | None = None
+    uid: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,6 +42,7 @@ class OperatorStep:
     parent: Step
     operator: Operator
     schema: pa.Schema
+    uid: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,6 +75,7 @@ class ExchangeStep:
     spec: PartitionerSpec
     choice: ExchangeChoice
     summary: Summary | None = None
+    uid: str = ""
 
     @property
     def schema(self) -> pa.Schema:

@@ -4,24 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.api.expressions import Computed, Reading, is_spark_column, projected
+from penstock.api.expressions import Computed, Reading, is_spark_column, meant, projected
 from penstock.api.lineage import OperatorStep, ResourcesStep, Step
 from penstock.api.schemas import column_arguments
 from penstock.graph import Operator
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.exchanges import PartitionerSpec, exchange
 from penstock.task.sorting import Order, SortRows
-from penstock.task.verbs import Explode, Limit, Project, Where
+from penstock.task.verbs import Explode, Limit, Project, Where, Widen
 
 
-def renamed(schema: pa.Schema, names: Mapping[str, str], verb: str) -> Project:
+def renamed(schema: pa.Schema, session: Any, names: Mapping[str, str], verb: str) -> Project:
     """The columns, some under other names."""
     if not all(isinstance(new, str) for new in names.values()):
         raise TypeError(f"{verb}: names are strings, not {', '.join(type(new).__name__ for new in names.values())}")
+    names = {meant(schema, name, session): new for name, new in names.items()}
     reading = Reading(schema, None, verb)
     columns = [reading.column(name) for name in schema.names]
     return projected([Computed(_renamed(one.field, names), one.expression) for one in columns], verb)
@@ -31,9 +33,9 @@ def _renamed(field: pa.Field, names: Mapping[str, str]) -> pa.Field:
     return field.with_name(names.get(field.name, field.name))
 
 
-def dropped(schema: pa.Schema, columns: Sequence[object]) -> Project:
+def dropped(schema: pa.Schema, session: Any, columns: Sequence[object]) -> Project:
     """The columns but these; what is no column is ignored, as in Spark."""
-    names = {_name(column) for column in columns}
+    names = {meant(schema, _name(column), session) for column in columns}
     reading = Reading(schema, None, "drop")
     return projected([reading.column(name) for name in schema.names if name not in names], "drop")
 
@@ -93,7 +95,7 @@ def _order_of(step: Step) -> Order | None:
         if isinstance(step, OperatorStep):
             if isinstance(step.operator, SortRows):
                 return step.operator.order
-            if not isinstance(step.operator, Where | Limit | Project | Explode):
+            if not isinstance(step.operator, Where | Limit | Project | Explode | Widen):
                 return None
         step = step.parent
     return None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.api.expressions import is_spark_column
 from penstock.api.habits import not_a_condition
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.graph import Combine
@@ -45,6 +46,7 @@ _ALIASES = {
 }
 
 
+@suggests_arguments
 class CoGroupedStream:
     """What `KeyedStream.cogroup` gives: functions over the groups of both sides."""
 
@@ -59,7 +61,8 @@ class CoGroupedStream:
         """Apply `func([key,] left, right)`, tables to a table, to each key that either side has."""
         verb = "cogroup.applyInArrow"
         groups = self._groups(func, schema_argument(schema, verb), verb)
-        return combined(self._left, self._right, CoGroupApplyInArrow(groups), groups.schema)
+        combine = CoGroupApplyInArrow(groups, self._left.timezone())
+        return combined(self._left, self._right, combine, groups.schema)
 
     def applyInPandas(self, func: Callable[..., Any], schema: Any) -> Stream:
         """Apply `func([key,] left, right)`, frames to a frame, to each key that either side has."""

@@ -29,6 +29,7 @@ from penstock.api.partition_columns import (
 )
 from penstock.api.paths import located
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.shuffle.locations import is_here
 from penstock.task.columns import only_column
 from penstock.task.parquet_read import UNIT as INT96_UNIT
 from penstock.task.parquet_read import open_parquet, rows_schema, with_types
@@ -100,7 +101,7 @@ class ParquetSource:
     def _plain(self, number: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
         # Measured: threads and pre-buffering cost more than they give on local files. A memory map would save
         # 2 ns a row and kill the worker where a file is truncated meanwhile.
-        remote = not isinstance(self.files.filesystem, pafs.LocalFileSystem)
+        remote = not is_here(self.files.filesystem)
         # Column chunks are read through a buffer: read whole, each lands in fresh pages (measured: twice the time).
         buffer = 0 if remote else _READ_BUFFER
         path = self.files.paths[number]
@@ -128,7 +129,7 @@ class ParquetSource:
 
     def _conformed(self, batch: pa.RecordBatch, file: int) -> pa.RecordBatch:
         # Parquet gives columns in the file's order whatever order was asked for, and those of the folders not at all.
-        if batch.schema.types == self.schema.types and batch.schema.names == list(self.columns):
+        if batch.schema.equals(self.schema):
             return batch
         folders = self.files.folders
         arrays = [

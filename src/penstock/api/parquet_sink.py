@@ -29,9 +29,11 @@ import pyarrow.types as pt
 
 from penstock.api.schemas import column_arguments
 from penstock.api.writing import PartFile, Written, require_writer, write_files
+from penstock.graph import as_nullable
+from penstock.shuffle.disk import Disk
 from penstock.shuffle.durable import swapped, sync_file, sync_folder
 from penstock.shuffle.errors import SchemaError, SettingError
-from penstock.shuffle.locations import at_uri, is_uri
+from penstock.shuffle.locations import at_uri, here, is_here, is_uri
 from penstock.task.parquet_write import WriteParquet
 from penstock.task.partitioned_write import WritePartitioned
 
@@ -97,10 +99,10 @@ class ParquetTarget:
         if not isinstance(path, str | Path) or not str(path):
             raise SettingError(f"writeParquet takes the path of a folder, not {path!r}")
         try:
-            filesystem, inner = at_uri(str(path)) if is_uri(str(path)) else (pafs.LocalFileSystem(), str(path))
+            filesystem, inner = at_uri(str(path)) if is_uri(str(path)) else (here(), str(path))
         except (ValueError, OSError) as error:
             raise SettingError(f"writeParquet: {path} can't be reached: {error}") from error
-        if isinstance(filesystem, pafs.LocalFileSystem):
+        if is_here(filesystem):
             inner = str(Path(inner).expanduser().resolve())
         return cls.beside(filesystem, inner)
 
@@ -139,14 +141,13 @@ class ParquetTarget:
         pq.write_table(
             schema.empty_table(), f"{self.staging}/{name}", compression=compression, filesystem=self.filesystem
         )
-        if isinstance(self.filesystem, pafs.LocalFileSystem):
-            sync_file(f"{self.staging}/{name}")
+        Disk(self.filesystem).sync_file(f"{self.staging}/{name}")
         return PartFile(name, 0, 0)
 
     def commit(self, files: list[PartFile]) -> None:
         """Put these files, in this order, into the target; what else is in the staging folder stays there."""
         names = {file.name: _numbered(file.name, number) for number, file in enumerate(files)}
-        if isinstance(self.filesystem, pafs.LocalFileSystem):
+        if is_here(self.filesystem):
             self._commit_local(names)
         else:
             self._commit_moves(names)
@@ -244,7 +245,10 @@ def _numbered(name: str, number: int) -> str:
 
 
 def file_schema(schema: pa.Schema, partition_by: Sequence[str], verb: str) -> pa.Schema:
-    """The columns that the files hold; raises SchemaError or TypeError for columns that folders can't be named by."""
+    """The columns that the files hold; raises SchemaError or TypeError for columns that folders can't be named by.
+
+    All may be null there, as in Spark's files: Arrow writes no null struct with a field that may not be null.
+    """
     if isinstance(partition_by, str):
         raise TypeError(f"{verb}: partitionBy is a list of columns: [{partition_by!r}]")
     names = column_arguments(list(partition_by), schema, verb)
@@ -255,7 +259,7 @@ def file_schema(schema: pa.Schema, partition_by: Sequence[str], verb: str) -> pa
                 f"{verb}: partitionBy column {name!r} is {kind}, and folders are named by whole numbers, "
                 "strings, booleans and dates: make such a column with withColumn"
             )
-    held = pa.schema([field for field in schema if field.name not in names])
+    held = as_nullable(pa.schema([field for field in schema if field.name not in names]))
     if names and not held.names:
         raise SchemaError(f"{verb}: partitionBy takes all columns, and nothing is left for the files")
     return held

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from penstock.shuffle.errors import SettingError
-from penstock.shuffle.locations import at_uri, is_uri
+from penstock.shuffle.locations import at_uri, here, is_uri
 
 PathLike = str | Path
 
@@ -28,7 +28,7 @@ class DataFile:
 
 
 def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.FileSystem, tuple[DataFile, ...]]:
-    """The file system, and the files with anything in them, each once; raises SettingError for what is not there."""
+    """The file system, and the files, each once; raises SettingError for what is not there."""
     given = [path] if isinstance(path, str | Path) else list(path)
     if not given:
         raise SettingError(f"{verb}: the list of paths is empty")
@@ -36,7 +36,7 @@ def data_files(path: PathLike | Sequence[PathLike], verb: str) -> tuple[pafs.Fil
     filesystem = found[0][0]
     if any(other != filesystem for other, _ in found):
         raise SettingError(f"{verb}: all paths must be on one file system")
-    return filesystem, tuple(dict.fromkeys(file for _, files in found for file in files if file.size))
+    return filesystem, tuple(dict.fromkeys(file for _, files in found for file in files))
 
 
 def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
@@ -52,13 +52,13 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
     inner = str(Path(path).expanduser().absolute())
     if glob.has_magic(inner) and not Path(inner).exists():
         matches = sorted(glob.glob(inner, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-        return pafs.LocalFileSystem(), matches
-    return pafs.LocalFileSystem(), [inner]
+        return here(), matches
+    return here(), [inner]
 
 
 def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a table's folder or file as its log or catalog names it, and the path there."""
-    filesystem, inner = at_uri(uri) if is_uri(uri) else (pafs.LocalFileSystem(), uri)
+    filesystem, inner = at_uri(uri) if is_uri(uri) else (here(), uri)
     return filesystem, inner.rstrip("/")
 
 

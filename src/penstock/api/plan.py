@@ -95,6 +95,7 @@ class _Vertex:
     limit: int | None = None
     combine: Combine | None = None
     resources: Resources | None = None
+    uid: str = ""
 
 
 def plan_job(
@@ -157,7 +158,7 @@ class _Builder:
         self._readers = Counter(id(parent) for step in steps for parent in parents_of(step))
         self._readers.update(id(step) for step in results)
         for step in steps:
-            self._vertex_of[id(step)] = self._add(step)
+            self._vertex_of[id(step)] = self._named(step, self._add(step))
         vertices = [self._vertex_of[id(step)] for step in results]
         if len(set(vertices)) != len(vertices):
             raise PlanError("a stream cannot be united with itself: read its source twice, or write it out first")
@@ -176,6 +177,19 @@ class _Builder:
         leader = self.vertices[made.leader]
         most = slots if leader.limit is None else min(slots, leader.limit)
         return leader.asked is None and vertex.parallelism < most // 2
+
+    def _named(self, step: Step, number: int) -> int:
+        """The vertex of a step, which is called in checkpoints what the step says."""
+        uid = getattr(step, "uid", "")
+        if uid:
+            vertex = self.vertices[number]
+            if vertex.uid not in ("", uid):
+                raise PlanError(
+                    f"{_shown(vertex)!r} is one stage and cannot be called {vertex.uid!r} and {uid!r}: "
+                    "leave one uid() out"
+                )
+            vertex.uid = uid
+        return number
 
     def _add(self, step: Step) -> int:
         if isinstance(step, SourceStep):
@@ -282,6 +296,7 @@ def _job_vertex(vertex: _Vertex, name: str, parallelism: int) -> JobVertex:
         operators=tuple(vertex.operators),
         combine=vertex.combine,
         resources=vertex.resources,
+        uid=vertex.uid,
     )
 
 

@@ -24,7 +24,7 @@ from penstock.api.parquet import ParquetSource
 from penstock.graph import Operator
 from penstock.task.aggregate_operators import PartialAggregate
 from penstock.task.expressions import Call, ColumnRef, Constant, Expression, conjuncts
-from penstock.task.verbs import Limit, Project, Where
+from penstock.task.verbs import Limit, Project, Where, Widen
 
 _TURNED = {
     "EqualTo": "EqualTo",
@@ -79,7 +79,7 @@ def _chain(source: Step, steps: list[Step], readers: Counter[int]) -> list[Opera
 
 
 def _is_understood(step: OperatorStep) -> bool:
-    return isinstance(step.operator, Where | Project | Limit | PartialAggregate)
+    return isinstance(step.operator, Where | Project | Limit | Widen | PartialAggregate)
 
 
 def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
@@ -96,7 +96,7 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
     last: Step = replace(step, source=narrow, schema=narrow.schema)
     made: dict[int, Step] = {id(step): last}
     for above, operator in zip(chain, operators, strict=True):
-        if isinstance(operator, Project):
+        if isinstance(operator, Project | Widen):
             last = OperatorStep(last, operator, operator.schema)
         elif isinstance(operator, PartialAggregate):
             last = OperatorStep(last, PartialAggregate(replace(operator.spec, schema=last.schema)), above.schema)
@@ -142,6 +142,8 @@ def _pruned(chain: list[OperatorStep], operators: list[Operator | None]) -> tupl
         elif isinstance(operator, Project):
             kept = _with_fields(operator, needed)
             needed = set(kept.columns)
+        elif isinstance(operator, Widen):
+            kept = operator.of(needed) if needed.intersection(operator.columns) else None
         elif isinstance(operator, PartialAggregate):
             names = operator.spec.schema.names
             needed = {names[place] for place in operator.spec.plan.columns()}

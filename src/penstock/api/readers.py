@@ -4,27 +4,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
+from penstock.api.bad_lines import CORRUPT, MODES, bad_lines
+from penstock.api.csv_lines import CsvForm, CsvLines
+from penstock.api.csv_quotes import quoting
 from penstock.api.delta import delta_source
 from penstock.api.expressions import is_spark_column
 from penstock.api.iceberg import iceberg_source
+from penstock.api.json_lines import JsonLines, refuse_binary
+from penstock.api.known_arguments import suggests_arguments
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
-from penstock.api.line_formats import CsvLines, Inference, JsonLines, TextLines, csv_schema, json_schema
+from penstock.api.line_formats import Inference, TextLines, csv_schema, json_schema
 from penstock.api.lineage import SourceStep
 from penstock.api.parquet import Filter, ParquetSource, PathLike, parquet_source
 from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
-from penstock.shuffle.errors import SettingError
+from penstock.graph import as_nullable
 from penstock.task.expressions.calendar import arrow_zone
 
 _JSON_FILES = 32
 """So many small files are looked at for columns: in each, other fields may be left out."""
 
 
+@suggests_arguments
 def readParquet(
     spark: Any,
     path: PathLike | Sequence[PathLike],
@@ -47,6 +52,7 @@ def readParquet(
     return _files(spark, source, "readParquet", numPartitions)
 
 
+@suggests_arguments
 def readDelta(
     spark: Any,
     path: PathLike,
@@ -66,6 +72,7 @@ def readDelta(
     return _files(spark, delta_source(path, version, columns, filter), "readDelta", numPartitions)
 
 
+@suggests_arguments
 def readIceberg(
     spark: Any,
     table: Any,
@@ -100,6 +107,7 @@ def _files(spark: Any, source: ParquetSource, verb: str, numPartitions: int | No
     return Stream((step,), spark)
 
 
+@suggests_arguments
 def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: int | None = None) -> Stream:
     """A stream of text files' lines, in column `value`, read by the tasks without the JVM.
 
@@ -110,6 +118,7 @@ def readText(spark: Any, path: PathLike | Sequence[PathLike], *, numPartitions: 
     return _lines(spark, LinesSource(filesystem, files, pieces_of(files), TextLines()), "readText", numPartitions)
 
 
+@suggests_arguments
 def readCsv(
     spark: Any,
     path: PathLike | Sequence[PathLike],
@@ -119,44 +128,68 @@ def readCsv(
     sep: str = ",",
     nullValue: str = "",
     inferSchema: bool = False,
+    quote: str = '"',
+    escape: str | None = None,
+    mode: str = MODES[0],
+    columnNameOfCorruptRecord: str = CORRUPT,
     numPartitions: int | None = None,
 ) -> Stream:
     """A stream of CSV files' rows, read by the tasks without the JVM.
 
     As in Spark, columns are strings unless there is a `schema` (DDL, StructType or Arrow) or `inferSchema`, which
     looks at about the first megabyte; whole numbers are longs then. With `header` the first line of each file has
-    names. A quote in a quoted field is doubled, or escaped by a backslash as Spark writes it. An unquoted `nullValue`
-    is null. A time without a zone is one of the session's. What does not fit its type fails the job.
+    names. A quote in a quoted field has an `escape` ahead of it; left out, that is a backslash or a second quote. A
+    field that equals `nullValue` is null. A time without a zone is one of the session's. `mode` says what becomes of
+    lines that do not fit, as in Spark: see `penstock.api.bad_lines`. As in Spark, all columns may be
+    null, whatever the schema says.
     """
     session_argument(spark, "readCsv")
+    signs, bad = quoting(sep, quote, escape, "readCsv"), bad_lines(mode, columnNameOfCorruptRecord, "readCsv")
     filesystem, files = lines_source(path, "readCsv")
-    if not (isinstance(sep, str) and len(sep) == 1):
-        raise SettingError(f"readCsv: sep must be one character, not {sep!r}")
-    given = None if schema is None else schema_argument(schema, "readCsv")
+    given = None if schema is None else as_nullable(schema_argument(schema, "readCsv"))
     typing = PartitionTyping.of(spark)
-    form = CsvLines(pa.schema([]), sep, header, nullValue)
-    types = Inference(typing.with_zone) if inferSchema else None
-    found = csv_schema(first_lines(filesystem, files), given, form, types)
-    form = CsvLines(found, sep, header, nullValue, arrow_zone(typing.timezone))
-    return _lines(spark, LinesSource(filesystem, files, pieces_of(files), form), "readCsv", numPartitions)
+    form = CsvForm(signs, nullValue, header, arrow_zone(typing.timezone))
+    lines = first_lines(filesystem, files)
+    if given is None:
+        found = csv_schema(lines, None, form, Inference(typing.with_zone) if inferSchema else None)
+        bad = replace(bad, column=None, found=frozenset(found.names))
+    else:
+        bad.check(given, "readCsv")
+        csv_schema(lines, bad.data(given), form, None)
+        found = given
+    source = LinesSource(filesystem, files, pieces_of(files), CsvLines(found, form, bad))
+    return _lines(spark, source, "readCsv", numPartitions)
 
 
+@suggests_arguments
 def readJson(
-    spark: Any, path: PathLike | Sequence[PathLike], schema: Any = None, *, numPartitions: int | None = None
+    spark: Any,
+    path: PathLike | Sequence[PathLike],
+    schema: Any = None,
+    *,
+    mode: str = MODES[0],
+    columnNameOfCorruptRecord: str = CORRUPT,
+    numPartitions: int | None = None,
 ) -> Stream:
     """A stream of JSON objects, one on each line, read by the tasks without the JVM.
 
     Without a `schema` the columns are those of about the first megabyte, of several files where they are small. A
-    time without a zone is one of the session's. What does not fit its type fails the job.
+    time without a zone is one of the session's. `mode` says what becomes of lines that do not fit, as in Spark: see
+    `penstock.api.bad_lines`. As in Spark, all columns may be null, whatever the schema says, also
+    inside others.
     """
     session_argument(spark, "readJson")
+    bad = bad_lines(mode, columnNameOfCorruptRecord, "readJson")
     filesystem, files = lines_source(path, "readJson")
     typing = PartitionTyping.of(spark)
     if schema is None:
         found = json_schema(first_lines(filesystem, files, _JSON_FILES), Inference(typing.with_zone))
+        bad = replace(bad, column=None, found=frozenset(found.names))
     else:
-        found = schema_argument(schema, "readJson")
-    form = JsonLines(found, arrow_zone(typing.timezone))
+        found = as_nullable(schema_argument(schema, "readJson"))
+        bad.check(found, "readJson")
+        refuse_binary(found, "readJson")
+    form = JsonLines(found, arrow_zone(typing.timezone), bad)
     source = LinesSource(filesystem, files, pieces_of(files), form)
     return _lines(spark, source, "readJson", numPartitions)
 

@@ -8,8 +8,10 @@ makes queries of streams without an end, is imported when it is asked for.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +21,8 @@ from penstock.api.actions import all_rows, dataframe_of, explained, few_rows, fi
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
-from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
+from penstock.api.known_arguments import suggests_arguments
+from penstock.api.lineage import CombineStep, ExchangeChoice, ExchangeStep, OperatorStep, ResourcesStep, Step
 from penstock.api.narrow import dropped, exploded, limited, renamed, rows_argument
 from penstock.api.persisted import persist_steps, unpersist_steps
 from penstock.api.plan import Plan, plan_job
@@ -36,7 +39,7 @@ from penstock.api.streaming.refusals import is_streaming, refuse_stream
 from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
 from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import PlanError, SettingError
 from penstock.task.aggregates import Aggregation
 from penstock.task.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
 from penstock.task.frames import require_pandas
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime
 
 
+@suggests_arguments
 class Stream:
     """Rows on their way. Made by `penstock.fromDataFrame`, `penstock.readParquet` and by other streams.
 
@@ -84,7 +88,8 @@ class Stream:
         streaming query calls it for each epoch, so what takes long to set up belongs into its `__init__`.
         """
         declared = schema_argument(schema, "mapInArrow")
-        return self.applied(MapInArrow(iterator_function_argument(func, "mapInArrow"), declared), declared)
+        function = iterator_function_argument(func, "mapInArrow")
+        return self.applied(MapInArrow(function, declared, self.timezone()), declared)
 
     def mapInPandas(self, func: Callable[[Iterator[Any]], Iterator[Any]] | type, schema: Any) -> Stream:
         """Apply a function from an iterator of `pandas.DataFrame` to another one, as `mapInArrow` does."""
@@ -92,6 +97,20 @@ class Stream:
         declared = schema_argument(schema, "mapInPandas")
         function = iterator_function_argument(func, "mapInPandas")
         return self.applied(MapInPandas(function, declared, self.timezone()), declared)
+
+    def uid(self, name: str) -> Stream:
+        """Call the stage that gives these rows by this name in the checkpoints of a streaming query, as Flink does.
+
+        Its state is found again by it, whatever changes around it. Raises PlanError for a batch job or a union.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise SettingError(f"uid({name!r}): up to 64 letters, digits, '_' and '-', for it names files")
+        if len(self.branches) != 1:
+            raise PlanError("uid() names one stage, and a union has several: name each stream ahead of union()")
+        (branch,) = self.branches
+        if isinstance(branch, ResourcesStep | CombineStep) or not is_streaming(self.branches):
+            raise PlanError("uid() is for streams of penstock.readStream: a batch job has no checkpoints")
+        return Stream((replace(branch, uid=name),), self.session)
 
     def withResources(self, profile: Any) -> Stream:
         """The stage that gives these rows, from its exchange or source on, with a `pyspark.resource.ResourceProfile`.
@@ -212,15 +231,15 @@ class Stream:
 
     def withColumnRenamed(self, existing: str, new: str) -> Stream:
         """The rows with one column under another name; as in Spark, nothing happens where there is no such column."""
-        return self.projected(renamed(self.schema, {existing: new}, "withColumnRenamed"))
+        return self.projected(renamed(self.schema, self.session, {existing: new}, "withColumnRenamed"))
 
     def withColumnsRenamed(self, names: Mapping[str, str]) -> Stream:
         """As `withColumnRenamed` for several."""
-        return self.projected(renamed(self.schema, names, "withColumnsRenamed"))
+        return self.projected(renamed(self.schema, self.session, names, "withColumnsRenamed"))
 
     def drop(self, *cols: Any) -> Stream:
         """The rows without these columns; as in Spark, names that are no columns are ignored."""
-        return self.projected(dropped(self.schema, cols))
+        return self.projected(dropped(self.schema, self.session, cols))
 
     def explode(self, column: str, outer: bool = False) -> Stream:
         """One row for each element of a list column, which then holds the element.
@@ -249,6 +268,8 @@ class Stream:
         refuse_stream(self.branches, "dropDuplicates")
         if subset is None or set(subset) == set(self.columns):
             return self.distinct()
+        if not subset:  # by nothing all rows are equal, as in Spark
+            return self.limit(1)
         keys = column_arguments([subset] if isinstance(subset, str) else tuple(subset), self.schema, "dropDuplicates")
         firsts = [Aggregation(name, name, "first") for name in self.columns if name not in keys]
         return self.keyBy(*keys).reduced(firsts).select(*self.columns)
@@ -270,7 +291,8 @@ class Stream:
         """As `union`, by the columns' names; a column that one side lacks is null there if that is allowed."""
         if not isinstance(other, Stream):
             raise no_stream("unionByName", other)
-        mine, theirs = by_name(self.schema, other.schema, allowMissingColumns)
+        session = self.session if self.session is not None else other.session
+        mine, theirs = by_name(self.schema, other.schema, allowMissingColumns, session)
         return self.projected(mine).union(other.projected(theirs))
 
     @property
@@ -409,7 +431,7 @@ class Stream:
         return Stream((step,), self.session)
 
     def timezone(self) -> str:
-        """The session's time zone, in which frames show zoned timestamps; UTC without a session."""
+        """The session's time zone, in which functions see zoned timestamps; UTC without a session."""
         if self.session is None:
             return "UTC"
         return str(self.session.conf.get("spark.sql.session.timeZone"))

@@ -4,58 +4,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.expressions import Computed, Reading, projected
-from penstock.api.lineage import Step
-from penstock.graph import same_columns, spark_type
+from penstock.api.expressions import Computed, Reading, meant, projected
+from penstock.api.lineage import OperatorStep, Step
+from penstock.graph import merged_schema, newly_nullable, spark_type
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.expressions import Constant
-from penstock.task.verbs import Project
+from penstock.task.verbs import Project, Widen
 
 
 def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
-    """All branches; raises SchemaError where schemas differ, PlanError where a branch occurs twice."""
-    first = sides[0][0].schema
+    """All branches, with the nulls that any of them may have; raises as follows.
+
+    SchemaError where names or types differ, PlanError where a branch occurs twice.
+    """
+    schema = sides[0][0].schema
     for side in sides[1:]:
-        _check_same_schema(first, side[0].schema)
+        schema = _merged(schema, side[0].schema)
     branches = tuple(branch for side in sides for branch in side)
     if len({id(branch) for branch in branches}) != len(branches):
         raise PlanError(
             "a union whose branches are the same stream is not possible: its one stage would have to feed "
             "both sides; read the source twice, or write the stream out first with toDF()"
         )
-    return branches
+    return tuple(_widened(branch, schema) for branch in branches)
 
 
-def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool) -> tuple[Project, Project]:
+def _widened(branch: Step, schema: pa.Schema) -> Step:
+    if branch.schema.equals(schema):
+        return branch
+    names = newly_nullable(branch.schema, schema)
+    return OperatorStep(branch, Widen(schema, tuple(names)), schema)
+
+
+def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool, session: Any) -> tuple[Project, Project]:
     """What brings two streams to the left's columns, then those that only the right has.
 
-    A column that one side lacks is null there if `allow_missing`, and refused otherwise.
+    A column that one side lacks is null there if `allow_missing`, and refused otherwise. The left says how names are
+    written.
     """
-    lacking = [name for name in left.names if name not in right.names]
-    extra = [name for name in right.names if name not in left.names]
+    found = [(name, meant(left, name, session)) for name in right.names]
+    theirs = [name if ours in right.names else ours for name, ours in found]
+    lacking = [name for name in left.names if name not in theirs]
+    extra = [name for name in theirs if name not in left.names]
     if (lacking or extra) and not allow_missing:
         raise SchemaError(
             f"unionByName: {_listed(lacking, 'the other stream')}{'; ' if lacking and extra else ''}"
             f"{_listed(extra, 'this stream')}: with allowMissingColumns=True they are null there"
         )
     fields = [*left, *(right.field(name) for name in extra)]
-    sides = [_side(fields, schema) for schema in (left, right)]
-    return sides[0], sides[1]
+    return _side(fields, left, list(left.names)), _side(fields, right, theirs)
 
 
 def _listed(names: list[str], where: str) -> str:
     return f"{where} has no {', '.join(map(repr, names))}" if names else ""
 
 
-def _side(fields: list[pa.Field], schema: pa.Schema) -> Project:
+def _side(fields: list[pa.Field], schema: pa.Schema, names: list[str]) -> Project:
+    """One side's columns, called `names`, in the order of all fields."""
     reading = Reading(schema, None, "unionByName")
-    columns = [
-        reading.column(field.name) if field.name in schema.names else _nothing(field.with_nullable(True))
-        for field in fields
-    ]
+    columns = []
+    for field in fields:
+        if field.name in names:
+            own = reading.column(schema.names[names.index(field.name)])
+            columns.append(Computed(own.field.with_name(field.name), own.expression))
+        else:
+            columns.append(_nothing(field.with_nullable(True)))
     return projected(columns, "unionByName")
 
 
@@ -63,9 +80,10 @@ def _nothing(field: pa.Field) -> Computed:
     return Computed(field, Constant(pa.nulls(1, field.type)))
 
 
-def _check_same_schema(one: pa.Schema, other: pa.Schema) -> None:
-    if same_columns(one, other):
-        return
+def _merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    found = merged_schema(one, other)
+    if found is not None:
+        return found
     shown = [", ".join(f"{field.name} {spark_type(field) or field.type}" for field in each) for each in (one, other)]
     way_out = (
         "cast one side with withColumn"

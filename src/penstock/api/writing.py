@@ -17,9 +17,10 @@ from penstock.api.lineage import Step
 from penstock.api.persisted import PersistedReading
 from penstock.api.read_results import run_and_read
 from penstock.api.streaming.refusals import refuse_stream
-from penstock.graph import Operator
+from penstock.graph import Operator, with_nulls_of
 from penstock.shuffle.errors import SettingError
 from penstock.task.parquet_write import STATUS_SCHEMA
+from penstock.task.verbs import Promise
 
 
 class Written(Protocol):
@@ -50,6 +51,12 @@ def require_writer(stream: Written, verb: str) -> None:
     refuse_stream(stream.branches, verb)
     if stream.session is None:
         raise SettingError(f"{verb} needs a Spark session, and this stream's sources have none")
+
+
+def promised(stream: Written, columns: pa.Schema, table: str) -> Written:
+    """The stream held to what a table of the same columns says of nulls, at any depth."""
+    schema = with_nulls_of(stream.schema, columns)
+    return stream if schema.equals(stream.schema) else stream.applied(Promise(schema, table), schema)
 
 
 def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[PartFile]:

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.api.line_formats import TEXT_SCHEMA, CsvLines, JsonLines, TextLines
+from penstock.api.bad_lines import CORRUPT, MODES, BadLines, bad_lines
+from penstock.api.csv_lines import CsvForm, CsvLines
+from penstock.api.csv_quotes import quoting
+from penstock.api.json_lines import JsonLines, refuse_binary
+from penstock.api.line_formats import TEXT_SCHEMA, TextLines
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
+from penstock.graph import as_nullable
 from penstock.shuffle.errors import PlanError
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import FileFormat, LineFiles, ParquetFiles
@@ -29,10 +34,13 @@ class SourceRequest:
     zone: str = "UTC"
 
     def declared(self, what: str) -> pa.Schema:
-        """The schema; raises PlanError where there is none, because files may come later than the query starts."""
+        """The schema, all of which may be null as in Spark.
+
+        Raises PlanError where there is none, because files may come later than the query starts.
+        """
         if self.schema is None:
             raise PlanError(f"readStream: {what} files need a schema: readStream(spark).schema('id long, ...')")
-        return self.schema
+        return as_nullable(self.schema)
 
     def refuse_path(self, what: str) -> None:
         """Raise PlanError where a path or schema was given that means nothing."""
@@ -69,17 +77,34 @@ def text(request: SourceRequest) -> StreamSource:
 def csv(request: SourceRequest) -> StreamSource:
     """CSV files that arrive in a folder."""
     options = request.options
-    separator = options.text("sep") or ","
-    if len(separator) != 1:
-        raise PlanError(f"readStream: sep must be one character, not {separator!r}")
+    given = {name: options.text(name) for name in ("sep", "quote", "escape")}
+    signs = quoting(
+        "," if given["sep"] is None else given["sep"],
+        '"' if given["quote"] is None else given["quote"],
+        given["escape"],
+        "readStream",
+    )
     header, null = options.flag("header", default=False), options.text("nullValue") or ""
-    form = CsvLines(request.declared("csv"), separator, header, null, request.zone)
-    return _files(request, LineFiles(form), "sep", "header", "nullValue")
+    schema, bad = request.declared("csv"), _bad_lines(request)
+    form = CsvLines(schema, CsvForm(signs, null, header, request.zone), bad)
+    return _files(request, LineFiles(form), *given, "header", "nullValue", *_OF_BAD_LINES)
 
 
 def json(request: SourceRequest) -> StreamSource:
     """Files of JSON objects, one on each line, that arrive in a folder."""
-    return _files(request, LineFiles(JsonLines(request.declared("json"), request.zone)))
+    schema, bad = request.declared("json"), _bad_lines(request)
+    refuse_binary(schema, "readStream")
+    return _files(request, LineFiles(JsonLines(schema, request.zone, bad)), *_OF_BAD_LINES)
+
+
+_OF_BAD_LINES = ("mode", "columnNameOfCorruptRecord")
+
+
+def _bad_lines(request: SourceRequest) -> BadLines:
+    mode, column = (request.options.text(name) for name in _OF_BAD_LINES)
+    bad = bad_lines(mode or MODES[0], column or CORRUPT, "readStream")
+    bad.check(request.declared("line"), "readStream")
+    return bad
 
 
 def _files(request: SourceRequest, form: FileFormat, *known: str) -> StreamSource:

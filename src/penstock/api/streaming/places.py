@@ -8,13 +8,13 @@ from pathlib import Path
 from pyarrow import fs
 
 from penstock.shuffle.errors import PlanError
-from penstock.shuffle.locations import at_uri, is_uri
+from penstock.shuffle.locations import at_uri, here, is_here, is_uri
 
 
 def filesystem_of(path: str, verb: str) -> tuple[fs.FileSystem, str]:
     """The file system and the folder; a path without a scheme is one of this machine. Raises PlanError."""
     if not is_uri(path):
-        return fs.LocalFileSystem(), str(Path(path).absolute())
+        return here(), str(Path(path).absolute())
     try:
         return at_uri(path)
     except (ValueError, OSError) as error:
@@ -32,4 +32,4 @@ def checkpoints_at(location: str) -> str:
         filesystem, path = at_uri(location)
     except (ValueError, OSError):
         return location
-    return str(Path(path)) if isinstance(filesystem, fs.LocalFileSystem) else location.rstrip("/")
+    return str(Path(path)) if is_here(filesystem) else location.rstrip("/")

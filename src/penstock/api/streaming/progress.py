@@ -35,20 +35,23 @@ class ProgressReports:
         self._sinks = [vertex.id for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
         self._last: dict[int, Mapping[str, float]] = {}
         self._at = time.monotonic()
+        self.is_idle = False
+        """Whether nothing came to any stage in the time of the last report. One that says nothing may be at work."""
 
     def report(self, progress: JobProgress) -> dict[str, Any]:
         """The report of the time since the last one."""
         now = time.monotonic()
         seconds, self._at = max(now - self._at, 1e-6), now
         stages = [self._stage(vertex, seconds) for vertex in progress.vertices]
-        read = sum(stage["rowsOut"] for stage in stages if stage["id"] in self._sources)
+        read = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sources)
         written = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sinks)
+        self.is_idle = all(stage["rowsIn"] == 0 and self._has_told(stage["id"], progress) for stage in stages)
         self._last = {vertex.vertex: vertex.metrics for vertex in progress.vertices}
         rates = {"numInputRows": read, "inputRowsPerSecond": read / seconds, "processedRowsPerSecond": read / seconds}
         checkpoints = progress.checkpoints
         return {
             **self._names,
-            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "timestamp": timestamp(),
             "batchId": -1 if checkpoints.last is None else checkpoints.last,
             "batchDuration": round(seconds * 1000),
             **rates,
@@ -58,7 +61,7 @@ class ProgressReports:
             },
             "stateOperators": [],
             "sources": [
-                {"description": stage["name"], "numInputRows": stage["rowsOut"]}
+                {"description": stage["name"], "numInputRows": stage["rowsIn"]}
                 for stage in stages
                 if stage["id"] in self._sources
             ],
@@ -92,8 +95,18 @@ class ProgressReports:
             "backPressured": round(pressed, 3),
         }
 
+    def _has_told(self, vertex: int, progress: JobProgress) -> bool:
+        """Whether tasks of a stage have reported since the last report: one in a long call of a function does not."""
+        (now,) = (each.metrics.get("seconds", 0.0) for each in progress.vertices if each.vertex == vertex)
+        return now != self._last.get(vertex, {}).get("seconds", 0.0)
+
     def _sink_name(self) -> str:
         return self._graph.vertex(self._sinks[0]).name.rpartition(" + ")[2] if self._sinks else ""
+
+
+def timestamp() -> str:
+    """This moment, as PySpark's reports write it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def restart_cause(counts: CheckpointCounts) -> str | None:

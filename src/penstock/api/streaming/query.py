@@ -6,14 +6,17 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.habits import INSTEAD_OF_QUERIES, INSTEAD_OF_QUERY, missing_step
-from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause
+from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED, Listeners
+from penstock.api.streaming.progress import ProgressReports, checkpoint_reports, restart_cause, timestamp
 from penstock.graph import JobGraph, explain_graph
 from penstock.job.core.states import JobState
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
@@ -25,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """How often a query reports."""
+IDLE_SECONDS = 10.0
+"""How often listeners hear that a query is idle."""
 STOP_SECONDS = 120.0
 """How long `stop` waits for the query to end well, before it is cancelled."""
 CANCEL_SECONDS = 60.0
@@ -53,6 +58,8 @@ class StartedQuery:
     master: JobMaster
     hooks: QueryHooks
     most_in_flight: int = 0
+    tell: Callable[[str, Mapping[str, Any]], None] = lambda _, __: None
+    """Tells the listeners of an event."""
 
 
 class StreamingQuery:
@@ -75,7 +82,11 @@ class StreamingQuery:
         """How often it began anew, and why last."""
         self._restored = 0
         """Bytes of the rows in flight with which it began, or began anew."""
+        self._silence = ""
+        """Why it is not known what the query does, while that is so."""
         self._tell_most()
+        self._told_idle = time.monotonic()
+        started.tell(STARTED, {**names, "name": started.name, "timestamp": timestamp(), "jobTags": []})
         title = f"penstock-query-{started.name or started.id[:8]}"
         threading.Thread(target=self._watch, name=title, daemon=True).start()
 
@@ -121,13 +132,16 @@ class StreamingQuery:
             message = "Stopped" if self._error is None else f"Terminated with exception: {self._error}"
         elif self._state is JobState.WAITING_FOR_SLOTS:
             message = f"Waiting for {held} of {total} task slots"
+        elif self._silence:
+            message = f"Running, as far as is known: {self._silence}"
         elif self._starting:
             again = f"; it began anew after: {self._restarts[1]}" if self._restarts[1] else ""
             tasks = f"({held - self._starting} of {held} run)"
             message = f"Starting its tasks {tasks}; it leaves {total - held} slots{again}"
         else:
-            message = f"Processing new data; it holds {held} of {total} task slots and leaves {total - held}"
-        running = self.isActive and not self._starting
+            does = "Waiting for data to arrive" if self._progress.is_idle else "Processing new data"
+            message = f"{does}; it holds {held} of {total} task slots and leaves {total - held}"
+        running = self.isActive and not self._starting and not self._progress.is_idle
         return {
             "message": message,
             "isDataAvailable": running,
@@ -149,9 +163,10 @@ class StreamingQuery:
     @property
     def recentCheckpoints(self) -> list[dict[str, Any]]:
         """The last ten checkpoints that are complete or failed, oldest first, with the figures of each task."""
-        progress = self._started.handle.progress() if self.isActive else None
-        if progress is not None:
-            self._checkpoints = checkpoint_reports(progress.checkpoints)
+        with suppress(ControlError):  # where the JobMaster does not answer, those that were seen last
+            progress = self._started.handle.progress() if self.isActive else None
+            if progress is not None:
+                self._checkpoints = checkpoint_reports(progress.checkpoints)
         return self._checkpoints
 
     def exception(self) -> PenstockError | None:
@@ -173,15 +188,19 @@ class StreamingQuery:
 
         A query that has not ended after `timeout` seconds is cancelled: what its last checkpoint does not hold was
         not committed, and a query with the same checkpointLocation goes on from there. No error is raised for it.
+        Raises ControlError where it could not be cancelled either, and may go on.
         """
         self._stopping = True
-        try:
-            self._started.master.stop_query(self._started.handle.job)
-            if not self._wait(timeout):
-                self._started.handle.cancel(f"it did not end within {timeout:g} s after stop()")
-                self._wait(CANCEL_SECONDS)
-        except ControlError:
-            _LOG.debug("the query's JobMaster is closed")
+        handle, until = self._started.handle, time.monotonic() + timeout
+        self._insist(lambda: self._started.master.stop_query(handle.job), timeout)
+        if self._wait(until - time.monotonic()):
+            return
+        self._insist(lambda: handle.cancel(f"it did not end within {timeout:g} s after stop()"), CANCEL_SECONDS)
+        if not self._wait(CANCEL_SECONDS):
+            raise ControlError(
+                f"query {self.name or self.id} was told to stop and then cancelled, and has not ended: the driver "
+                "may be too busy; stop the SparkSession if it stays so"
+            )
 
     def checkpoint(self, timeout: float = STOP_SECONDS) -> int:
         """Take a checkpoint now, and give its number once it is complete; sinks then commit what is before it.
@@ -216,18 +235,35 @@ class StreamingQuery:
             left -= PROGRESS_SECONDS
         return self._ended.is_set()
 
+    def _insist(self, ask: Callable[[], None], seconds: float) -> None:
+        """Ask until the JobMaster has heard it, the query has ended, or so many seconds have passed."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                ask()
+            except ControlError as error:
+                _LOG.debug("query %s is asked again: %s", self.name or self.id, error)
+            else:
+                return
+            if self._wait(min(PROGRESS_SECONDS, until - time.monotonic())) or time.monotonic() >= until:
+                return
+
     def _watch(self) -> None:
+        """Until the query's own end, whatever else fails."""
         try:
             while not self._is_over():
-                self._look()
+                self._look_if_possible()
         except PenstockError as error:
             self._error = None if self._stopping and isinstance(error, JobCancelledError) else error
-        except Exception as error:  # noqa: BLE001 - a fault here must not leave a query that never ends
-            self._error = PenstockError(f"the query was lost sight of: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever ended it, who waits for the end is told
+            self._error = PenstockError(f"the query ended: {type(error).__name__}: {error}")
         finally:
             self._call(self._started.hooks.completed)
             self._call(self._started.hooks.ended)
             self._ended.set()
+            cause = None if self._error is None else str(self._error)
+            end = {"id": self.id, "runId": self.runId, "exception": cause, "errorClassOnException": None}
+            self._started.tell(TERMINATED, end)
 
     def _is_over(self) -> bool:
         try:
@@ -235,6 +271,19 @@ class StreamingQuery:
         except TimeoutError:
             return False
         return True
+
+    def _look_if_possible(self) -> None:
+        """A report that is late or fails says nothing of the query: it is logged once, and asked for again."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - no fault in here ends the query
+            if not self._silence and not self._started.master.is_closed:
+                _LOG.warning(
+                    "query %s: it is not known what it does, and it is asked again: %s", self.name or self.id, error
+                )
+            self._silence = str(error) or type(error).__name__
+        else:
+            self._silence = ""
 
     def _look(self) -> None:
         progress = self._started.handle.progress()
@@ -249,9 +298,20 @@ class StreamingQuery:
         self._starting = sum(max(0, each.parallelism - each.running - each.finished) for each in progress.vertices)
         if progress.state is not JobState.WAITING_FOR_SLOTS:
             self._reports.append(self._progress.report(progress))
+            self._tell_progress(self._reports[-1])
         if progress.checkpoints.completed != self._seen:
             self._seen = progress.checkpoints.completed
             self._call(self._started.hooks.completed)
+
+    def _tell_progress(self, report: dict[str, Any]) -> None:
+        """Listeners hear of each report, but of those of an idle query only that it is, once in a while."""
+        now = time.monotonic()
+        if not self._progress.is_idle:
+            self._told_idle = now
+            self._started.tell(PROGRESS, report)
+        elif now - self._told_idle >= IDLE_SECONDS:
+            self._told_idle = now
+            self._started.tell(IDLE, {"id": self.id, "runId": self.runId, "timestamp": report["timestamp"]})
 
     def _tell_restart(self, count: int, cause: str) -> None:
         if count > self._restarts[0]:
@@ -281,6 +341,7 @@ class StreamingQueries:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: list[StreamingQuery] = []
+        self._listeners = Listeners()
 
     @property
     def active(self) -> list[StreamingQuery]:
@@ -292,6 +353,17 @@ class StreamingQueries:
     def get(self, id: str) -> StreamingQuery | None:  # noqa: A002 - PySpark's name
         """The one with this id that runs."""
         return next((query for query in self.active if query.id == id), None)
+
+    def addListener(self, listener: Any) -> None:
+        """A `pyspark.sql.streaming.StreamingQueryListener` that hears of these queries from now on.
+
+        It is called on a thread of its own, also for starts; what it raises is logged.
+        """
+        self._listeners.add(listener)
+
+    def removeListener(self, listener: Any) -> None:
+        """One that was added hears of nothing more."""
+        self._listeners.remove(listener)
 
     if not TYPE_CHECKING:
 
@@ -310,6 +382,10 @@ class StreamingQueries:
                 )
             if name is not None and query.name == name:
                 raise SettingError(f"a query of the name {name!r} runs already: stop it first, or use another name")
+
+    def tell(self, word: str, said: Mapping[str, Any]) -> None:
+        """Something happened to one of them: tell the listeners."""
+        self._listeners.tell(word, said)
 
     def add(self, query: StreamingQuery) -> None:
         """One that was started."""

@@ -3,13 +3,33 @@
 
 from __future__ import annotations
 
-from penstock.api.lineage import CombineStep, ExchangeStep, ResourcesStep, SourceStep, Step, in_order
+import warnings
+
+from penstock.api.lineage import (
+    CombineStep,
+    ExchangeStep,
+    OperatorStep,
+    ResourcesStep,
+    SourceStep,
+    Step,
+    in_order,
+)
 from penstock.api.streaming.places import checkpoints_at
 from penstock.graph import JobGraph
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
 from penstock.task.exchanges import hash_exchange
+
+_BY_KEY = (
+    "group by these columns and aggregate, groupBy('k').agg(...), which gives a row for each key that has changed"
+)
+_OF_ALL_ROWS = {"distinct": _BY_KEY, "dropDuplicates": _BY_KEY}
+"""What to write in a query for a verb that is no action."""
+_LOOK_UP = (
+    "a table is joined by a class that loads it once for each task, mapInArrow(LookUp, schema): docs/streaming.md "
+    "shows one"
+)
 
 
 def is_streaming(branches: tuple[Step, ...]) -> bool:
@@ -20,6 +40,8 @@ def is_streaming(branches: tuple[Step, ...]) -> bool:
 def refuse_stream(branches: tuple[Step, ...], verb: str) -> None:
     """Raise PlanError where an action would have to read a stream to an end that it may not have."""
     if is_streaming(branches):
+        if verb in _OF_ALL_ROWS:
+            raise PlanError(f"{verb} needs all rows, and what readStream gives may have no end: {_OF_ALL_ROWS[verb]}")
         raise PlanError(
             f"{verb} needs all rows, and what readStream gives may have no end: write it with "
             "stream.writeStream.format(...).start(...), or read the files with readParquet, readText and the like"
@@ -31,16 +53,65 @@ def refuse_batch(branches: tuple[Step, ...]) -> None:
     for step in in_order(branches):
         if isinstance(step, SourceStep) and not step.streaming:
             raise PlanError(
-                f"{step.name} is read once, to its end: a streaming query reads sources of penstock.readStream only"
+                f"{step.name} is read once, to its end: a streaming query reads sources of penstock.readStream only;"
+                f" {_LOOK_UP}"
             )
         if isinstance(step, CombineStep):
-            raise PlanError(f"{step.combine.name} reads a whole input first: it needs bounded streams on all sides")
+            raise PlanError(
+                f"{step.combine.name} reads a whole input first: it needs bounded streams on all sides; {_LOOK_UP}"
+            )
         if isinstance(step, ExchangeStep) and step.summary is not None:
             raise PlanError("sortBy needs all rows before it gives the first one: it works on bounded streams only")
         if isinstance(step, ResourcesStep):
             raise PlanError(
                 "withResources is for batch jobs: all tasks of a streaming query run in slots of one kind"
             )
+
+
+def output_mode(mode: object) -> str:
+    """A mode's name; raises TypeError or PlanError for what is none, or not possible here."""
+    if not isinstance(mode, str):
+        raise TypeError(f"writeStream.outputMode takes 'append' or 'update', not {type(mode).__name__}")
+    name = mode.lower()
+    if name == "complete":
+        raise PlanError(
+            "outputMode('complete') is not there: it would write every group again with each checkpoint. Say "
+            "outputMode('update'), which writes the groups that have changed, or leave it out"
+        )
+    if name not in ("append", "update"):
+        raise PlanError(
+            f"outputMode({mode!r}): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID): say append or "
+            "update, or leave it out"
+        )
+    return name
+
+
+def refuse_append(branches: tuple[Step, ...], mode: str | None) -> None:
+    """Raise PlanError where each row is to be written once, and an aggregation gives them again."""
+    from penstock.stream.aggregate import KeyedAggregate
+
+    if mode != "append":
+        return
+    for step in in_order(branches):
+        if isinstance(step, OperatorStep) and isinstance(step.operator, KeyedAggregate):
+            raise PlanError(
+                "outputMode('append') does not go with an aggregation that has no watermark (PySpark's "
+                f"STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): the rows of {step.operator.name} change as long as "
+                "the query runs. Say outputMode('update'), which writes a row whenever a key has changed"
+            )
+
+
+def warn_of_rows_again(query: str, sink: object, *, is_for_looking: bool) -> None:
+    """Warn that the next run writes all rows again, where nothing of this one is kept but its files."""
+    from penstock.spark.hints import PenstockWarning
+    from penstock.stream.folder_sink import FolderSink
+
+    if isinstance(sink, FolderSink) and not is_for_looking:
+        text = (
+            f"writeStream: {query} has no checkpointLocation, so each run begins with the first row and writes all "
+            f"rows into {sink.folder} once more: give it .option('checkpointLocation', ...), a folder of its own"
+        )
+        warnings.warn(text, PenstockWarning, stacklevel=3)
 
 
 def refuse_one_folder(branches: tuple[Step, ...], sink: object, location: str) -> None:
@@ -59,6 +130,15 @@ def refuse_one_folder(branches: tuple[Step, ...], sink: object, location: str) -
         source = step.source if isinstance(step, SourceStep) else None
         if isinstance(source, FilesSource) and (source.filesystem, source.folder) == (sink.filesystem, sink.folder):
             raise PlanError(f"writeStream: {sink.folder} is also what the query reads: write into another folder")
+
+
+def refuse_scattered(*, is_kept: bool, is_local: bool) -> None:
+    """Raise PlanError for a query without a checkpointLocation whose tasks run on other machines than the driver."""
+    if not is_kept and not is_local:
+        raise PlanError(
+            "writeStream: on a cluster a query needs option('checkpointLocation', ...), a URI or a path that all"
+            " hosts share: without one each host would store its parts of the checkpoints in a folder of its own"
+        )
 
 
 def refuse_in(graph: JobGraph) -> None:

@@ -9,22 +9,25 @@ need a temporary folder that all hosts share.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from penstock.api.streaming.options import QUERY_OPTIONS, Options
 from penstock.api.streaming.places import filesystem_of
 from penstock.api.streaming.query import QueryHooks
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.locations import here
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import StreamSink
@@ -103,7 +106,7 @@ def memory(request: SinkRequest) -> Made:
         spark.read.schema(types).parquet(folder).createOrReplaceTempView(name)
 
     show()
-    sink = FolderSink(fs.LocalFileSystem(), folder, request.schema, request.uid)
+    sink = FolderSink(here(), folder, request.schema, request.uid)
     return sink, QueryHooks(show, lambda: None)
 
 
@@ -121,7 +124,7 @@ def console(request: SinkRequest) -> Made:
             table = pa.concat_tables([pq.read_table(path) for path in fresh])
             _print(table, rows)
 
-    sink = FolderSink(fs.LocalFileSystem(), folder, request.schema, request.uid)
+    sink = FolderSink(here(), folder, request.schema, request.uid)
     return sink, QueryHooks(show)
 
 
@@ -136,11 +139,26 @@ def _print(table: pa.Table, rows: int) -> None:
 
 def _folder(request: SinkRequest) -> str:
     """A folder of the query's own, the same in all of its runs; it goes with the driver, unless one may follow."""
-    folder = Path(tempfile.gettempdir()) / f"penstock-query-{request.query}"
-    folder.mkdir(exist_ok=True)
+    folder = private_folder(Path(tempfile.gettempdir()) / f"penstock-query-{request.query}")
     if not request.is_kept:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder)
+
+
+def private_folder(folder: Path) -> Path:
+    """A folder that only this user can use; raises PlanError for one in its place that somebody else has made.
+
+    Its name can be foretold, and whoever may write into the temporary folder could have put it there.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PlanError(
+            f"writeStream: {folder} is not a folder of this user: remove it, or set TMPDIR to a folder of your own"
+        )
+    folder.chmod(0o700)
+    return folder
 
 
 SINKS: dict[str, Callable[[SinkRequest], Made]] = {

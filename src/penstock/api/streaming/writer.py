@@ -18,7 +18,16 @@ from penstock.api.streaming.in_flight import most_in_flight
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
-from penstock.api.streaming.refusals import is_streaming, refuse_batch, refuse_in, refuse_one_folder
+from penstock.api.streaming.refusals import (
+    is_streaming,
+    output_mode,
+    refuse_append,
+    refuse_batch,
+    refuse_in,
+    refuse_one_folder,
+    refuse_scattered,
+    warn_of_rows_again,
+)
 from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
 from penstock.graph import JobGraph, explain_graph
@@ -43,6 +52,7 @@ class StreamWriter(TakesOptions):
         self._session = session
         self._format: str | StreamSink = "parquet"
         self._name: str | None = None
+        self._mode: str | None = None
 
     def format(self, sink: str | StreamSink) -> Self:
         """`parquet`, `memory`, `console`, `noop`, or a sink of your own (`penstock.stream.sinks`)."""
@@ -57,11 +67,12 @@ class StreamWriter(TakesOptions):
         return self
 
     def outputMode(self, outputMode: str) -> Self:
-        """`append` or `update`, which are the same here: a row is written as often as it is given."""
-        if outputMode not in ("append", "update"):
-            raise PlanError(
-                f"outputMode({outputMode!r}): rows are written as they come: say append or update, or leave it out"
-            )
+        """`append`: each row once; `update`: of an aggregation a row for each key that has changed.
+
+        Left out it is what the query can do: `update` for an aggregation, else the two are the same. An aggregation
+        in `append` is refused at `start`, as its rows change until a watermark says that they do not.
+        """
+        self._mode = output_mode(outputMode)
         return self
 
     def start(self, path: str | None = None) -> StreamingQuery:
@@ -75,6 +86,7 @@ class StreamWriter(TakesOptions):
                 "writeStream is for streams of penstock.readStream: this one has writeParquet() and toDF()"
             )
         refuse_batch(self._branches)
+        refuse_append(self._branches, self._mode)
         session = require_session(self._session, "writeStream")
         from penstock.spark.runtime import SparkRuntime
 
@@ -82,6 +94,7 @@ class StreamWriter(TakesOptions):
         settings = runtime.streaming_settings(self._options.as_settings())
         location = settings.streaming.checkpoint_location
         is_kept = bool(location)
+        refuse_scattered(is_kept=is_kept, is_local=runtime.is_local)
         location = checkpoints_at(location) if is_kept else ""
         # An id that a later run finds again without reading anything.
         id_ = str(uuid.uuid5(uuid.NAMESPACE_URL, location) if is_kept else uuid.uuid4())
@@ -91,6 +104,7 @@ class StreamWriter(TakesOptions):
         )
         refuse_one_folder(self._branches, sink, location)
         if not is_kept:
+            warn_of_rows_again(self._title, sink, is_for_looking=self._format in ("memory", "console"))
             location = tempfile.mkdtemp(prefix="penstock-checkpoints-")
             hooks = _removing(location, hooks)
         options = query_options(id_, self._name or id_, location, settings.streaming)
@@ -112,12 +126,19 @@ class StreamWriter(TakesOptions):
         hooks: QueryHooks,
     ) -> StreamingQuery:
         total = runtime.total_slots()
-        graph = query_graph(self._branches, sink, settings, runtime.slots_at_hand(), options)
+        is_kept = bool(settings.streaming.checkpoint_location)
+        graph = query_graph(self._branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
         runtime.refuse(graph, total)
         handle, master = runtime.start(graph, settings)
         run = str(uuid.uuid4())
         most = most_in_flight(graph, settings.network, one_host=runtime.is_local) if options.unaligned else 0
-        return StreamingQuery(StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks, most))
+        tell = streams(require_session(self._session, "writeStream")).tell
+        started = StartedQuery(options.query, run, self._name, graph, total, handle, master, hooks, most, tell)
+        return StreamingQuery(started)
+
+    @property
+    def _title(self) -> str:
+        return "the query" if self._name is None else f"query {self._name}"
 
     def _sink(self, request: SinkRequest) -> Made:
         if not isinstance(self._format, str):
@@ -163,15 +184,31 @@ def explained_query(branches: tuple[Step, ...], session: Any) -> str:
         runtime = SparkRuntime.of(session)
         slots, settings = runtime.slots_at_hand(), runtime.settings()
     options = query_options("", "(the query's name)", "", settings.streaming)
-    return explain_graph(query_graph(branches, NoopSink(), settings, slots, options))
+    return explain_graph(query_graph(branches, _AnySink(), settings, slots, options))
+
+
+class _AnySink(NoopSink):
+    """Stands for the sink that `writeStream` will name."""
+
+    @property
+    def name(self) -> str:
+        """What `explain` shows."""
+        return "(the sink of writeStream)"
 
 
 def query_graph(
-    branches: tuple[Step, ...], sink: StreamSink, settings: Settings, slots: int, options: StreamingOptions
+    branches: tuple[Step, ...],
+    sink: StreamSink,
+    settings: Settings,
+    slots: int,
+    options: StreamingOptions,
+    *,
+    is_kept: bool = False,
 ) -> JobGraph:
     """The job of a query, checked; raises PlanError for what can't run as one.
 
-    Where nobody says how many tasks there are, one slot is left to whoever looks at what the query writes.
+    Where nobody says how many tasks there are, one slot is left to whoever looks at what the query writes. `is_kept`:
+    a later run may go on from its checkpoints.
     """
     refuse_batch(branches)
     last = branches[0]
@@ -182,7 +219,16 @@ def query_graph(
     if sum(vertex.slots for vertex in graph.vertices) >= slots > len(graph.vertices):
         graph = plan_query((written,), settings, slots - 1, options)
     refuse_in(graph)
-    return with_uids(graph)
+    return with_uids(_pinned(graph), is_kept=is_kept)
+
+
+def _pinned(graph: JobGraph) -> JobGraph:
+    """With sources as all tasks of the run are to see them."""
+    for vertex in graph.vertices:
+        pinned = getattr(vertex.source, "pinned", None)
+        if pinned is not None:
+            graph = graph.with_vertex(replace(vertex, source=pinned()))
+    return graph
 
 
 def _removing(location: str, hooks: QueryHooks) -> QueryHooks:
