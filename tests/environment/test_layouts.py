@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
+from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, StoredFiles, StoredRange, layout_of
+from penstock.record.copies import Copies
+from penstock.record.partitioners import Split
 from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionLostError, PenstockError
@@ -74,3 +78,42 @@ def test_a_range_of_hash_files_names_its_files_only(tmp_path: Path) -> None:
     (tmp_path / "2").unlink()
     with pytest.raises(PartitionLostError, match="attempt 1"):
         list(again.open().batches())
+
+
+TEXT = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("layout", "schema", "holds"),
+    [
+        (Layout.HASH, SCHEMA, False),
+        (Layout.HASH, TEXT, False),
+        (Layout.SORT_MERGE, SCHEMA, False),
+        (Layout.SORT_MERGE, TEXT, True),
+    ],
+)
+def test_files_say_whether_they_hold_batches(layout: Layout, schema: pa.Schema, holds: bool, tmp_path: Path) -> None:
+    """Where they say no, the memory of a split may be written into as soon as it was taken, ordered or not."""
+    stored = StoredFiles(layout, tmp_path, 2)
+    files: HashFiles | SortMergeWriter = (
+        HashFiles(stored.paths, schema, PARTITION, FileOptions())
+        if layout is Layout.HASH
+        else SortMergeWriter(SortMergePaths(*stored.paths), schema, PARTITION, 2, FileOptions())
+    )
+    assert files.holds_batches is holds
+    values = np.zeros(4, np.int64)
+    for step in range(6):
+        values[:] = range(4 * step, 4 * step + 4)
+        columns = [pa.array(values), pa.array(["x"] * 4)][: len(schema)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        order = pa.array([1, 3, 0, 2]) if step % 2 else None
+        files.write_split(Split(Copies().of(batch) if holds else batch, (0, 1), (2, 2), order))
+    values[:] = -1
+    files.finish()
+    found = [
+        value
+        for number in range(2)
+        for batch in StoredRange.of(stored, number, 1, FileOrigin(PARTITION, "here")).open().batches()
+        for value in batch["n"].to_pylist()
+    ]
+    assert sorted(found) == list(range(24))

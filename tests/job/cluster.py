@@ -95,6 +95,8 @@ class Cluster:
         self.open: dict[tuple[str, SparkJobId], int] = {}
         self.deadlines: list[tuple[float, str, Deadline]] = []
         self.withdrawn: list[tuple[str, Deadline]] = []
+        self.location_lost: tuple[str, type[PenstockError]] | tuple[()] = ()
+        """What ends a query whose driver looks who owns its location, if anything."""
         self.log: list[do.Instruction] = []
         self.ended: dict[str, Ended] = {}
         self.ends: Counter[str] = Counter()
@@ -404,6 +406,8 @@ class Cluster:
                 self._plan("kill", lambda: self._kill(job, spark_job))
             case do.ReleasePartitions(_, descriptors):
                 self.released.update(item.partition for item in descriptors)
+            case do.LookWhoOwns(job):
+                self._plan("look", lambda: self.send(events.OwnerSeen(job, *self.location_lost)))
             case do.CompleteJob(job, result, partitions):
                 self._job_over(job, Ended(result, None, partitions))
             case do.FailJob(job, result, error):

@@ -338,11 +338,14 @@ def test_a_dataframe_whose_rows_broke_off_fails_with_the_words_of_spark() -> Non
     assert "division by zero" in str(cluster.ended["j1"].error)
 
 
+BROKEN_OFF: dict[str, object] = {"state": "FAILED", "error": "it broke off", "error_type": "DataFrameInputError"}
+
+
 @pytest.mark.parametrize("kind", [PIPELINED, BLOCKING, HYBRID])
 @pytest.mark.parametrize(
     ("report", "is_late"),
-    [({}, False), ({}, True), ({"state": "FAILED", "error_type": "DataFrameInputError"}, False)],
-    ids=["before its end", "behind its end", "before its rows break off"],
+    [({}, False), ({}, True), (BROKEN_OFF, False), (BROKEN_OFF, True)],
+    ids=["before its end", "behind its end", "before its rows break off", "behind that"],
 )
 def test_a_dataframe_whose_task_spark_runs_again_is_read_anew(
     kind: PartitionKind, report: dict[str, object], is_late: bool
@@ -443,7 +446,9 @@ def test_a_task_that_does_not_stop_does_not_keep_the_job() -> None:
 # --- whose fault
 
 
-@pytest.mark.parametrize("kind", ["StorageError", "InsufficientBuffersError", "InfrastructureError", "ProtocolError"])
+@pytest.mark.parametrize(
+    "kind", ["StorageError", "OutsideError", "InsufficientBuffersError", "InfrastructureError", "ProtocolError"]
+)
 def test_what_a_host_lacks_is_no_fault_of_the_user(kind: str) -> None:
     """It is tried again as often as any loss, at once and then after a second, and then fails the job with its cause.
 

@@ -4,121 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_fakes import DEADLINE, FakeEnvironment, ThreadLauncher, fresh_service
-from job_graphs import chain
+from job_fakes import DEADLINE, fresh_service
+from query_driver import Driver, query
 
-from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
-from penstock.checkpoint.metadata import pack_part, unpack_part
-from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.metadata import unpack_part
+from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.graph.deployment import TaskDeployment
-from penstock.graph.job_graph import JobGraph
-from penstock.graph.streaming import SavedParts, StreamingOptions, part_name
-from penstock.job.launcher import Submission
+from penstock.graph.streaming import SavedParts
 from penstock.job.query_storage import QueryStorage
-from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
-from penstock.link import commands
-from penstock.link.master import AcknowledgeCheckpoint, DataEnded
-from penstock.shuffle import Settings
-from penstock.shuffle.actions import CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import PenstockError, PlanError
-from penstock.shuffle.settings import RestartSettings
 from penstock.testing import wait_until
-
-SETTINGS = replace(Settings(), restart=RestartSettings("exponential", attempts=1000, delay=0.01, max_delay=0.1))
-SECRET = b"s" * 32
-
-
-def query(location: Path, width: int = 1, **options: object) -> JobGraph:
-    """A source and a counter."""
-    graph = chain(width, width, result=False)
-    vertices = tuple(replace(vertex, uid=f"u{vertex.id}") for vertex in graph.vertices)
-    streaming = StreamingOptions("q", "counts", str(location), **{"interval": 0.05, **options})  # type: ignore[arg-type]
-    return replace(graph, vertices=vertices, streaming=streaming)
-
-
-class Tasks:
-    """What tasks do: answer each trigger for all tasks with stored snapshots, and end when they are told to."""
-
-    def __init__(self, graph: JobGraph) -> None:
-        self.graph = graph
-        self.deployed: list[TaskDeployment] = []
-        self.storage = CheckpointStorage(graph.streaming.location if graph.streaming else "")
-
-    def run(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-        """One task, until the JobMaster cancels it or it was stopped and its last checkpoint is complete."""
-        self.deployed.append(deployment)
-        attempt, seen, is_ending, covered = deployment.attempt, 0, False, 0
-        while True:
-            fresh = _commands_behind(environment, seen)
-            seen += len(fresh)
-            for command in fresh:
-                match command:
-                    case commands.CancelTask() if command.attempt == attempt:
-                        environment.finished(attempt, "CANCELED")
-                        return
-                    case commands.TaskAction(_, TriggerCheckpoint(barrier)):
-                        number = self._acknowledge(environment, deployment, barrier)
-                        covered = covered or (number if is_ending else 0)
-                    case commands.TaskAction(_, StopSource()):
-                        environment.ask(DataEnded(attempt))
-                        is_ending = True
-                    case commands.TaskAction(_, CheckpointCompleted(number)) if covered and number >= covered:
-                        environment.finished(attempt)
-                        return
-            if environment.ended.is_set():
-                return
-
-    def _acknowledge(self, environment: FakeEnvironment, deployment: TaskDeployment, payload: bytes) -> int:
-        attempt, told = deployment.attempt, deployment.streaming
-        barrier = decode(payload)
-        assert isinstance(barrier, CheckpointBarrier)
-        assert told is not None
-        name = part_name(self.graph.vertex(attempt.vertex).uid, attempt.subtask)
-        stamp = Stamp(barrier.checkpoint, told.epoch)
-        try:
-            handle = self.storage.write(stamp, name, [("n", b"%d" % barrier.checkpoint)])
-        except OSError:  # it was given up, and its folder is gone
-            return 0
-        environment.ask(AcknowledgeCheckpoint(attempt, barrier.checkpoint, pack_part(handle)))
-        return barrier.checkpoint
-
-
-def _commands_behind(environment: FakeEnvironment, seen: int) -> list[commands.Command]:
-    with environment.changed:
-        environment.changed.wait_for(lambda: len(environment.commands) > seen, 0.5)
-        return environment.commands[seen:]
-
-
-class Driver:
-    """A JobMaster with one environment; a second one may be another driver on the same location."""
-
-    def __init__(self, graph: JobGraph, name: str = "e1") -> None:
-        self.tasks = Tasks(graph)
-        self.launcher = ThreadLauncher(self.tasks.run)
-        self.master = JobMaster(MasterIdentity("app", SECRET), self.launcher, SETTINGS)
-        self.environment = FakeEnvironment(self.master.start(), SECRET, name)
-        self.launcher.environment = self.environment
-
-    def start(self) -> JobHandle:
-        """Claim the location and submit the query."""
-        graph = self.tasks.graph
-        assert graph.streaming is not None
-        storage = QueryStorage(graph.streaming)
-        storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
-        submission = Submission(self.master.new_job(), graph, SETTINGS, 4, checkpoints=storage)
-        return self.master.submit(submission)
-
-    def close(self) -> None:
-        """End it."""
-        self.master.close()
-        self.environment.close()
 
 
 @pytest.fixture
@@ -159,7 +61,7 @@ def test_next_driver_goes_on_from_the_last_checkpoint(drivers: list[Driver], tmp
     assert second.master.checkpoint(handle.job, DEADLINE) > number
     told = second.tasks.deployed[0].streaming
     assert told is not None
-    assert told.epoch == 2
+    assert told.owner.startswith("000002-")
     assert [name for name, _ in told.restored] == [f"u{second.tasks.deployed[0].attempt.vertex}.0"]
 
 
@@ -204,7 +106,7 @@ def test_kept_checkpoints_outlive_their_driver(drivers: list[Driver], tmp_path: 
     drivers.append(second := Driver(query(tmp_path, interval=None, retained=retained), "e2"))
     second.start()
     whole = sorted(path.parent for path in tmp_path.glob("chk-*/_metadata"))
-    assert [Stamp.of(path.name) for path in whole] == [Stamp(number, 1) for number in numbers[-retained:]]
+    assert [found.number for path in whole if (found := Stamp.of(path.name)) is not None] == numbers[-retained:]
     second.master.close()
     (whole[-1] / "_metadata").write_bytes(b"half of it")
     drivers.append(third := Driver(query(tmp_path, interval=None, retained=retained), "e3"))
@@ -229,7 +131,57 @@ def test_the_end_of_a_query_removes_more_than_it_keeps(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         storage.store(SavedParts(number, {}, frozenset(), {}))
     storage.end()
-    assert sorted(path.name for path in tmp_path.glob("chk-*")) == [str(Stamp(2, 1)), str(Stamp(3, 1))]
+    assert sorted(path.name for path in tmp_path.glob("chk-*")) == [
+        str(Stamp.by(storage.beginning.owner, number)) for number in (2, 3)
+    ]
+
+
+def test_driver_that_lost_its_location_ends_when_a_task_fails(drivers: list[Driver], tmp_path: Path) -> None:
+    """Its successor has removed what it would begin with: it ends with FencedError, and does not try for ever."""
+    drivers.append(first := Driver(query(tmp_path, interval=None)))
+    handle = first.start()
+    first.master.checkpoint(handle.job, DEADLINE)
+    drivers.append(second := Driver(query(tmp_path, interval=None, retained=1), "e2"))
+    own = second.start()
+    second.master.checkpoint(own.job, DEADLINE)
+    wait_until(lambda: len(list(tmp_path.glob("chk-*"))) == 1, "what the second does not need is removed")
+    first.tasks.fails.set()
+    with pytest.raises(FencedError, match="another driver has taken over"):
+        handle.wait(DEADLINE)
+
+
+def test_a_start_that_is_refused_leaves_the_location_to_the_query_that_runs(
+    drivers: list[Driver], tmp_path: Path
+) -> None:
+    """Of another plan: it looks before it claims, and the query that runs completes further checkpoints."""
+    drivers.append(driver := Driver(query(tmp_path, interval=None)))
+    handle = driver.start()
+    driver.master.checkpoint(handle.job, DEADLINE)
+    assert driver.tasks.graph.streaming is not None
+    other = QueryStorage(driver.tasks.graph.streaming)
+    for claim in (other.look, other.claim):
+        with pytest.raises(PlanError, match="another plan"):
+            claim({"other": 1})
+    driver.master.checkpoint(handle.job, DEADLINE)
+    driver.master.stop_query(handle.job)
+    handle.wait(DEADLINE)
+
+
+def test_a_warning_that_is_an_error_gives_the_location_back(drivers: list[Driver], tmp_path: Path) -> None:
+    """Of a damaged checkpoint, where somebody has made errors of warnings: the query that runs goes on."""
+    drivers.append(driver := Driver(query(tmp_path, interval=None)))
+    handle = driver.start()
+    for _ in range(2):
+        driver.master.checkpoint(handle.job, DEADLINE)
+    newest = max(tmp_path.glob("chk-*/_metadata"))
+    newest.write_bytes(b"half of it")
+    assert driver.tasks.graph.streaming is not None
+    other = QueryStorage(driver.tasks.graph.streaming)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="can't be restored from"):
+            other.claim({"u0": 1, "u1": 1})
+    driver.master.checkpoint(handle.job, DEADLINE)
 
 
 def test_location_that_goes_away_fails_checkpoints_and_not_the_query(drivers: list[Driver], tmp_path: Path) -> None:

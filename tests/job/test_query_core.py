@@ -13,6 +13,7 @@ from job_graphs import BLOCKING, HYBRID, chain
 
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.streaming import CONTINUOUS, QueryBeginning, SavedParts, StreamingOptions
 from penstock.job.core import events
@@ -286,10 +287,28 @@ def test_driver_that_lost_its_location_ends_the_query() -> None:
     cluster = started()
     cluster.deadline(DeadlineKind.CHECKPOINT)
     acknowledge(cluster, triggered(cluster))
-    cluster.send(events.CheckpointStoreFailed("j1", triggered(cluster), "another driver took over", is_final=True))
+    cluster.send(events.CheckpointStoreFailed("j1", triggered(cluster), "another driver took over", FencedError))
     cluster.run()
     cluster.deadline(DeadlineKind.SETTLE) if "j1" not in cluster.ended else None
     assert isinstance(cluster.ended["j1"].error, FencedError)
+
+
+def test_driver_that_lost_its_location_does_not_restart() -> None:
+    """It looks who owns the location before tasks begin again; it restarted for ever from what was not there."""
+    cluster = started()
+    checkpoint(cluster)
+    cluster.lose_task(0, 0)
+    cluster.deadline(DeadlineKind.RESTART)
+    cluster.run()
+    assert cluster.deployment(0, 0).streaming is not None, "it is still its own"
+    cluster.location_lost = ("another driver took over", FencedError)
+    cluster.lose_task(0, 0)
+    cluster.deadline(DeadlineKind.RESTART)
+    cluster.run()
+    deployed = [item for item in cluster.of(do.AnswerRegistration) if isinstance(item.answer, TaskDeployment)]
+    assert len(deployed) == 2 * len(PLACES), "nothing but the first attempt and the second"
+    assert isinstance(cluster.ended["j1"].error, FencedError)
+    assert len(cluster.of(do.LookWhoOwns)) == 2
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -298,14 +317,14 @@ def test_new_driver_goes_on_from_what_it_found(width: int) -> None:
     parts = {f"u{v}.{s}": f"{v}{s}".encode() for v, s in PLACES}
     saved = SavedParts(41, parts, parallelism={"u0": 2, "u1": 2})
     cluster = Cluster()
-    beginning = QueryBeginning(5, saved)
+    beginning = QueryBeginning("000005-ab", saved)
     graph = query(OPTIONS, 2, width)
     cluster.send(events.JobSubmitted("j1", graph, 8, 60, restart=RESTARTS, beginning=beginning))
     cluster.run()
     own, moved = cluster.deployment(0, 1).streaming, cluster.deployment(1, 0).streaming
     assert own is not None
     assert moved is not None
-    assert (own.epoch, own.restored) == (5, (("u0.1", b"01"),))
+    assert (own.owner, own.restored) == ("000005-ab", (("u0.1", b"01"),))
     in_front = (("u0.0", b"00"), ("u0.1", b"01"))
     assert moved.restored == (("u1.0", b"10"), ("u1.1", b"11"), *in_front), "the last ones for their rows in flight"
     assert moved.widths == (("u0", 2), ("u1", 2))

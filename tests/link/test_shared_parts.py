@@ -78,7 +78,7 @@ class Task:
         self.attachment: Attachment = here.attach()
         self.attempt = AttemptId("job", 1, number, attempt)
         self.line = AttachmentLine(self.attachment, self.attempt)
-        self.store = SnapshotStore(str(location), 1, f"v1.{number}", self.line, self.line)
+        self.store = SnapshotStore(str(location), "000001-ab", f"v1.{number}", self.line, self.line)
         self.attachment.ask(GetStatistics(), DEADLINE)  # behind it: the environment knows of the task
 
     def take(self, checkpoint: int, size: int = SMALL, *, shares_file: bool = True) -> None:

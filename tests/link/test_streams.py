@@ -202,7 +202,7 @@ def test_a_row_larger_than_a_segment_spans_and_is_counted(task: Task) -> None:
 def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     task: Task, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The epoch in which it happened fails, with both figures; the one before did not."""
+    """The epoch in which it happened fails, and says where it ends; the one before did not."""
     writer, gate = task.write(), task.read((0, 0))
     assert isinstance(gate, SegmentStreamGate)
     writer.offer(numbers(1), 0)
@@ -212,7 +212,7 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     monkeypatch.setattr(MessageAssembler, "feed", _dropped if fault == "dropped" else _doubled)
     writer.offer(numbers(2, 3), 0)
     writer.end_epoch(b"bad", EventKind.IN_ORDER)
-    with pytest.raises(IncompleteDataError, match="2 rows"):
+    with pytest.raises(IncompleteDataError, match="ends behind 2 messages"):
         _ = [next_of([gate], task.line) for _ in range(3)]
     writer.close()
     gate.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -32,6 +33,22 @@ def judged(**changed: object) -> list[Finding]:
     """What is not fine of a machine like the good one but for this."""
     found = host_check.judge({**GOOD, **changed}, NEEDS)
     return [finding for finding in found if finding.level is not Level.FINE]
+
+
+def test_pyspark_without_metadata_has_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers get PySpark from Spark as a folder without metadata: it is there all the same."""
+
+    class Given:
+        __version__ = "4.3.0"
+
+    def version(name: str) -> str:
+        raise host_check.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(host_check.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "pyspark", Given)  # type: ignore[arg-type]
+    packages = host_check.facts()["packages"]
+    assert isinstance(packages, dict)
+    assert (packages["pyspark"], packages["penstock"]) == ("4.3.0", "missing")
 
 
 def test_a_good_machine_is_fine() -> None:

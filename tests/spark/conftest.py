@@ -9,13 +9,15 @@ import endless_jobs
 import pytest
 import session_probe
 
+import memory_again
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     """Workers can't import the tests' modules, so their functions go to them as code."""
     from pyspark import cloudpickle
 
-    modules = (request.module, session_probe, endless_jobs)
+    modules = (request.module, session_probe, endless_jobs, memory_again)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield

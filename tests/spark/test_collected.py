@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from session_probe import conf
 
 import penstock
 from penstock.api.actions import all_rows
+from penstock.shuffle.errors import JobError
 
 pytestmark = pytest.mark.spark
 
@@ -87,16 +89,19 @@ def test_no_rows_and_other_types(spark: Any) -> None:
 
 
 def test_what_a_function_raises_is_pysparks_error(spark: Any) -> None:
-    """`PythonException`, with the user's frames and the place, and not a line of ours or of the JVM's before them."""
+    """Out of each action a `PythonException` and `JobError`: the user's error first, his frames, the place."""
 
     def bad(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise ValueError("boom")
 
     stream = penstock.fromDataFrame(spark.range(4)).mapInArrow(bad, "id long")
-    with pytest.raises(PythonException) as caught:
-        stream.collect()
-    lines = str(caught.value).splitlines()
-    assert lines[1] == "Traceback (most recent call last):"
-    assert "in bad" in lines[2]
-    assert "ValueError: boom" in lines
-    assert lines[-1].startswith("raised in mapInArrow(bad)")
+    for action in (stream.collect, stream.count, stream.run):
+        with pytest.raises(PythonException) as caught:
+            action()
+        assert isinstance(caught.value, JobError)
+        lines = str(caught.value).splitlines()
+        assert lines[:2] == ["ValueError: boom (in mapInArrow(bad))", "Traceback (most recent call last):"]
+        assert "in bad" in lines[2]
+        assert lines[4] == "ValueError: boom"
+        assert lines[5].startswith("raised in mapInArrow(bad)")
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - made here

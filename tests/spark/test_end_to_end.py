@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
 from machine import on_this_machine
-from penstock.shuffle.errors import JobError, SettingError, SlotsError
+from penstock.shuffle.errors import JobCancelledError, JobError, SettingError, SlotsError
 from penstock.spark.runtime import SparkRuntime
 
 pytestmark = [pytest.mark.spark, pytest.mark.sample]
@@ -230,6 +231,28 @@ def test_cancel_during_planning(spark: Any, tmp_path: Path, how: str) -> None:
     assert "cancel" in str(outcome[0]).lower()
     (tmp_path / "go").touch()
     assert frames[0].count() == 1000
+
+
+def test_interrupt_all_ends_a_job_without_dataframes(spark: Any, tmp_path: Path) -> None:
+    """Its tasks are no SQL of Spark's; the interrupt reaches them as it reaches those."""
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "rows.parquet")
+    stream = penstock.readParquet(spark, tmp_path / "rows.parquet").mapInArrow(_slow(str(tmp_path)), "id long")
+    outcome: list[Exception] = []
+
+    def act() -> None:
+        try:
+            stream.run()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            outcome.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    _wait_for(tmp_path / "started")
+    spark.interruptAll()
+    thread.join(30)
+    (tmp_path / "go").touch()
+    thread.join(30)
+    assert isinstance(outcome[0], JobCancelledError)
 
 
 def _cancel_all(spark: Any, how: str) -> None:

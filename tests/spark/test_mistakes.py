@@ -496,7 +496,7 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         "KeyError: 'word'",
     ),
     "a value that is no number": (
-        lambda d: penstock.readCsv(d.spark, d.files / "bad.csv", "word string, n long").run(),
+        lambda d: penstock.readCsv(d.spark, d.files / "bad.csv", "word string, n long", mode="FAILFAST").run(),
         JobError,
         "bad.csv",
         "n",

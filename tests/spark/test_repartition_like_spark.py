@@ -14,6 +14,7 @@ import pytest
 from session_probe import SessionProbe
 
 import penstock
+from penstock.shuffle.errors import SchemaError
 
 pytestmark = pytest.mark.spark
 
@@ -120,3 +121,13 @@ def test_columns_alone_take_the_slots_at_hand(spark: Any) -> None:
     assert 1 < partitions <= 8
     assert frame.count() == 1000
     assert SessionProbe(spark).slots_in_use() == 0
+
+
+def test_user_defined_types_are_refused(spark: Any) -> None:
+    """Arrow has what such a column holds, not its type, so it would come back as a struct: refused by name."""
+    from pyspark.ml.linalg import Vectors
+
+    frame = spark.createDataFrame([(1, Vectors.dense([1.0, 2.0]))], ["k", "x"])
+    with pytest.raises(SchemaError, match="repartition: column 'x' has the user-defined type vector"):
+        penstock.repartition(frame, 2, "k")
+    assert penstock.repartition(frame.select("k"), 2, "k").count() == 1

@@ -196,6 +196,8 @@ def test_connect_is_refused() -> None:
 def test_python_hint_only_where_it_helps() -> None:
     """A wrong interpreter is hinted at; other errors are left alone."""
     assert "PYSPARK_PYTHON" in python_hint("ModuleNotFoundError: No module named 'penstock'")
+    assert "have no 'holidays': install it" in python_hint("ModuleNotFoundError: No module named 'holidays'")
+    assert "do not run this Python" in python_hint("[PYTHON_VERSION_MISMATCH] 3.10 is not 3.11")
     assert python_hint("ValueError: boom") == ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming import StreamingQueryListener
 from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.bench.workers import worker_pids
+from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError, SettingError, SlotsError
+from penstock.spark.hints import PenstockWarning
 
 pytestmark = pytest.mark.spark
 
@@ -49,6 +53,18 @@ def started(stream: Any, folder: Path, **options: Any) -> StreamingQuery:
     return query
 
 
+class Ears(StreamingQueryListener):
+    """A listener of PySpark's kind, which notes what kinds of events it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def _hear(self, event: Any) -> None:
+        self.heard.append(type(event).__name__)
+
+    onQueryStarted = onQueryProgress = onQueryIdle = onQueryTerminated = _hear
+
+
 def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
     """What a plain reader of the folder misses, and what it sees too often."""
     table = pq.read_table(folder / "output")
@@ -58,6 +74,8 @@ def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
 
 def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sources end, its last checkpoint is complete, its sink has all rows, and the handle says so."""
+    ears = Ears()
+    penstock.streams(spark).addListener(ears)
     query = started(numbers(spark, 2_000, 1_000), tmp_path)
     assert query in penstock.streams(spark).active
     assert query.isActive
@@ -72,6 +90,38 @@ def test_bounded_query_ends_by_itself(spark: Any, tmp_path: Path, capsys: pytest
     assert lost_and_doubled(tmp_path, 2_000) == (0, 0)
     assert query not in penstock.streams(spark).active
     assert query.status["message"] == "Stopped"
+    assert query.recentProgress[-1]["restarts"] == 0
+    wait_until("the listener has heard of the end", lambda: ears.heard[-1:] == ["QueryTerminatedEvent"], WAIT)
+    penstock.streams(spark).removeListener(ears)
+    assert ears.heard[0] == "QueryStartedEvent"
+    assert "QueryProgressEvent" in ears.heard
+    with pytest.raises(PlanError, match=r"had read all of its rows and has ended, so it would read nothing \(rate"):
+        started(numbers(spark, 2_000, 1_000), tmp_path)
+
+
+def test_folders_of_a_union_change_places_and_another_one_is_refused(spark: Any, tmp_path: Path) -> None:
+    """The files of all have the same names: each is read once, and none of a third folder is left out silently."""
+    for folder in "abc":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.txt").write_text("".join(f"{folder}{number}\n" for number in range(3)))
+
+    def run(*folders: str, rows: int) -> None:
+        first, second = (penstock.readStream(spark).text(str(tmp_path / folder)) for folder in folders)
+        query = started(first.union(second), tmp_path)
+        wait_until("all rows are there", lambda: len(written()) >= rows, WAIT)
+        query.stop()
+        assert query.exception() is None
+
+    def written() -> list[str]:
+        files = sorted((tmp_path / "output").glob("part-*"))
+        return [value for file in files for value in pq.read_table(file)["value"].to_pylist()]
+
+    run("a", "b", rows=6)
+    (tmp_path / "b" / "2.txt").write_text("later\n")
+    run("b", "a", rows=7)
+    assert sorted(written()) == ["a0", "a1", "a2", "b0", "b1", "b2", "later"]
+    with pytest.raises(PlanError, match=r"was in text files of .*/b .*it reads instead: text files of .*/c"):
+        run("a", "c", rows=8)
 
 
 def test_memory_table_progress_and_stop(spark: Any) -> None:
@@ -117,14 +167,48 @@ def test_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
 
 
 def test_next_query_goes_on_where_a_cancelled_one_was(spark: Any, tmp_path: Path) -> None:
-    """Another run with the same checkpointLocation: the same id, no row twice, though the first one never stopped."""
+    """Another run with the same checkpointLocation: the same id, no row twice, though the first one never stopped.
+
+    A run that would write into another folder is refused in between: the first is where its rows are to appear.
+    """
     first = started(numbers(spark, 8_000, 2_000), tmp_path)
     wait_until("rows were committed", lambda: list((tmp_path / "output").glob("part-*")), WAIT)
     first.stop(0.0)
+    writer = numbers(spark, 8_000, 2_000).writeStream.option("checkpointLocation", str(tmp_path / "checkpoints"))
+    with pytest.raises(PlanError, match=r"files to publish in .*/output, and this query writes into .*/elsewhere"):
+        writer.start(str(tmp_path / "elsewhere"))
     second = started(numbers(spark, 8_000, 2_000), tmp_path)
     assert (second.id, second.runId != first.runId) == (first.id, True)
     assert second.awaitTermination(WAIT) is True
     assert lost_and_doubled(tmp_path, 8_000) == (0, 0)
+
+
+def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, tmp_path: Path) -> None:
+    """Another aggregate, a renamed column, a function that can't travel: at `start`, and the location is as it was.
+
+    The first two were found by the tasks, one restart after the other.
+    """
+    rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=50, numPartitions=1).load()
+    keyed = rate.keyBy("value", numPartitions=1)
+    query = started(keyed.agg(n=("value", "count")), tmp_path, checkpointInterval="1h")
+    query.checkpoint()
+    query.stop()
+    owners = sorted((tmp_path / "checkpoints" / "owners").iterdir())
+    for other in (keyed.agg(n=("value", "sum")), keyed.agg(renamed=("value", "count"))):
+        with pytest.raises(CheckpointError, match=r"holds the state of .*now has .*new checkpointLocation"):
+            started(other, tmp_path)
+    lock = threading.Lock()
+
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with lock:
+            yield from batches
+
+    with pytest.raises(PlanError, match="cannot be sent to tasks"):
+        started(keyed.agg(n=("value", "count")).mapInArrow(held, "value long, n long"), tmp_path)
+    assert sorted((tmp_path / "checkpoints" / "owners").iterdir()) == owners
+    again = started(keyed.agg(n=("value", "count")), tmp_path, checkpointInterval="1h")
+    again.checkpoint()
+    again.stop()
 
 
 def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -> None:
@@ -148,11 +232,21 @@ def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -
 
 
 def test_query_says_what_it_holds_and_needs(spark: Any, tmp_path: Path) -> None:
-    """Too few slots are refused with both numbers; a running query says what it leaves; batch jobs run beside it."""
+    """Too few slots are refused with both numbers; a running query says what it leaves; batch jobs run beside it.
+
+    A query into files that nobody could go on with is warned of where it is written, and waits for rows idly.
+    """
+    wide = penstock.readStream(spark).format("rate").load().rebalance(8)
     with pytest.raises(SlotsError, match=r"(?s)9.*8"):
-        started(penstock.readStream(spark).format("rate").load().rebalance(8), tmp_path)
-    rate = penstock.readStream(spark).format("rate").load()
+        started(wide, tmp_path)
+    with pytest.warns(PenstockWarning, match="no checkpointLocation") as warned, pytest.raises(SlotsError):
+        wide.writeStream.start(str(tmp_path / "output"))
+    assert warned[0].filename == __file__
+    rate = penstock.readStream(spark).format("rate").options(rowsPerSecond=0.001).load()
     query = started(rate, tmp_path)
+    waits = "Waiting for data to arrive; it holds 1 of 8 task slots"
+    wait_until("it is idle", lambda: query.status["message"].startswith(waits), WAIT)
+    assert not query.status["isDataAvailable"]
     assert query.status["slots"] == 1
     assert query.status["slotsLeft"] == 7
     assert penstock.fromDataFrame(spark.range(10)).keyBy("id").count().count() == 10

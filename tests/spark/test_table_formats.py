@@ -119,6 +119,41 @@ def test_delta_refusals(spark: Any, deltalake: Any, tmp_path: Path) -> None:
 # --- Iceberg
 
 
+PROMISED = pa.schema(
+    [
+        pa.field("a", pa.int64(), nullable=False),
+        pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+    ]
+)
+"""A table's columns: no null in one of them, nor in the lists of the other."""
+GOOD = [(1, [2]), (3, None)]
+BAD = {"'a'": [(None, [1])], "'l.element'": [(4, [1, None])]}
+
+
+def loose(spark: Any, rows: list[Any]) -> penstock.Stream:
+    """Rows that may hold nulls for all that their schema says."""
+    return penstock.fromDataFrame(spark.createDataFrame(rows, "a long, l array<long>"))
+
+
+def test_delta_tables_hold_no_nulls_they_forbid(spark: Any, deltalake: Any, tmp_path: Path) -> None:
+    """Rows that keep a table's word are added, also from columns that say less; a null is refused by its path.
+
+    The table keeps its schema, whether rows are added or take the place of others.
+    """
+    deltalake.write_deltalake(tmp_path / "t", pa.Table.from_pylist([{"a": 0, "l": []}], PROMISED))
+    for mode in ("append", "overwrite"):
+        for path, rows in BAD.items():
+            with pytest.raises(JobError, match=f"column {path} of .* is NOT NULL, and 1 rows have a null there"):
+                loose(spark, rows).writeDelta(tmp_path / "t", mode=mode)
+        loose(spark, GOOD).writeDelta(tmp_path / "t", mode=mode)
+        table = deltalake.DeltaTable(tmp_path / "t")
+        assert pa.schema(table.schema().to_arrow()).equals(PROMISED)
+        assert sorted(row["a"] for row in table.to_pyarrow_table().to_pylist()) == [0, 1, 3][mode == "overwrite" :]
+    read = penstock.readDelta(spark, tmp_path / "t")
+    assert all(field.nullable for field in read.schema)
+    assert sorted(read.collect()) == GOOD
+
+
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[Any]:
     """A catalog in a file, with one name space."""
@@ -146,6 +181,17 @@ def test_iceberg_tables_come_back(spark: Any, catalog: Any) -> None:
     assert sorted_rows(table.scan().to_arrow()) == sorted_rows(ROWS.slice(0, 1))
     assert sorted_rows(run_local(penstock.readIceberg(None, table, snapshot=first))) == sorted_rows(ROWS)
     assert penstock.readIceberg(spark, table, ["v"], "v < 2").columns == ["v"]
+
+
+def test_iceberg_tables_hold_no_nulls_they_forbid(spark: Any, catalog: Any) -> None:
+    """As Delta tables: required columns and elements get no nulls, and columns that say less may be written."""
+    table = catalog.create_table("db.promised", PROMISED)
+    for path, rows in BAD.items():
+        with pytest.raises(JobError, match=f"column {path} of db.promised is NOT NULL"):
+            loose(spark, rows).writeIceberg(table)
+    loose(spark, GOOD).writeIceberg(table)
+    assert sorted(row["a"] for row in table.scan().to_arrow().to_pylist()) == [1, 3]
+    assert sorted(penstock.readIceberg(spark, table).collect()) == GOOD
 
 
 def test_a_failed_job_leaves_no_iceberg_files(spark: Any, catalog: Any, tmp_path: Path) -> None:

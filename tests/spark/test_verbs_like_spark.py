@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import edge_expressions
 import pyarrow as pa
 import pytest
 import random_expressions
@@ -62,17 +64,14 @@ def comparable(column: pa.Array | None) -> object:
     return column.type, ["NaN" if isinstance(item, float) and math.isnan(item) else item for item in values]
 
 
-def test_random_expressions_give_sparks_types_and_values(berlin: Any) -> None:
-    """Of a hundred and more random expressions each has Spark's type and values, or Spark raises an error too."""
-    table = random_expressions.table(SEED)
+def differences(spark: Any, table: pa.Table, texts: list[str]) -> tuple[list[str], int]:
+    """Which expressions have other types or values than Spark's, or fail where Spark does not; how many have any."""
     batch = table.combine_chunks().to_batches()[0]
-    grammar = random_expressions.Grammar(SEED)
-    texts = sorted({grammar.expression() for _ in range(EXPRESSIONS)})
-    frame = berlin.createDataFrame(table).coalesce(1)
+    frame = spark.createDataFrame(table).coalesce(1)
     theirs: dict[str, pa.Array | None] = {}
     for start in range(0, len(texts), AT_ONCE):
         theirs |= answers(frame, texts[start : start + AT_ONCE])
-    computed = Reading(batch.schema, berlin, "select").computed(texts)
+    computed = Reading(batch.schema, spark, "select").computed(texts)
     different = []
     for text, one in zip(texts, computed, strict=True):
         try:
@@ -81,8 +80,37 @@ def test_random_expressions_give_sparks_types_and_values(berlin: Any) -> None:
             ours = None
         if comparable(ours) != comparable(theirs[text]):
             different.append(f"{text}\n  ours   {comparable(ours)}\n  Spark's {comparable(theirs[text])}")
+    return different, sum(answer is not None for answer in theirs.values())
+
+
+def test_random_expressions_give_sparks_types_and_values(berlin: Any) -> None:
+    """Of a hundred and more random expressions each has Spark's type and values, or Spark raises an error too."""
+    grammar = random_expressions.Grammar(SEED)
+    texts = sorted({grammar.expression() for _ in range(EXPRESSIONS)})
+    different, answered = differences(berlin, random_expressions.table(SEED), texts)
     assert not different, "\n".join(different[:5])
-    assert sum(answer is not None for answer in theirs.values()) > EXPRESSIONS * 0.7
+    assert answered > EXPRESSIONS * 0.7
+
+
+def test_expressions_at_their_edges_give_sparks_values(berlin: Any) -> None:
+    """Numbers near ties, line ends, odd letters and many patterns: Spark's values in each row."""
+    texts = edge_expressions.EXPRESSIONS
+    different, answered = differences(berlin, edge_expressions.table(), texts)
+    assert not different, "\n".join(different[:5])
+    assert answered == len(texts)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_casts_that_try_give_sparks_values(berlin: Any, ansi: str) -> None:
+    """Text and numbers at the edges of each type: null or Spark's value in each row, with ANSI rules and without."""
+    before = berlin.conf.get("spark.sql.ansi.enabled")
+    berlin.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        different, answered = differences(berlin, edge_expressions.cast_table(), edge_expressions.TRIED)
+    finally:
+        berlin.conf.set("spark.sql.ansi.enabled", before)
+    assert not different, "\n".join(different[:5])
+    assert answered == len(edge_expressions.TRIED)
 
 
 def orders(spark: Any) -> Any:
@@ -138,6 +166,18 @@ def test_aggregates_are_sparks(spark: Any) -> None:
     )
     found = {row.k: (sorted(row.all), sorted(row.each)) for row in lists.collect()}
     assert found == {"a": ([1, 3], [1, 3]), "b": ([2, 2], [2]), "c": ([-5], [-5]), None: ([4], [4])}
+
+
+def test_medians_are_sparks_to_the_last_bit(spark: Any) -> None:
+    """Of decimals, of doubles and of longs beyond 2^53: Arrow's doubles of decimals were off by a bit."""
+    draw = random.Random(7)
+    rows = [(place // 2, round(draw.uniform(-100, 100), 2), draw.randint(-(2**62), 2**62)) for place in range(120)]
+    frame = spark.createDataFrame(rows, "k int, x double, v long").withColumn(
+        "d", F.expr("cast(x as decimal(10, 2))")
+    )
+    wanted = [F.median(name).alias(name) for name in ("x", "v", "d")]
+    ours = penstock.fromDataFrame(frame).groupBy("k").agg(*wanted)
+    assert in_order(ours.toDF()) == in_order(frame.groupBy("k").agg(*wanted))
 
 
 def test_a_filter_of_an_aggregate_is_sparks(spark: Any) -> None:
@@ -203,11 +243,18 @@ MISTAKES = {
     "an unknown function": (lambda s: s.select("nonsense(v)"), SchemaError, "nonsense"),
     "a filter that is no condition": (lambda s: s.filter("v + 1"), SchemaError, "a condition is boolean"),
     "what Arrow has not": (lambda s: s.select("sha2(k, 256)"), SchemaError, r"Sha2 is not supported.*mapInArrow"),
+    "a cast that Arrow has not": (
+        lambda s: s.select("try_cast(w as string)"),
+        SchemaError,
+        "a try_cast of double to string is not supported",
+    ),
     "random numbers": (lambda s: s.withColumn("r", F.rand()), SchemaError, r"Rand is not supported.*mapInArrow"),
     "an aggregate in select": (lambda s: s.select(F.sum("v")), SchemaError, r"groupBy\(...\).agg"),
     "explode in select": (lambda s: s.select(F.explode(F.array("v"))), SchemaError, r"write .explode"),
     "no aggregate in agg": (lambda s: s.groupBy("k").agg(F.col("v")), SchemaError, "agg"),
     "two aggregates in one": (lambda s: s.groupBy("k").agg(F.sum("v") / F.count("v")), SchemaError, "withColumn"),
+    "a sum that tries": (lambda s: s.groupBy("k").agg(F.expr("try_sum(v)")), SchemaError, "try_sum.* no counterpart"),
+    "a mean that tries": (lambda s: s.groupBy("k").agg(F.try_avg("v")), SchemaError, "try_avg.* no counterpart"),
     "an unknown aggregate": (lambda s: s.groupBy("k").agg(F.skewness("v")), SchemaError, "no counterpart"),
     "a list with nulls": (
         lambda s: s.groupBy("k").agg(F.expr("collect_list(v) RESPECT NULLS")),

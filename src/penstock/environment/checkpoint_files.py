@@ -55,13 +55,13 @@ class _File:
     def run(self) -> None:
         """Write what comes until nothing more does."""
         # Not above: an environment starts without Arrow, and needs it nowhere else.
-        from penstock.checkpoint.ownership import Stamp
+        from penstock.checkpoint.stamps import Stamp
         from penstock.checkpoint.storage import PartStorage
 
-        location, epoch = self.id.query
+        location, owner = self.id.query
         cause = ""
         try:
-            with PartStorage(location).open(Stamp(self.id.checkpoint, epoch), self.name) as file:
+            with PartStorage(location).open(Stamp.by(owner, self.id.checkpoint), self.name) as file:
                 self.path = file.path
                 while (part := self._next()) is not None:
                     part.base = file.size
@@ -103,7 +103,7 @@ class CheckpointFiles:
 
     def join(self, request: ShareFiles) -> None:
         """A task of a query takes part in checkpoints here."""
-        self._core.joined(request.attempt, (request.location, request.epoch))
+        self._core.joined(request.attempt, (request.location, request.owner))
         if not self._is_warm:
             self._is_warm = True
             threading.Thread(target=_load, name="penstock-load", daemon=True).start()
@@ -117,7 +117,7 @@ class CheckpointFiles:
             self.settled(request.attempt, request.checkpoint)
             return HandedOver(f"the environment process of its host can't read its memory: {error}")
         part = _Part(source, handle.size, self._loop.create_future())
-        query = (request.location, request.epoch)
+        query = (request.location, request.owner)
         decisions = self._core.handed_over(request.attempt, query, request.checkpoint, handle.size)
         return self._stored(request, handle, part, self._carry_out(decisions, part))
 

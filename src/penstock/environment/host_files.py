@@ -17,8 +17,8 @@ from typing import Final
 FULL_BYTES: Final = 64 << 20
 """A file with so many bytes takes no further part: then several files are written at once."""
 
-Query = tuple[str, int]
-"""A query's location of checkpoints, and the epoch of its owner."""
+Query = tuple[str, str]
+"""A query's location of checkpoints, and its owner."""
 Task = Hashable
 
 

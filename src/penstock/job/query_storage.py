@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a streaming query keeps its checkpoints, as its driver uses that: claims it, commits to it, clears it up.
 
-All calls block on the file system. `claim` comes first, on the thread that starts the query, so that whatever is
-wrong with the location is raised there; the others are those of one thread of the JobMaster.
+All calls block on the file system. `look` and `claim` come first, on the thread that starts the query, so that
+whatever is wrong with the location is raised there, and before another query has lost it. The others are those of one
+thread of the JobMaster.
 """
 
 from __future__ import annotations
@@ -10,51 +11,120 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Callable, Mapping
 
+from penstock.checkpoint.errors import UncertainCheckpointError
+from penstock.checkpoint.found import Found
 from penstock.checkpoint.kept_files import folder_of
-from penstock.checkpoint.metadata import CheckpointMetadata, pack_part, unpack_part
-from penstock.checkpoint.ownership import Stamp
+from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_part, unpack_part
+from penstock.checkpoint.patience import FEW, patiently
+from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.graph.restoring import refuse_other_plan
-from penstock.graph.streaming import KEY_GROUP_HASH, QueryBeginning, SavedParts, StreamingOptions
+from penstock.graph.restoring import refuse_finished, refuse_other_plan, refuse_other_sources
+from penstock.graph.streaming import (
+    KEY_GROUP_HASH,
+    QueryBeginning,
+    SavedParts,
+    SourceReads,
+    StreamingOptions,
+    part_name,
+    vertex_of_part,
+)
 from penstock.shuffle.errors import PlanError
 
 _LOG = logging.getLogger(__name__)
 
 
-class QueryStorage:
-    """The checkpoints of one query."""
+class SavedStates:
+    """The states that the stages of a query stored, in the checkpoint that it is to go on from."""
 
-    def __init__(self, options: StreamingOptions) -> None:
+    def __init__(self, storage: CheckpointStorage, metadata: CheckpointMetadata) -> None:
+        self._storage = storage
+        self._parts = metadata.parts
+
+    def names(self, uid: str) -> set[str]:
+        """The chunks that subtasks of a stage stored."""
+        return {chunk.name for part in self._of(uid) for chunk in part.chunks}
+
+    def read(self, uid: str, chunk: str) -> list[bytes]:
+        """What the subtasks of a stage stored under this name; raises CorruptCheckpointError or OSError."""
+        found = [part for part in self._of(uid) if any(each.name == chunk for each in part.chunks)]
+        return patiently(lambda: [data for part in found for _, data in self._storage.read(part, [chunk])], FEW)
+
+    def _of(self, uid: str) -> list[PartHandle]:
+        return [part for name, part in sorted(self._parts.items()) if vertex_of_part(name)[0] == uid]
+
+
+Agree = Callable[[SavedStates], None]
+"""Raises where a query can't go on from these states."""
+
+
+class QueryStorage:
+    """The checkpoints of one query.
+
+    `agree` is asked before the location is claimed, or `begin_anew` where there is no checkpoint: it raises where the
+    query has been there before. `sources` says by uid what the positions are of.
+    """
+
+    def __init__(
+        self,
+        options: StreamingOptions,
+        agree: Agree = lambda _: None,
+        sources: Mapping[str, SourceReads] | None = None,
+        begin_anew: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._agree = agree
+        self._begin_anew = begin_anew
+        self._sources = sources or {}
         self.beginning = QueryBeginning()
         """What the query goes on from, once the location is claimed."""
         self._options = options
         self._storage = CheckpointStorage(options.location)
         self._stamps: dict[int, Stamp] = {}
         """Of the complete checkpoints that are kept."""
+        self._newest: SavedParts | None = None
+        """The last one of this driver."""
+        self._is_uncertain = False
+        """Whether nobody can tell if the last checkpoint is complete."""
 
-    def claim(self, vertices: dict[str, int]) -> None:
+    def look(self, vertices: Mapping[str, int]) -> None:
+        """Raise what `claim` would raise, and change nothing: ahead of all else that may refuse the query."""
+        self._refuse(self._storage.look(self._retained), vertices)
+
+    def claim(self, vertices: Mapping[str, int]) -> None:
         """Take the location over; `vertices` are those of the plan, with their parallelism, by uid.
 
         Raises PlanError where the checkpoint there is of another plan, CheckpointError or OSError where the location
-        can't be used, or none of its checkpoints. A checkpoint that is damaged is named in a warning, and the one
-        before it is taken.
+        can't be used, or none of its checkpoints; whoever had the location has it then. A checkpoint that is damaged
+        is named in a warning, and the one before it is taken.
         """
-        found = self._storage.claim(self._retained)
-        for unusable in found.unusable:
-            text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-            _LOG.warning(text)
+        found = self._storage.claim(self._retained, lambda found: self._refuse(found, vertices))
+        try:
+            for unusable in found.unusable:
+                text = f"checkpoint {unusable.stamp} can't be restored from, an older one is taken: {unusable.cause}"
+                _LOG.warning(text)
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+        except Warning:  # somebody has made errors of them
+            self._storage.withdraw()
+            raise
         kept = tuple(_saved(each.metadata) for each in found.kept)
         saved = kept[0] if kept else None
-        if saved is not None and found.metadata is not None:
-            self._refuse_other_plan(saved, found.metadata, vertices)
         self._stamps.update((each.stamp.number, each.stamp) for each in found.kept)
-        self._clear()
-        self.beginning = QueryBeginning(self._storage.stamp(0).epoch, saved, kept[1:])
+        self.beginning = QueryBeginning(self._storage.owner, saved, kept[1:])
+
+    def withdraw(self) -> None:
+        """The query did not begin: whoever had the location has it again."""
+        self._storage.withdraw()
+
+    def check(self) -> None:
+        """Raise FencedError where another driver has taken over, OSError where it is away."""
+        self._storage.check()
 
     def store(self, saved: SavedParts) -> None:
-        """Make a checkpoint complete; raises FencedError where another driver has taken over, or OSError."""
+        """Make a checkpoint complete; raises FencedError where another driver has taken over, or OSError.
+
+        Raises UncertainCheckpointError where nobody can tell; then nothing is removed any more.
+        """
         parts = {name: unpack_part(handle) for name, handle in saved.parts.items()}
         metadata = CheckpointMetadata(
             saved.checkpoint,
@@ -66,18 +136,43 @@ class QueryStorage:
             KEY_GROUP_HASH,
             saved.seconds,
             saved.figures,
+            {uid: (reads.what, reads.partitions) for uid, reads in self._sources.items()},
         )
-        self._stamps[saved.checkpoint] = self._storage.commit(metadata)
+        try:
+            self._stamps[saved.checkpoint] = self._storage.commit(metadata)
+        except UncertainCheckpointError:
+            self._is_uncertain = True
+            raise
+        self._newest = saved
+
+    def finish(self) -> None:
+        """All tasks have read all of their rows and published them: a last checkpoint says that, and has no parts.
+
+        It does not count among those that are retained. Raises as `store` does.
+        """
+        last = self._newest or self.beginning.saved
+        if last is None or self._is_uncertain:
+            return
+        names = [part_name(uid, task) for uid, width in last.parallelism.items() for task in range(width)]
+        self.store(SavedParts(last.checkpoint + 1, {}, frozenset(names), last.parallelism))
+        del self._stamps[last.checkpoint + 1]
+
+    def sweep(self) -> None:
+        """Behind a commit: remove what tasks have left of checkpoints that were given up, and earlier owners."""
+        if not self._is_uncertain:
+            self._storage.sweep(self._stamps.values())
 
     def discard(self, checkpoint: int) -> None:
         """Remove a checkpoint."""
+        if self._is_uncertain:
+            return
         stamp = self._stamps.pop(checkpoint, self._storage.stamp(checkpoint))
         self._storage.discard(stamp)
 
     def discard_part(self, handle: bytes) -> None:
         """Remove what came too late for its checkpoint, and with it what is left of that."""
         stamp = folder_of(unpack_part(handle).path)
-        if stamp is not None and stamp not in self._stamps.values():
+        if stamp is not None and stamp not in self._stamps.values() and not self._is_uncertain:
             self._storage.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
@@ -89,6 +184,8 @@ class QueryStorage:
 
         Its last checkpoint may have become complete when nobody was left to say that an older one is to go.
         """
+        if self._is_uncertain:
+            return
         for checkpoint in sorted(self._stamps)[: -self._retained]:
             self.discard(checkpoint)
         self._storage.end()
@@ -97,21 +194,27 @@ class QueryStorage:
     def _retained(self) -> int:
         return max(1, self._options.retained)
 
-    def _clear(self) -> None:
-        try:
-            self._storage.sweep(self._stamps.values())
-        except OSError as error:
-            _LOG.warning("old checkpoints at %s could not be removed: %s", self._options.location, error)
-
-    def _refuse_other_plan(self, saved: SavedParts, metadata: CheckpointMetadata, stages: dict[str, int]) -> None:
+    def _refuse(self, found: Found, stages: Mapping[str, int]) -> None:
+        """Raise PlanError where a query of these stages can't go on from what was found."""
+        metadata = found.metadata
+        if metadata is None:
+            self._begin_anew()
+            return
         where = f"the checkpoint at {self._options.location}"
         if metadata.hash != KEY_GROUP_HASH:
             raise PlanError(f"{where} has keys by {metadata.hash}, this query by {KEY_GROUP_HASH}: it can't go on")
         groups = (metadata.max_parallelism, self._options.max_parallelism)
+        saved = _saved(metadata)
+        if self._sources:
+            refuse_other_sources(saved, self._sources, where)
         refuse_other_plan(saved, groups, stages, where)
+        refuse_finished(saved, where)
+        self._agree(SavedStates(self._storage, metadata))
 
 
 def _saved(metadata: CheckpointMetadata) -> SavedParts:
     parts = {name: pack_part(handle) for name, handle in metadata.parts.items()}
     widths = dict(metadata.parallelism)
-    return SavedParts(metadata.number, parts, frozenset(metadata.finished), widths, is_logged=metadata.is_logged)
+    sources = {uid: SourceReads(*reads) for uid, reads in metadata.sources.items()}
+    finished = frozenset(metadata.finished)
+    return SavedParts(metadata.number, parts, finished, widths, is_logged=metadata.is_logged, sources=sources)

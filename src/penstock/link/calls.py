@@ -148,12 +148,12 @@ class GetStatistics(Request[Statistics]):
 class ShareFiles(Request[Done]):
     """From now on this attempt says of each checkpoint of the query what becomes of its part.
 
-    `location` is where the query's checkpoints lie, `epoch` that of its owner.
+    `location` is where the query's checkpoints lie, `owner` is its owner.
     """
 
     attempt: AttemptId
     location: str
-    epoch: int
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class HandOverPart(Request[HandedOver]):
 
     attempt: AttemptId
     location: str
-    epoch: int
+    owner: str
     checkpoint: int
     memory: tuple[int, int, int]
     handle: bytes

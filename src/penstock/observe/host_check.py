@@ -11,6 +11,7 @@ import platform
 import resource
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -124,7 +125,8 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "missing"
+        # Spark gives its workers PySpark as a plain folder, which tells its version and no more.
+        return str(getattr(sys.modules.get(name), "__version__", "missing"))
 
 
 def _shared_memory() -> str:

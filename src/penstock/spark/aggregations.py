@@ -60,27 +60,35 @@ def analyse_aggregate(spark: SparkSession, schema: pa.Schema, item: Any) -> Anal
         aggregate = aggregate.child()
     if _class_name(aggregate) != "AggregateExpression":
         raise SchemaError(f"agg: {shown([item])} is more than one aggregate function of a column: {_instead()}")
-    found = _matched(name, aggregate.aggregateFunction(), bool(aggregate.isDistinct()), item)
+    found = _matched(name, schema, aggregate, item)
     where = aggregate.filter()
-    return found if where.isEmpty() else _filtered(found, where.get(), item)
+    return found if where.isEmpty() else _filtered(found, schema, where.get(), item)
 
 
-def _matched(name: str, function: Any, is_distinct: bool, item: Any) -> AnalysedAggregate:
+def _matched(name: str, schema: pa.Schema, aggregate: Any, item: Any) -> AnalysedAggregate:
+    function = aggregate.aggregateFunction()
     ours = _FUNCTIONS.get(_class_name(function))
-    if is_distinct:
+    if aggregate.isDistinct():
         ours = {"count": "count_distinct", "min": "min", "max": "max"}.get(ours or "")
     try:
-        arguments = [tree_of(function.children().apply(place)) for place in range(function.children().size())]
+        arguments = [tree_of(function.children().apply(place), schema) for place in range(function.children().size())]
     except UnsupportedError as error:
         raise unsupported("agg", [item], str(error)) from error
     parameters = [one.scalar.as_py() for one in arguments[1:] if isinstance(one, Constant)]
     fits = len(arguments) == 1 or (ours == "median" and parameters == [_MIDDLE, 1])
-    if ours is None or not fits or _treats_nulls_otherwise(ours, function):
+    if ours is None or not fits or _tries(function) or _treats_nulls_otherwise(ours, function):
         raise SchemaError(f"agg: {shown([item])} has no counterpart here: {_instead()}")
     argument = arguments[0]
     if ours == "count" and isinstance(argument, Constant) and argument.array.null_count == 0:
         return AnalysedAggregate(name, ours, None)
     return AnalysedAggregate(name, ours, argument)
+
+
+def _tries(function: Any) -> bool:
+    """Whether it is `try_sum` or `try_avg`, which Spark has as a mode of `sum` and `avg`."""
+    own = json.loads(function.toJSON())[0]
+    holder = function.evalContext() if "evalContext" in own else function if "evalMode" in own else None
+    return holder is not None and str(holder.evalMode().toString()) == "TRY"
 
 
 def _treats_nulls_otherwise(ours: str, function: Any) -> bool:
@@ -91,13 +99,13 @@ def _treats_nulls_otherwise(ours: str, function: Any) -> bool:
     return told is (ours in ("first", "last"))
 
 
-def _filtered(found: AnalysedAggregate, where: Any, item: Any) -> AnalysedAggregate:
+def _filtered(found: AnalysedAggregate, schema: pa.Schema, where: Any, item: Any) -> AnalysedAggregate:
     """`FILTER (WHERE ...)`: null in place of what it leaves out, which all functions but these two pass over."""
     if found.function in ("first", "last"):
         raise SchemaError(f"agg: {shown([item])}: {found.function} takes no FILTER here: filter the stream first")
     argument = found.argument or Constant(pa.array([1], pa.int32()))
     try:
-        chosen = Call("CaseWhen", argument.type, (tree_of(where), argument))
+        chosen = Call("CaseWhen", argument.type, (tree_of(where, schema), argument))
     except UnsupportedError as error:
         raise unsupported("agg", [item], str(error)) from error
     return AnalysedAggregate(found.name, found.function, chosen)

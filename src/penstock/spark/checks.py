@@ -12,6 +12,7 @@ from penstock.shuffle.errors import PlanError, SettingError
 from penstock.shuffle.settings import PREFIX, SecuritySettings
 
 _DIED = ("Python worker exited unexpectedly", "Python worker crashed", "PYTHON_WORKER_EXITED")
+_MISSING = re.compile(r"No module named '([^']+)'")
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 KILLERS = ("spark.python.worker.killOnIdleTimeout", "spark.sql.execution.pyspark.udf.killOnIdleTimeout")
 
@@ -100,7 +101,12 @@ def python_hint(error: str) -> str:
             " (Penstock is not installed where Spark's workers run: install it there, send it along with --archives,"
             " or set PYSPARK_PYTHON to a Python that has it before the session is built; see penstock doctor)"
         )
-    if "PYTHON_VERSION_MISMATCH" in error or "ModuleNotFoundError" in error or "No module named" in error:
+    if missing := _MISSING.search(error):
+        return (
+            f" (Spark's workers have no {missing[1]!r}: install it where they run, or send it along with --archives"
+            " or --py-files; see penstock doctor)"
+        )
+    if "PYTHON_VERSION_MISMATCH" in error:
         return (
             " (Spark's workers do not run this Python: set the environment variable PYSPARK_PYTHON, or"
             " spark.pyspark.python, to an interpreter with Penstock before the session is built)"

@@ -24,12 +24,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_value
 
+from penstock.graph import as_written
 from penstock.shuffle.errors import SchemaError
 from penstock.spark.types import arrow_schema, struct_type
 from penstock.task.expressions import Call, ColumnRef, Constant, Expression, UnsupportedError
 from penstock.task.expressions.calendar import arrow_zone
 
-_OPTIONS = ("failOnError", "ordinal", "escapeChar", "legacySizeOfNull", "legacyInterval")
+_OPTIONS = ("failOnError", "ordinal", "legacySizeOfNull", "legacyInterval")
 _LOGGER = "SQLQueryContextLogger"
 """PySpark's own, which writes the JVM's stack to stderr; our error says what matters."""
 
@@ -59,7 +60,7 @@ def analyse(spark: SparkSession, schema: pa.Schema, items: Sequence[object], ver
     fields = arrow_schema(projected.schema)
     found = plan.projectList()
     try:
-        return [Analysed(fields.field(place), tree_of(found.apply(place))) for place in range(found.size())]
+        return [Analysed(fields.field(place), tree_of(found.apply(place), schema)) for place in range(found.size())]
     except UnsupportedError as error:
         raise unsupported(verb, items, str(error)) from error
 
@@ -150,17 +151,21 @@ def simplified(spark: SparkSession, plan: Any) -> Any:
     return plan
 
 
-def tree_of(node: Any) -> Expression:
-    """An analysed expression of the JVM's; raises UnsupportedError for types and constants Arrow has not."""
+def tree_of(node: Any, schema: pa.Schema) -> Expression:
+    """An analysed expression of the JVM's over rows of this schema.
+
+    Raises UnsupportedError for types and constants Arrow has not.
+    """
     own = json.loads(node.toJSON())
-    return _Reader(own).read(node, 0)[0]
+    return _Reader(own, schema).read(node, 0)[0]
 
 
 class _Reader:
     """Reads a tree of the JVM's, with its JSON beside it: all nodes, each ahead of its children."""
 
-    def __init__(self, nodes: list[dict[str, Any]]) -> None:
+    def __init__(self, nodes: list[dict[str, Any]], schema: pa.Schema) -> None:
         self._nodes = nodes
+        self._schema = schema
 
     def read(self, node: Any, place: int) -> tuple[Expression, int]:
         """The expression at a place, and the place behind it."""
@@ -170,7 +175,8 @@ class _Reader:
             # Its name alone may be given on; compared or changed, a collated string would need its collation.
             if place > 1 and "collate" in str(node.dataType().simpleString()):
                 raise UnsupportedError(f"function of collated strings, which column {own['name']!r} has")
-            return ColumnRef(own["name"], _arrow_type(own["dataType"])), place + 1
+            # Spark gives a column the case in which it was written here.
+            return ColumnRef(as_written(self._schema, own["name"]), _arrow_type(own["dataType"])), place + 1
         if name == "Literal":
             return _constant(node, own), place + 1
         children = node.children()
@@ -204,6 +210,8 @@ def _reference(node: Any) -> int:
 
 def _options(node: Any, own: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     found = [(key, own[key]) for key in _OPTIONS if key in own]
+    if str(own["class"]).endswith(".Like"):
+        found.append(("escapeChar", str(node.escapeChar())))  # which the JSON has not
     if "id" in own:
         found.append(("reference", _reference(node)))
     if "evalContext" in own or "evalMode" in own:

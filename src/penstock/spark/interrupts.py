@@ -6,7 +6,8 @@ script and in the shell PySpark's handler cancels Spark's jobs, which kills Pyth
 jobs that wait for slots have none. In a notebook there is not even that: IPython puts its own handler in place for
 every cell. So ours goes before whatever handler there is, and before each cell of a notebook again.
 
-Limit: as PySpark's own handler does, it stops all jobs of the application, also those of other threads.
+Limits: as PySpark's own handler does, it stops all jobs of the application, also those of other threads. An action
+that the JVM still plans has no job yet: its job starts all the same, as with PySpark alone.
 """
 
 from __future__ import annotations

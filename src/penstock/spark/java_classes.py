@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
+from penstock.job.core.failure import TRACEBACK
 from penstock.spark.callback_threads import CallbackThreads
 
-TRACEBACK = "Traceback (most recent call last):"
 _RAISED = "An exception was thrown from the Python worker"
 """PySpark's own words."""
 _PYTHON_UTILS = "org.apache.spark.api.python.PythonUtils"

@@ -15,23 +15,22 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
+from penstock.job.core.failure import TRACEBACK
 from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import PartitionError, PenstockError
 from penstock.spark.callback_threads import called_by_java
 from penstock.spark.failed_planning import FailedPlanning
-from penstock.spark.java_classes import TRACEBACK, JavaClasses
+from penstock.spark.java_classes import JavaClasses
 from penstock.spark.result_access import PlannedPartition, ResultAccess
 from penstock.spark.results_in_use import ResultInUse
 from penstock.spark.types import arrow_schema, spark_batches
@@ -229,14 +228,3 @@ def failure_text(error: BaseException) -> str:
     if not header:
         return f"{type(error).__name__}: {text}"
     return f"{lead if isinstance(error, PartitionError) else ''}{header}{trace}".strip()
-
-
-@contextmanager
-def raise_as_pyspark() -> Iterator[None]:
-    """In here what a function of the user's raised comes out as PySpark's `PythonException`, as of a DataFrame."""
-    try:
-        yield
-    except PenstockError as error:
-        if TRACEBACK not in str(error):
-            raise
-        raise PythonException(f"An exception was thrown from the Python worker:\n{failure_text(error)}") from None

@@ -44,6 +44,7 @@ from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
 from penstock.spark.collected import CollectedRows
 from penstock.spark.datasets import Held, PersistedResults
+from penstock.spark.function_errors import as_function_errors
 from penstock.spark.hints import hint_parquet
 from penstock.spark.job_watch import is_wanted
 from penstock.spark.launcher import SparkPayload, error_text
@@ -168,19 +169,32 @@ class SparkRuntime:
         return replace(settings, restart=STREAMING_RESTARTS)
 
     def start(self, graph: JobGraph, settings: Settings) -> tuple[JobHandle, JobMaster]:
-        """Start a streaming query and return at once; its location is claimed first, which may raise."""
+        """Start a streaming query and return at once.
+
+        Its location is claimed last, when nothing else can refuse the query: another one may run there.
+        """
         options = graph.streaming
         if options is None:
             raise SettingError(f"job {graph.name} is no streaming query")
-        checkpoints = QueryStorage(options)
-        checkpoints.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+        from penstock.stream.sources import sources_of  # not above: batch jobs have no steps
+        from penstock.stream.steps import refuse_other_steps, refuse_rows_again
+
+        agree, begin_anew = (functools.partial(refuse, graph) for refuse in (refuse_other_steps, refuse_rows_again))
+        checkpoints = QueryStorage(options, agree, sources_of(graph), begin_anew)
+        stages = {vertex.uid: vertex.parallelism for vertex in graph.vertices}
+        checkpoints.look(stages)
+        submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
+        master = self._application.master(settings)
+        checkpoints.claim(stages)
+        try:
+            handle = master.submit(replace(submission, again=None, checkpoints=checkpoints))
+        except BaseException:
+            checkpoints.withdraw()
+            raise
         if (saved := checkpoints.beginning.saved) is not None:
             sources = {vertex.uid: vertex.name for vertex in graph.vertices if not graph.inputs_of(vertex.id)}
             for sentence in ended_sources(saved, sources):
                 _LOG.warning("query %s: %s", options.name, sentence)
-        submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))
-        master = self._application.master(settings)
-        handle = master.submit(replace(submission, again=None, checkpoints=checkpoints))
         self._application.query_started(handle, sum(vertex.slots for vertex in graph.vertices))
         return handle, master
 
@@ -217,7 +231,8 @@ class SparkRuntime:
             master.watch_result(submission.job, lost)
         handle = master.submit(submission)
         try:
-            return _wait(handle, on_progress)
+            with as_function_errors():
+                return _wait(handle, on_progress)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 handle.cancel("interrupted")

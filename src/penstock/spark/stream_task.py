@@ -28,10 +28,10 @@ def run_streaming(
 
 def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:
     """What a task of a query is told beside its channels."""
-    told = deployment.streaming or StreamDeployment(0)
+    told = deployment.streaming or StreamDeployment("")
     return StreamTaskPlan(
         location=streaming.location,
-        epoch=told.epoch,
+        owner=told.owner,
         consistency=streaming.consistency,
         buffer_timeout=streaming.buffer_timeout,
         max_parallelism=streaming.max_parallelism,

@@ -42,6 +42,16 @@ class UserThread:
         for tag in self.tags:
             with contextlib.suppress(Exception):
                 spark.addTag(tag)
+        self._let_interrupt(spark)
+
+    @staticmethod
+    def _let_interrupt(spark: SparkSession) -> None:
+        """Tag jobs as Spark does those of SQL: `interruptAll` knows them by a tag of the session."""
+        session = spark._jsparkSession  # noqa: SLF001 - there is no public way to these tags
+        tags = session.managedJobTags().get().values().iterator()
+        spark.sparkContext.addJobTag(session.sessionJobTag())
+        while tags.hasNext():
+            spark.sparkContext.addJobTag(tags.next())
 
 
 def user_place() -> str:

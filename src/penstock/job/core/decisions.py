@@ -184,10 +184,14 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class AwaitReason:
-    """A subtask was stopped by Spark: because somebody cancels, or because another task died. Spark will say."""
+    """A subtask was stopped by Spark: because somebody cancels, or because another task died. Spark will say.
+
+    Or its DataFrame broke off, of which `rank` tells: then Spark runs its task again, or gives its own job up.
+    """
 
     place: Place
     cause: str
+    rank: Rank = Rank.CONSEQUENCE
 
 
 @dataclass(frozen=True, slots=True)

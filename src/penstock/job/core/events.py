@@ -21,6 +21,7 @@ from penstock.link.master import (
     TaskFinished,
 )
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.settings import RestartSettings
 
 
@@ -179,12 +180,24 @@ class CheckpointStored:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStoreFailed:
-    """The metadata of a checkpoint could not be written; `is_final`: nor will any other be, by this driver."""
+    """The metadata of a checkpoint could not be written.
+
+    `final` is what the query ends with where no other will be written by this driver either.
+    """
 
     job: str
     checkpoint: int
     cause: str
-    is_final: bool = False
+    final: type[PenstockError] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSeen:
+    """The query's location is this driver's, as far as anybody can tell; or the query ends with `final`: `cause`."""
+
+    job: str
+    cause: str = ""
+    final: type[PenstockError] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +230,7 @@ Event = (
     | CheckpointAsked
     | CheckpointStored
     | CheckpointStoreFailed
+    | OwnerSeen
     | StopAsked
 )
 

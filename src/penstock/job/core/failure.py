@@ -31,13 +31,24 @@ NO_STORAGE = "NoStorageError"
 """The error type of a task that could store its rows in no directory of its host."""
 
 INFRASTRUCTURE = frozenset(
-    {"StorageError", NO_STORAGE, "InsufficientBuffersError", "ProtocolError", "InfrastructureError"}
+    {
+        "StorageError",
+        NO_STORAGE,
+        "OutsideError",
+        "InsufficientBuffersError",
+        "ProtocolError",
+        "InfrastructureError",
+    }
 )
-"""Error types of what a task's host lacks or has damaged: no fault of the user's code. The last one stands for errors
-of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their type."""
+"""Error types of what a task's host lacks or has damaged, or of what a query reads and writes: no fault of the user's
+code. The last one stands for errors of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their
+type."""
 
 UNRESTORABLE = "CorruptCheckpointError"
 """The error type of a task that could not begin with its part of the checkpoint, because that is damaged."""
+
+TRACEBACK = "Traceback (most recent call last):"
+"""Python's own words."""
 
 INPUT_CUT_OFF = "DataFrameInputError"
 """The error type of a task whose DataFrame ended in mid-data."""
@@ -108,3 +119,15 @@ def rank_of(error_type: str) -> Rank:
     if error_type == INPUT_CUT_OFF:
         return Rank.CUT_OFF
     return Rank.CONSEQUENCE if error_type in CONSEQUENCES else Rank.CAUSE
+
+
+def is_users(text: str) -> bool:
+    """Whether this is an error of the user's code: only such ones come with a traceback."""
+    return TRACEBACK in text
+
+
+def told(title: str, environment: str, error: str) -> str:
+    """A task's failure in words. An error of the user's code stands first, and says itself where it was raised."""
+    if is_users(error):
+        return f"{error} (on {environment})"
+    return f"{title} failed: {error or 'no reason given'}"

@@ -153,6 +153,13 @@ class StoreCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class LookWhoOwns:
+    """Look whether the query's location is still this driver's; the answer is OwnerSeen."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
     """Remove what is stored of a checkpoint."""
 
@@ -230,6 +237,7 @@ Instruction = (
     | LeaveOut
     | WarnOfWait
     | StoreCheckpoint
+    | LookWhoOwns
     | DiscardCheckpoint
     | DiscardPart
     | DiscardLogs

@@ -146,6 +146,7 @@ class JobCore:
             events.CheckpointAsked: checkpoints.asked,
             events.CheckpointStored: checkpoints.stored,
             events.CheckpointStoreFailed: checkpoints.store_failed,
+            events.OwnerSeen: checkpoints.owner_seen,
             events.StopAsked: self._stop,
         }
 

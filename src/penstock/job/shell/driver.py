@@ -281,6 +281,11 @@ class JobDriver:
             self.environments.tell(environment, commands.ReleaseJob(instruction.job))
         self._in_background(self._masters.unregister_job(instruction.job))
 
+    def stop_query(self, job: str) -> None:
+        """A streaming query is to end well."""
+        self.queries.stopping(job)
+        self.handle(events.StopAsked(job))
+
     def _fail_job(self, instruction: do.FailJob) -> None:
         self._end(instruction.job, instruction.error)
 
@@ -289,10 +294,15 @@ class JobDriver:
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.environments.forget_job(job)
-        self.queries.end(job)
         running = self._jobs.pop(job)
         for timer in running.timers.values():
             timer.cancel()
+        is_well = isinstance(outcome, FinishedJob)
+        self.queries.end(job, lambda: self._settle(running, outcome), is_well=is_well)
+
+    @staticmethod
+    def _settle(running: _RunningJob, outcome: FinishedJob | PenstockError) -> None:
+        """Whoever waits for a job is told."""
         if running.finished.done():
             return
         if isinstance(outcome, PenstockError):

@@ -40,6 +40,8 @@ _LISTEN_SECONDS = 10.0
 """An environment that has attached listens at once, or it was killed meanwhile."""
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
+_BEGUN_SECONDS = 60.0
+"""How long something may take that the loop has begun."""
 _CLOSED = "the JobMaster is closed: its SparkSession was stopped"
 
 
@@ -101,6 +103,11 @@ class JobMaster:
         self._driver: JobDriver
         self._results: Results
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it does not run, or was told to close: all of its jobs end soon."""
+        return self._thread is None
+
     def start(self) -> str:
         """Listen; the address `host:port`. Raises ControlError where the host can't be bound."""
         with self._lock:
@@ -146,15 +153,15 @@ class JobMaster:
 
     def release_result(self, job: str) -> None:
         """Release what is left of a finished job's result; unknown ones are ignored."""
-        self._call(lambda: self._release_result(job))
+        self._call(lambda: self._release_result(job), is_order=True)
 
     def cancel(self, job: str, cause: str) -> None:
         """Ask a job to stop; unknown ones are ignored."""
-        self._call(lambda: self._driver.handle(events.CancelRequested(job, cause)))
+        self._call(lambda: self._driver.handle(events.CancelRequested(job, cause)), is_order=True)
 
     def stop_query(self, job: str) -> None:
         """Ask a streaming query to end well: its sources stop, a last checkpoint, its sinks commit."""
-        self._call(lambda: self._driver.handle(events.StopAsked(job)))
+        self._call(lambda: self._driver.stop_query(job), is_order=True)
 
     def checkpoint(self, job: str, seconds: float) -> int:
         """A checkpoint of a streaming query, now: its number.
@@ -179,7 +186,7 @@ class JobMaster:
 
     def set_slots(self, total: int) -> None:
         """The application has so many task slots now; nothing happens where the jobs know that."""
-        self._call(lambda: self._driver.handle(events.SlotsChanged(total)))
+        self._call(lambda: self._driver.handle(events.SlotsChanged(total)), is_order=True)
 
     def job_progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
@@ -200,17 +207,24 @@ class JobMaster:
                 self._loop.call_soon_threadsafe(self._stop.set)
         return thread
 
-    def _call(self, act: Callable[[], _T]) -> _T:
-        """What `act` gives on the loop's thread; raises its error, or ControlError where the loop has ended."""
+    def _call(self, act: Callable[[], _T], *, is_order: bool = False) -> _T:
+        """What `act` gives on the loop's thread; raises its error, or ControlError where the loop has ended.
+
+        Raises ControlError too where the loop does not come to it in time. `act` is then not done later either,
+        unless it is an order: to release or to cancel is right at any time.
+        """
+        claim: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def run() -> _T:
+            if not is_order and not claim.set_running_or_notify_cancel():
+                raise ControlError("whoever asked this of the JobMaster has given up")
             return act()
 
         if self._thread is None:
             raise ControlError(_CLOSED)
         work = run()
         try:
-            return _result(asyncio.run_coroutine_threadsafe(work, self._loop))
+            return _result(asyncio.run_coroutine_threadsafe(work, self._loop), claim)
         except (RuntimeError, concurrent.futures.CancelledError) as error:
             work.close()
             raise self._gone() from error
@@ -344,11 +358,17 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
             _LOG.exception("what the JobMaster does every %g s failed; it is tried again", seconds)
 
 
-def _result(future: concurrent.futures.Future[_T]) -> _T:
-    """The result; ControlError where the loop does not answer. A wait that the process overslept counts as one."""
+def _result(future: concurrent.futures.Future[_T], claim: concurrent.futures.Future[None]) -> _T:
+    """The result; ControlError where the loop does not answer. A wait that the process overslept counts as one.
+
+    What the loop has begun is waited for: else nobody could tell whether it was done. `claim` says which it is.
+    """
     for _ in range(_ANSWER_WAITS):
         with contextlib.suppress(TimeoutError):
             return future.result(TICK_SECONDS)
+    if not claim.cancel():
+        with contextlib.suppress(TimeoutError):
+            return future.result(_BEGUN_SECONDS)
     raise ControlError(
         f"the JobMaster did not answer within {_ANSWER_WAITS * TICK_SECONDS:g} s: the driver is too busy"
     )

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.checkpoint.errors import CheckpointError, FencedError, UncertainCheckpointError
 from penstock.graph.streaming import SavedParts
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -34,8 +34,12 @@ class Queries:
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         self._stores: dict[str, _Store] = {}
+        self._stopping: set[str] = set()
+        self._ending: dict[str, Callable[[], None]] = {}
+        """Of jobs that are over what is to be done when a last word on them is written."""
         self.actions: dict[type, Callable[[Any], None]] = {
             do.StoreCheckpoint: self._store,
+            do.LookWhoOwns: self._look,
             do.DiscardCheckpoint: self._discard,
             do.DiscardPart: self._discard_part,
             do.DiscardLogs: self._discard_logs,
@@ -48,16 +52,38 @@ class Queries:
         """A query is going to be submitted."""
         self._stores[job] = _Store(job, storage, self._later)
 
-    def end(self, job: str) -> None:
-        """A job is over; what is still to be stored or removed of it will be."""
+    def stopping(self, job: str) -> None:
+        """Somebody stops a query: whatever of it ends may go on later."""
+        if job in self._stores:
+            self._stopping.add(job)
+
+    def end(self, job: str, then: Callable[[], None], *, is_well: bool = False) -> None:
+        """A job is over; what is still to be stored or removed of it will be.
+
+        `then` is called at once. For a query whose tasks have all done their work it is called when that is written.
+        """
         store = self._stores.pop(job, None)
+        is_finished = is_well and job not in self._stopping
+        self._stopping.discard(job)
+        if store is None or not is_finished:
+            then()
+        else:
+            self._ending[job] = then
+            store.finish(lambda: self._soon(lambda: self._settle(job)))
         if store is not None:
             store.close()
 
     def close(self) -> None:
         """Give everything up."""
         for job in list(self._stores):
-            self.end(job)
+            self.end(job, lambda: None)
+        for job in list(self._ending):
+            self._settle(job)
+
+    def _settle(self, job: str) -> None:
+        then = self._ending.pop(job, None)
+        if then is not None:
+            then()
 
     async def checkpoint(self, job: str) -> int:
         """A checkpoint, now: its number; raises CheckpointError where there is none."""
@@ -69,13 +95,19 @@ class Queries:
         return answer
 
     def _later(self, event: events.Event) -> None:
+        self._soon(lambda: self._handle(event))
+
+    def _soon(self, work: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._handle, event)
+            self._loop.call_soon_threadsafe(work)
         except RuntimeError:  # the loop is closed, so the query has been given up
-            _LOG.debug("%s came after the JobMaster closed", event)
+            _LOG.debug("the word of a thread came after the JobMaster closed")
 
     def _store(self, instruction: do.StoreCheckpoint) -> None:
         self._stores[instruction.job].store(instruction.saved)
+
+    def _look(self, instruction: do.LookWhoOwns) -> None:
+        self._stores[instruction.job].look()
 
     def _discard(self, instruction: do.DiscardCheckpoint) -> None:
         if instruction.job in self._stores:
@@ -113,10 +145,26 @@ class _Store:
     def store(self, saved: SavedParts) -> None:
         """Store a checkpoint, and say how it went."""
         self._work.put(lambda: self._later(self._stored(saved)))
+        self._work.put(self._storage.sweep)
+
+    def look(self) -> None:
+        """Look who owns the location, and say so."""
+        self._work.put(lambda: self._later(self._seen()))
 
     def put(self, work: Callable[[QueryStorage], None]) -> None:
         """Do this when its turn comes; the log tells where it failed."""
         self._work.put(lambda: work(self._storage))
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """Write that all tasks are done, and say when that was tried."""
+
+        def work() -> None:
+            try:
+                self._storage.finish()
+            finally:
+                then()
+
+        self._work.put(work)
 
     def close(self) -> None:
         """Do what is still to be done, and end."""
@@ -128,14 +176,23 @@ class _Store:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - what is not removed now is when the location is claimed next
-                _LOG.warning("old checkpoints of %s could not be removed: %s", self._job, error)
+                _LOG.warning("the checkpoints of %s could not be tidied up: %s", self._job, error)
+
+    def _seen(self) -> events.Event:
+        try:
+            self._storage.check()
+        except FencedError as error:
+            return events.OwnerSeen(self._job, str(error), FencedError)
+        except Exception as error:  # noqa: BLE001 - a location that is away is nobody else's
+            _LOG.warning("the checkpoint location of %s can't be looked at: %s", self._job, error)
+        return events.OwnerSeen(self._job)
 
     def _stored(self, saved: SavedParts) -> events.Event:
         number = saved.checkpoint
         try:
             self._storage.store(saved)
-        except FencedError as error:
-            return events.CheckpointStoreFailed(self._job, number, str(error), is_final=True)
+        except (FencedError, UncertainCheckpointError) as error:
+            return events.CheckpointStoreFailed(self._job, number, str(error), type(error))
         except Exception as error:  # noqa: BLE001 - whatever the file system raises fails this checkpoint
             return events.CheckpointStoreFailed(self._job, number, f"{type(error).__name__}: {error}")
         return events.CheckpointStored(self._job, number)

@@ -35,6 +35,11 @@ class HashFiles:
             raise
 
     @property
+    def holds_batches(self) -> bool:
+        """No: what is written is in the files."""
+        return False
+
+    @property
     def bytes_on_disk(self) -> int:
         """What the files take so far."""
         return sum(file.bytes_on_disk for file in self._files)

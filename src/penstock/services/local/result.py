@@ -83,6 +83,11 @@ class BlockingPartitionWriter:
         """How many bytes are best split at once."""
         return self._writable().gather_bytes
 
+    @property
+    def holds_batches(self) -> bool:
+        """Whether a batch's memory is looked at again when the call that brought it has returned."""
+        return self._writable().holds_batches
+
     def write_split(self, split: Split) -> None:
         """Append what one split gives each subpartition; errors as of `write`."""
         files = self._writable()

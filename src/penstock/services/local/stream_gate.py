@@ -4,8 +4,8 @@
 Only the task's line receives (`task_line`). Slices are copied out when they are polled, so their segments go back at
 once. Those that are fetched ahead of need, for a snapshot, keep theirs until the task polls in order again: it has
 processed them then. Else each checkpoint would let so much more come, and what is in flight would grow. Priority
-events overtake what has come and was not polled. The sums of each epoch are compared at its end, or where its barrier
-overtook messages, when these have come.
+events overtake what has come and was not polled. The sums of each epoch are compared at its place among the messages:
+an end that came ahead of it, as a barrier that overtook them, waits for them.
 """
 
 from __future__ import annotations
@@ -23,75 +23,52 @@ from penstock.record.framing import MessageAssembler
 from penstock.services.local.attachment import Attachment
 from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle.descriptors import InputGateDescriptor
-from penstock.shuffle.errors import IncompleteDataError, PenstockError
+from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, decode_event
 from penstock.shuffle.service import OwnerContext, Received
+from penstock.shuffle.sums import EpochEnds
 
 _Thing = TypeVar("_Thing")
 
 
-class _Channel:
+class StreamChannel:
     """What has come of one channel."""
 
-    __slots__ = ("_due", "assembler", "codec", "counter", "messages", "received", "verify", "where")
+    __slots__ = ("_ends", "assembler", "counter", "messages", "received", "verify", "where")
 
     def __init__(self, codec: BatchCodec, where: str, *, verify: bool) -> None:
-        self.codec = codec
         self.where = where
         self.verify = verify
         self.messages = 0
         self.received = 0
         """Messages that have come; those of `messages` were given."""
-        self._due: list[EpochEnd] = []
-        """Ends of epochs that have come ahead of some of their messages."""
-        self._begin()
+        self.counter = CompletenessCounter()
+        self.assembler = MessageAssembler(codec, self.counter, verify=verify)
+        self._ends = EpochEnds(where)
 
     def take(self, view: memoryview) -> list[pa.RecordBatch]:
         """The batches that these bytes complete; raises IncompleteDataError for an epoch that ends with them."""
         batches = self.assembler.feed(view)
         self.received += len(batches)
-        if self._due:
-            self._end_reached()
+        if self._ends:
+            for end in self._ends.reached(self.received):
+                self._compare(end)
         return batches
 
-    def end_epoch(self, event: EpochEnd | EndOfPartition) -> None:
-        """Compare the epoch's sums, and begin the next one; raises IncompleteDataError."""
-        if isinstance(event, EpochEnd) and event.messages is not None:
-            self._due.append(event)
-            self._end_reached()
-            return
-        if self._due:
-            raise IncompleteDataError(
-                f"{self.where}: {self.received} messages came, and an epoch ends behind {self._due[0].messages};"
-                " the producer must run again"
-            )
-        self._compare(event)
-
-    def _end_reached(self) -> None:
-        """End the epochs that end behind the message that came last."""
-        self._due.sort(key=_messages)
-        while self._due and _messages(self._due[0]) <= self.received:
-            end = self._due.pop(0)
-            if _messages(end) < self.received:
-                raise IncompleteDataError(
-                    f"{self.where}: an epoch ends behind {end.messages} messages, which is inside of a slice, or one"
-                    f" came twice; {self.received} have come; the producer must run again"
-                )
+    def end_epoch(self, event: EpochEnd) -> None:
+        """Compare the epoch's sums when its last message has come; raises IncompleteDataError."""
+        for end in self._ends.came(event, self.received):
             self._compare(end)
+
+    def end(self, event: EndOfPartition) -> None:
+        """Compare the sums of all; raises IncompleteDataError."""
+        self._ends.finish(self.received)
+        self._compare(event)
 
     def _compare(self, event: EpochEnd | EndOfPartition) -> None:
         self.assembler.finish()
         if self.verify:
             self.counter.verify(EndOfPartition(event.rows, event.bytes, event.checksum), self.where)
-        self._begin()
-
-    def _begin(self) -> None:
-        self.counter = CompletenessCounter()
-        self.assembler = MessageAssembler(self.codec, self.counter, verify=self.verify)
-
-
-def _messages(end: EpochEnd) -> int:
-    return end.messages or 0
 
 
 class SegmentStreamGate(GateEnd):
@@ -104,7 +81,7 @@ class SegmentStreamGate(GateEnd):
         codec = BatchCodec(descriptor.schema)
         sources = [channel.source for channel in descriptor.channels]
         self._channels = [
-            _Channel(codec, f"partition {each.partition} (host environment {each.environment})", verify=verify)
+            StreamChannel(codec, f"partition {each.partition} (host environment {each.environment})", verify=verify)
             for each in sources
         ]
         self._ready: deque[Received] = deque()
@@ -170,9 +147,10 @@ class SegmentStreamGate(GateEnd):
             raise item
 
     def _checked(self, channel: int, event: Event) -> Event:
-        if isinstance(event, EpochEnd | EndOfPartition):
+        if isinstance(event, EpochEnd):
             self._channels[channel].end_epoch(event)
-        if isinstance(event, EndOfPartition):
+        elif isinstance(event, EndOfPartition):
+            self._channels[channel].end(event)
             self._open -= 1
         return event
 

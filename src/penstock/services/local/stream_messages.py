@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts batches into messages of a size that a streaming slice may hold, and counts each subpartition's epoch.
+"""Cuts batches into messages of a size that a streaming slice may hold, and counts each subpartition.
 
 A message is at most `MESSAGE_BYTES`, or a quarter of a segment where that is less, unless one row alone is larger.
 Sizes are estimated before they are made: exactly where every column has a fixed width.
@@ -53,8 +53,8 @@ def framed(message: Message) -> int:
     return HEADER.size + message.length + -message.length % ALIGNMENT
 
 
-class EpochSums:
-    """What was counted of every subpartition in this epoch, and how many messages each has had in all."""
+class StreamSums:
+    """What was counted of every subpartition since the first message."""
 
     def __init__(self, subpartitions: int) -> None:
         self._own = [Sums() for _ in range(subpartitions)]
@@ -64,7 +64,7 @@ class EpochSums:
 
     @property
     def positions(self) -> list[int]:
-        """Messages of each subpartition, those of earlier epochs too."""
+        """Messages of each subpartition."""
         return [own + self._broadcasts for own in self._messages]
 
     def add(self, subpartition: int, rows: int, message: Message) -> None:
@@ -77,10 +77,7 @@ class EpochSums:
         self._everywhere.add(rows, message.length, message.checksum)
         self._broadcasts += 1
 
-    def end(self) -> list[EndOfPartition]:
-        """What each subpartition's epoch holds; the next one begins."""
+    def ends(self) -> list[EndOfPartition]:
+        """What each subpartition has had so far."""
         everywhere = self._everywhere.end_of_partition()
-        ends = [sum_of((own.end_of_partition(), everywhere)) for own in self._own]
-        self._own = [Sums() for _ in ends]
-        self._everywhere = Sums()
-        return ends
+        return [sum_of((own.end_of_partition(), everywhere)) for own in self._own]

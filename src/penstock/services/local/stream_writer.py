@@ -27,12 +27,12 @@ from penstock.services.local.attachment import Attachment
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
 from penstock.services.local.ports import Port
-from penstock.services.local.stream_messages import EpochSums, MessageCutter, framed
+from penstock.services.local.stream_messages import MessageCutter, StreamSums, framed
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
-from penstock.shuffle.events import EndOfPartition, EpochEnd, Event, decode_event
+from penstock.shuffle.events import EpochEnd, Event, decode_event
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
 from penstock.shuffle.streaming import EventKind, Overtaken
@@ -66,7 +66,7 @@ class SegmentStreamWriter:
         self._segment_size = attachment.memory.segment_size
         self._cutter = MessageCutter(descriptor.schema, self._segment_size, verify=verify)
         self._fill = fill
-        self._sums = EpochSums(count)
+        self._sums = StreamSums(count)
         self._builders: dict[int, BufferBuilder] = {}
         self._changed: dict[int, BufferBuilder] = {}
         self._end = WriterEnd(attachment, owner, descriptor, _SHIP_AT)
@@ -109,15 +109,15 @@ class SegmentStreamWriter:
         return self._take(batch, ALL)
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums, and begin the next epoch."""
-        sums = self._end_sums()
-        if kind is not EventKind.PRIORITY:
-            self._send_behind([EpochEnd(payload, end.rows, end.bytes, end.checksum) for end in sums], kind)
-            return
+        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place."""
+        self._check_whole()
         ends = [
-            EpochEnd(payload, end.rows, end.bytes, end.checksum, messages)
-            for end, messages in zip(sums, self.positions, strict=True)
+            EpochEnd(payload, end.rows, end.bytes, end.checksum, messages, kind is EventKind.PRIORITY)
+            for end, messages in zip(self._sums.ends(), self.positions, strict=True)
         ]
+        if kind is not EventKind.PRIORITY:
+            self._send_behind(ends, kind)
+            return
         self._commit()
         self._overtaken.begin(payload)
         self._end.send_events(enumerate(ends), DataType.OVERTAKING_BARRIER)
@@ -145,10 +145,10 @@ class SegmentStreamWriter:
             self._commit()
 
     def finish(self) -> None:
-        """Send EndOfPartition with the sums of the last epoch; nothing may follow."""
-        ends = self._end_sums()
+        """Send EndOfPartition with the sums of all; nothing may follow."""
+        self._check_whole()
         self._finish_all()
-        self._send_behind(ends, EventKind.IN_ORDER)
+        self._send_behind(self._sums.ends(), EventKind.IN_ORDER)
         self._end.finish()
 
     def fail(self, cause: BaseException) -> None:
@@ -283,10 +283,6 @@ class SegmentStreamWriter:
             self._continued.discard(piece.segment)
             piece = piece._replace(continues=True)
         self._end.note(target, piece)
-
-    def _end_sums(self) -> list[EndOfPartition]:
-        self._check_whole()
-        return self._sums.end()
 
     def _send_behind(self, events: Sequence[Event], kind: EventKind) -> None:
         """Each subpartition's event, behind all that was taken."""

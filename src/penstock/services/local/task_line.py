@@ -60,14 +60,14 @@ class AttachmentLine:
         """This task takes no part in a checkpoint. Any thread."""
         self._tell(DeclineCheckpoint(self._attempt, checkpoint, cause))
 
-    def share_files(self, location: str, epoch: int) -> None:
+    def share_files(self, location: str, owner: str) -> None:
         """The task will say of each checkpoint of the query what becomes of its part."""
-        self._tell(ShareFiles(self._attempt, location, epoch))
+        self._tell(ShareFiles(self._attempt, location, owner))
 
     def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:
         """Have the environment store a part with those of other tasks, and acknowledge it. Any thread."""
         request = HandOverPart(
-            self._attempt, part.location, part.epoch, part.checkpoint, part.memory, part.handle, dict(part.figures)
+            self._attempt, part.location, part.owner, part.checkpoint, part.memory, part.handle, dict(part.figures)
         )
         self._tell(request, lambda answer: done(from_wire(HandedOver, answer).cause))
 

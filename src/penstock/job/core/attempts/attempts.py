@@ -26,7 +26,7 @@ from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.subtasks import Subtasks
 from penstock.job.core.execution.topology import JobTopology
-from penstock.job.core.failure import INFRASTRUCTURE, INPUT_CUT_OFF, NO_STORAGE, UNRESTORABLE, Rank, rank_of
+from penstock.job.core.failure import INFRASTRUCTURE, INPUT_CUT_OFF, NO_STORAGE, UNRESTORABLE, Rank, rank_of, told
 from penstock.job.core.slots.refusals import too_late
 from penstock.job.core.states import Phase
 from penstock.link.commands import CancelTask
@@ -123,7 +123,7 @@ class Attempts:
     def _end_badly(self, subtask: Subtask, event: TaskFinished) -> Iterator[so.Decision]:
         yield from self._mark_lost(subtask)
         rank = rank_of(event.error_type)
-        cause = f"{subtask.title} failed: {event.error or 'no reason given'}"
+        cause = told(subtask.title, subtask.environment, event.error)
         if event.lost is not None:
             yield so.Unreadable(event.lost, cause)
         elif event.error_type in INFRASTRUCTURE:
@@ -131,7 +131,9 @@ class Attempts:
             return
         elif rank is Rank.CAUSE and event.error_type != UNRESTORABLE:
             subtask.user_errors += 1
-        if rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
+        if rank is Rank.CUT_OFF and self._phase.is_active:
+            yield so.AwaitReason(subtask.place, cause, rank)
+        elif rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
             yield so.FailForGood(cause, rank, anew=rank is Rank.CAUSE)
         elif event.error_type == UNRESTORABLE:
             yield so.Unrestorable(subtask.place, cause)

@@ -71,7 +71,7 @@ class Deployments:
         vertex = subtask.vertex
         if vertex.reads_dataframe and not self._subtasks.is_confirmed(vertex.id):
             subtask.is_run_again = True
-            if subtask.is_finished:
+            if subtask.is_ended:
                 yield lost_to_another(subtask)
 
     def registered(self, event: events.PartitionRegistered) -> Iterator[so.Decision]:
@@ -154,6 +154,9 @@ class Deployments:
 
 
 def lost_to_another(subtask: Subtask) -> so.Fail:
-    """A DataFrame's task has ended well, and Spark runs it again: nobody knows whether it had all rows."""
-    cause = f"{subtask.title} ended, but Spark runs its task again: its rows may have ended early"
-    return so.Fail(frozenset({subtask.place}), cause, Rank.LOSS, subtask.round)
+    """A DataFrame's task has ended, maybe well, and Spark runs it again: nobody knows whether it had all rows."""
+    cause = (
+        f"{subtask.title} ended, but Spark runs its task again: its rows may have ended early. Spark's page and the"
+        " logs of its executors say why"
+    )
+    return so.Fail(frozenset({subtask.place}), cause, Rank.LOSS, subtask.round, explains=True)

@@ -20,7 +20,7 @@ class Beginnings:
 
     def __init__(self, graph: JobGraph, options: StreamingOptions, beginning: QueryBeginning) -> None:
         self._graph = graph
-        self._epoch = beginning.epoch
+        self._owner = beginning.owner
         self._kept = [] if beginning.saved is None else [beginning.saved, *beginning.older]
         """The complete checkpoints, newest first."""
         self._retained = max(1, options.retained)
@@ -60,7 +60,7 @@ class Beginnings:
     def of(self, attempt: AttemptId, behind: int) -> StreamDeployment:
         """What a task is given; `behind` is the newest checkpoint that was begun."""
         if not self._kept:
-            return StreamDeployment(self._epoch, behind=behind)
+            return StreamDeployment(self._owner, behind=behind)
         graph, saved = self._graph, self._kept[0]
         vertex = graph.vertex(attempt.vertex)
         found = beginning_of(saved, vertex.uid, attempt.subtask, vertex.parallelism)
@@ -70,7 +70,7 @@ class Beginnings:
         names = (*found.parts, *parts_in_front(saved, stage, producers, takes_all=takes_all))
         restored = tuple((name, saved.parts[name]) for name in names)
         widths = tuple(sorted(saved.parallelism.items()))
-        return StreamDeployment(self._epoch, found.is_finished, restored, widths, self._drops_in_flight, behind)
+        return StreamDeployment(self._owner, found.is_finished, restored, widths, self._drops_in_flight, behind)
 
     def had_finished(self, subtask: Subtask) -> bool:
         """Whether a task had given all its rows in the checkpoint."""

@@ -4,7 +4,8 @@
 `checkpoint.coordinator` decides when a checkpoint is taken and what becomes of it. This part tells it of the job's
 tasks, and turns what it decides into instructions. Each task of a query is deployed with its part of the last
 complete checkpoint (`beginnings`). While the metadata of one is being written nobody knows whether that is the last,
-so nothing is deployed then.
+so nothing is deployed then. Nor is it before a look at who owns the location: a driver that has
+lost it would restart for ever, from checkpoints that its successor has removed.
 
 A batch job has this part too, and it does nothing.
 """
@@ -19,7 +20,7 @@ from penstock.checkpoint import barriers
 from penstock.checkpoint import decisions as then
 from penstock.checkpoint.barriers import Alignment
 from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
-from penstock.checkpoint.errors import CheckpointError, FencedError
+from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.logged_rows import bytes_in_flight, cut, positions_of
 from penstock.checkpoint.metadata import pack_part, unpack_part
 from penstock.graph import JobVertex
@@ -76,6 +77,10 @@ class Checkpoints:
         self._reports = CheckpointReports()
         self._held_back: int | None = None
         """The region whose tasks are all there, and wait until it is known what they begin with."""
+        self._is_known = True
+        """Whether the location was this driver's since the last attempt ended,"""
+        self._looks = 0
+        """and how many looks have no answer."""
         self._wake: float | None = None
         self._wakes = 0
         self._is_stopping = False
@@ -92,10 +97,23 @@ class Checkpoints:
 
     def all_there(self, there: so.AllThere) -> Iterator[so.Decision]:
         """All tasks of a region are ready: deploy them once it is known what they begin with."""
-        if self._coordinator is None or self._coordinator.is_settled:
+        if self._coordinator is None:
             yield so.DeployRegion(there.region)
+            return
+        self._held_back = there.region
+        if not self._is_known:
+            self._is_known = True
+            self._looks += 1
+            yield do.LookWhoOwns(self._topology.job)
+        yield from self._go_on()
+
+    def owner_seen(self, event: events.OwnerSeen) -> Iterator[so.Decision]:
+        """Whose the location is; where nobody can tell, tasks find out whether it can be read."""
+        self._looks -= 1
+        if event.final is not None:
+            yield so.FailForGood(event.cause, kind=event.final)
         else:
-            self._held_back = there.region
+            yield from self._go_on()
 
     def brief(self, brief: so.Brief) -> Iterator[so.Decision]:
         """A task is told what to do, and what it begins with."""
@@ -121,7 +139,7 @@ class Checkpoints:
         """The attempt is over: another one follows, or none."""
         if self._coordinator is None:
             return
-        self._wake, self._held_back = None, None
+        self._wake, self._held_back, self._is_known = None, None, False
         cause = interrupted.cause
         if interrupted.for_good:
             yield from self._tell(lambda coordinator, now: coordinator.closed(cause, now))
@@ -200,8 +218,8 @@ class Checkpoints:
 
     def store_failed(self, event: events.CheckpointStoreFailed) -> Iterator[so.Decision]:
         """The metadata of a checkpoint could not be written; where it never will be, the query is over."""
-        if event.is_final:
-            yield so.FailForGood(event.cause, kind=FencedError)
+        if event.final is not None:
+            yield so.FailForGood(event.cause, kind=event.final)
         number, cause = event.checkpoint, event.cause
         yield from self._tell(lambda coordinator, now: coordinator.store_failed(number, cause, now))
         yield from self._go_on()
@@ -301,8 +319,9 @@ class Checkpoints:
         yield from self._all_told(CheckpointAborted(number))
 
     def _go_on(self) -> Iterator[so.Decision]:
-        """Deploy what waited for the end of a checkpoint."""
-        if self._held_back is not None and self._coordinator is not None and self._coordinator.is_settled:
+        """Deploy what waited for the end of a checkpoint, or for a look at the location."""
+        is_settled = self._coordinator is not None and self._coordinator.is_settled and not self._looks
+        if self._held_back is not None and is_settled and self._phase.is_active:
             region, self._held_back = self._held_back, None
             yield so.DeployRegion(region)
 

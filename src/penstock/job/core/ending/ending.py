@@ -25,7 +25,7 @@ from penstock.job.core.deadlines import (
 from penstock.job.core.events import CancelRequested, InstructionFailed
 from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.stages import Stages
-from penstock.job.core.failure import FailureCause, Rank
+from penstock.job.core.failure import FailureCause, Rank, is_users
 from penstock.job.core.slots.spark_jobs import SparkJobs
 from penstock.job.core.slots.workers import Workers
 from penstock.job.core.states import JobEvent, JobLifecycle, JobState
@@ -171,7 +171,8 @@ class Ending:
         cancelled = self._lifecycle.state is JobState.CANCELING
         self._lifecycle.move(JobEvent.SETTLED)
         verb, kind = ("was cancelled", JobCancelledError) if cancelled else ("failed", self._failure.kind)
-        error = kind(f"job {self._name} {verb}: {self._failure.text}{self._why_given_up}")
+        text = f"{self._failure.text}{self._why_given_up}"
+        error = kind(text if not cancelled and is_users(text) else f"job {self._name} {verb}: {text}")
         yield so.Conclude("job_canceled" if cancelled else "job_failed", error)
 
     # --- deadlines

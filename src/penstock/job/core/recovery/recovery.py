@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from penstock.graph.failover import Place
 from penstock.job.core import decisions as so
 from penstock.job.core import events
-from penstock.job.core.deadlines import UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.deadlines import FRAME_SECONDS, UNEXPLAINED_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.failure import Rank
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.recovery.restart_strategy import RestartStrategy
@@ -41,6 +41,8 @@ class Recovery:
     def __init__(self, settings: RestartSettings, sets: RestartSets, phase: Phase, now: Callable[[], float]) -> None:
         self.unexplained: frozenset[Place] = frozenset()
         """The subtasks that were stopped, and nobody has said why."""
+        self._awaits_frame = False
+        """Whether a DataFrame broke off: Spark says why, or runs its task again."""
         self._sets = sets
         self._phase = phase
         self._now = now
@@ -54,6 +56,9 @@ class Recovery:
 
     def fail(self, failed: so.Fail) -> Iterator[so.Decision]:
         """Run again what failed and what depends on it, or fail the job."""
+        if self._awaits_frame and not failed.explains and self._phase.is_active:
+            self.unexplained |= failed.places  # it follows from a DataFrame that broke off
+            return
         places = failed.places | self.unexplained if failed.explains else failed.places
         if not places and failed.explains and not failed.missing:
             return  # nothing was lost
@@ -111,6 +116,7 @@ class Recovery:
 
     def _restart(self, places: frozenset[Place], cause: str) -> Iterator[so.Decision]:
         self.unexplained -= places
+        self._awaits_frame = self._awaits_frame and bool(self.unexplained)
         if places:
             yield so.Advance(JobEvent.RESTART)
             yield so.Interrupt(cause)
@@ -135,7 +141,8 @@ class Recovery:
     def await_reason(self, stopped: so.AwaitReason) -> Iterator[so.Decision]:
         """Spark has stopped a task and will say why."""
         self.unexplained |= {stopped.place}
-        yield so.RememberCause(stopped.cause, Rank.CONSEQUENCE)
+        self._awaits_frame = self._awaits_frame or stopped.rank is Rank.CUT_OFF
+        yield so.RememberCause(stopped.cause, stopped.rank)
 
     def deadlines(self) -> Wanted:
         """What it waits for now."""
@@ -143,7 +150,8 @@ class Recovery:
         if self._delay:
             wanted[Deadline(DeadlineKind.RESTART, self._counted_round)] = self._delay
         if self.unexplained:
-            wanted[Deadline(DeadlineKind.UNEXPLAINED)] = UNEXPLAINED_SECONDS
+            seconds = FRAME_SECONDS if self._awaits_frame else UNEXPLAINED_SECONDS
+            wanted[Deadline(DeadlineKind.UNEXPLAINED)] = seconds
         return wanted if self._phase.is_active else {}
 
     def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
@@ -152,7 +160,8 @@ class Recovery:
             self._delay = 0.0
             yield so.HoldStarts(held=False)
         else:
-            yield so.Fail(self.unexplained, "tasks were stopped, and Spark does not say why", Rank.CONSEQUENCE)
+            cause = "tasks were stopped, and Spark does not say why"
+            yield so.Fail(self.unexplained, cause, Rank.CONSEQUENCE, explains=True)
 
     def _is_burst(self, launched: int) -> bool:
         """Whether a failure now is a consequence of the last one that counted."""
