@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock.api.stream import Stream
-from penstock.checkpoint.storage import CheckpointStorage, Kept
+from penstock.checkpoint.found import Kept
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream.loop import SOURCE_STATE
 
 PARTITIONS = 5

@@ -93,16 +93,18 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     hybrid.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     latency = kinds.add_parser("latency", help="one row at a time through one and two exchanges")
     latency.set_defaults(scale=1.0)
+    copies = kinds.add_parser("copies", help="what it costs that rows which are held are copied behind a function")
+    copies.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual rows (1)")
     streaming = kinds.add_parser("streaming", help="streaming queries: rates, checkpoints, latency, recovery")
     streaming.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the usual seconds (1)")
     checkpoints = kinds.add_parser("checkpoints", help="checkpoints while a slow operator holds everything back")
     checkpoints.set_defaults(scale=1.0)
-    for kind in (blocking, hybrid, latency, streaming, checkpoints):
+    for kind in (blocking, hybrid, latency, copies, streaming, checkpoints):
         kind.add_argument("--write", action="store_true", help="put the figures into the pages, beside the others")
-    for kind in (everything, blocking, hybrid, latency, streaming, checkpoints):
+    for kind in (everything, blocking, hybrid, latency, copies, streaming, checkpoints):
         kind.add_argument("--readme", default="README.md", metavar="FILE", help="where five rows go (README.md)")
         kind.add_argument("--page", default="docs/benchmarks.md", metavar="FILE", help="where all figures go")
-    for kind in (exchange, everything, blocking, hybrid, latency, streaming, checkpoints):
+    for kind in (exchange, everything, blocking, hybrid, latency, copies, streaming, checkpoints):
         kind.add_argument("--repeat", type=positive, default=3, metavar="R", help="measured runs of each side (3)")
         kind.add_argument("--json", action="store_true", help="one JSON object")
         kind.set_defaults(run=_bench, parser=kind)
@@ -122,6 +124,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     blocking.set_defaults(bench="blocking")
     hybrid.set_defaults(bench="hybrid")
     latency.set_defaults(bench="latency")
+    copies.set_defaults(bench="copies")
     streaming.set_defaults(bench="streaming")
     checkpoints.set_defaults(bench="checkpoints")
 
@@ -137,6 +140,17 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--query", type=natural, default=0, metavar="M", help="instead, one streaming query left alone for M minutes"
+    )
+    programs = "instead, so many random programs beside PySpark, from seed S on"
+    parser.add_argument("--programs", type=natural, default=0, metavar="N", help=programs)
+    world = "instead, so many queries in a world that fails, from seed S on"
+    parser.add_argument("--world", type=natural, default=0, metavar="N", help=world)
+    world_spark = "beside these, so many on Spark, with drivers that lose power"
+    parser.add_argument("--world-spark", type=natural, default=0, metavar="N", help=world_spark)
+    results = "where programs and queries have a line each; those that are there are not run again"
+    parser.add_argument("--results", default="", metavar="FILE", help=results)
+    parser.add_argument(
+        "--setting", default="", metavar="NAME", help="for all programs: cluster, threads, large, ..."
     )
     parser.set_defaults(run=_torture, parser=parser)
 
@@ -227,8 +241,9 @@ def _torture(options: argparse.Namespace) -> int:
     from penstock.torture import TortureOptions, torture
 
     given = (options.seed, options.duration, options.tpch_runs, options.grid)
-    chosen = TortureOptions(*given, session=options.session, query=options.query)
-    return torture(chosen)
+    compared = (options.programs, options.results, options.setting)
+    worlds = (options.world, options.world_spark)
+    return torture(TortureOptions(*given, options.session, options.query, *compared, *worlds))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.found import Kept, Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
-from penstock.checkpoint.storage import CheckpointStorage, Kept, Unusable
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.shuffle.errors import SettingError
 
 DAMAGED = 1

@@ -17,10 +17,12 @@ import pytest
 
 from penstock.bench import catalogue, pages, rows
 from penstock.bench.cases import SmallAndAll
+from penstock.bench.copies import MadeAnew, interval_of, processor_seconds
 from penstock.bench.environment import PeakMemory, environment_pids, private_bytes
 from penstock.bench.measure import RATE, Case, Outcome, WrongAnswerError, compare
 from penstock.bench.noted_rows import NotedRows, NotingSink
 from penstock.shuffle.errors import SettingError
+from penstock.task.loans import Loan
 
 MACHINE = {"cores": 2, "python": "3.11", "pyspark": "4.3", "pyarrow": "26"}
 
@@ -199,3 +201,29 @@ def test_a_checkpoint_has_a_worst_second(tmp_path: Path) -> None:
     assert noted.usual_second(1, 4) == 10
     assert noted.worst_second(2, 3.9) == 10
     assert noted.worst_second(4, 4.1) == noted.worst_second(3, 4.1) == noted.worst_second(2.1, 6) == 2
+
+
+def test_the_interval_of_turns() -> None:
+    """It lies around the median and is narrow where the turns agree; one turn that is far off does not widen it."""
+    low, high = interval_of([4.0, 5.0, 6.0] * 7)
+    assert 4 <= low <= 5 <= high <= 6
+    assert interval_of([5.0] * 20 + [500.0]) == (5.0, 5.0)
+
+
+def test_the_seconds_of_processes() -> None:
+    """What this process takes is counted, and only grows."""
+    before = processor_seconds("app-of-nobody")
+    ends = time.process_time() + 0.05
+    while time.process_time() < ends:
+        pass
+    assert processor_seconds("app-of-nobody") >= before + 0.03
+
+
+def test_both_sides_of_the_copies_give_the_same_rows() -> None:
+    """Columns are made anew with and without the copy, and what stands for it is taken away again."""
+    rows_of = rows.number_batch(100, 1)
+    own = Loan.own
+    for copied in (True, False):
+        (made,) = MadeAnew(copied)(iter([rows_of]))
+        assert made.equals(rows_of)
+    assert Loan.own is own

@@ -65,7 +65,13 @@ CHECKPOINTS = Section(
     "last operator is busy for some microseconds with each row, in steps of 100 to 1,000 rows. Checkpoints are asked "
     "for once the sources stand still for four fifths of the time; a figure is the median of them.",
 )
-SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, STREAMING, CHECKPOINTS)
+COPIES = Section(
+    "Copies behind functions",
+    "A function may write into what it gave when it is asked for more, so what is held longer is copied. A job "
+    "runs with and without the copy in turns; a function makes all columns anew, so all are copied. A figure is the "
+    "share by which the CPU seconds of all processes are more, the median of the turns.",
+)
+SECTIONS = (BESIDE_SPARK, WIDE, HYBRID, ENVIRONMENT, LATENCY, COPIES, STREAMING, CHECKPOINTS)
 """In the order of the page."""
 
 PIPELINED = Row(
@@ -197,6 +203,21 @@ LATENCY_ROWS = {
     ),
 }
 """By number of exchanges: the row of the median, and of the 99th percentile."""
+
+_INTERVAL = "The upper end of the 95 % interval of the median."
+COPY_STORED = (
+    Row("blocking exchange", "Each batch waits in its writer's memory, so each is copied.", COPIES),
+    Row("blocking exchange: at most", _INTERVAL, COPIES),
+)
+COPY_AGGREGATED = (
+    Row(
+        "aggregation",
+        "A count, a mean and a maximum by a key of 2,000 values; batches are copied ahead of it.",
+        COPIES,
+    ),
+    Row("aggregation: at most", _INTERVAL, COPIES),
+)
+"""The share, and how much it may be."""
 
 STREAM_RATE = Row("two sources, two counters, no checkpoints", "Rows that the counters took in a second.", STREAMING)
 STREAM_RATE_CHECKPOINTS = Row(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock bench`: exchange, blocking, hybrid, latency, streaming, checkpoints and all."""
+"""`penstock bench`: exchange, blocking, hybrid, latency, copies, streaming, checkpoints and all."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock.bench.cases import (
 )
 from penstock.bench.checkpoints import SLOTS as CHECKPOINT_SLOTS
 from penstock.bench.checkpoints import checkpoint_outcomes
+from penstock.bench.copies import copy_outcomes
 from penstock.bench.hybrid import exchange_outcomes, overlap_outcomes
 from penstock.bench.latency import FLUSH_TIMEOUT, latency_outcomes
 from penstock.bench.measure import Case, Outcome, compare
@@ -94,7 +95,7 @@ def bench_sections(kind: str, options: AllOptions) -> int:
 def _all(options: AllOptions) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, bench_session() as spark:
         outcomes = _everything(spark, options, Path(folder))
-    for measure in (_hybrids, _latencies, _streams, _checkpoints):
+    for measure in (_hybrids, _latencies, _copies, _streams, _checkpoints):
         outcomes += measure(options)
     return outcomes
 
@@ -124,6 +125,11 @@ def _latencies(_: AllOptions) -> list[Outcome]:
         return latency_outcomes(spark, say)
 
 
+def _copies(options: AllOptions) -> list[Outcome]:
+    with bench_session() as spark:
+        return copy_outcomes(spark, options.scale, options.repeat, say)
+
+
 def _hybrids(options: AllOptions) -> list[Outcome]:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -148,6 +154,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "blocking": _blocking,
     "hybrid": _hybrids,
     "latency": _latencies,
+    "copies": _copies,
     "streaming": _streams,
     "checkpoints": _checkpoints,
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 MASTER = "local-cluster[2,2,1024]"
 SLOTS = 4
-_CONF = {
+CONF = {
     "spark.master": MASTER,
     "spark.executor.memory": "512m",
     "spark.penstock.environment.scope": "executor",
@@ -34,7 +34,7 @@ def open_cluster(app_name: str) -> Iterator[Any]:
     from penstock.spark.session import open_session
     from penstock.testing import wait_until
 
-    with open_session(app_name, None, dict(_CONF)) as spark:
+    with open_session(app_name, None, dict(CONF)) as spark:
         spark.sparkContext.setLogLevel("OFF")  # killed executors are no news
         runtime = SparkRuntime.of(spark)
         wait_until(lambda: runtime.total_slots() == SLOTS, "both executors are there", 60)

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,8 @@ class TortureOptions:
     """Random cases for `duration` seconds, then so many TPC-H runs, then the kill grid if it is asked for.
 
     Or, where `session` is more than 0, one session held for so many minutes instead of all that; or, where `query`
-    is, one streaming query left alone for so many.
+    is, one streaming query left alone for so many; or, where `programs` is, so many random programs beside PySpark;
+    or, where `world` is, so many queries in a world that fails, and beside these `world_spark` on Spark.
     """
 
     seed: int
@@ -42,14 +44,26 @@ class TortureOptions:
     grid: bool = False
     session: int = 0
     query: int = 0
+    programs: int = 0
+    results: str = ""
+    setting: str = ""
+    world: int = 0
+    world_spark: int = 0
 
 
 def torture(options: TortureOptions) -> int:
     """Torture; 0 where all went well, else 1. Prints a line per case, and at the end how many ended in which way."""
-    from penstock.spark.session import open_session
+    if options.world or options.world_spark:
+        from penstock.torture.world import torture_world
 
+        results = Path(options.results) if options.results else None
+        return torture_world((options.seed, options.world, options.world_spark), results, say)
+    if options.programs:
+        return _compare(options)
     if options.session or options.query:
         return _hold(options)
+    from penstock.spark.session import open_session
+
     seed = options.seed
     say(f"seed {seed}, {options.duration} s")
     failures: list[str] = []
@@ -72,6 +86,16 @@ def torture(options: TortureOptions) -> int:
         say(f"failed: {failure}")
     say(f"seed {seed}: {number} cases, {len(failures)} failures, {len(left)} left behind")
     return 1 if failures or left else 0
+
+
+def _compare(options: TortureOptions) -> int:
+    from penstock.torture.programs.command import ProgramOptions, torture_programs
+
+    wanted = ProgramOptions(options.seed, options.programs, options.results, options.setting)
+    failures = torture_programs(wanted, say)
+    for failure in failures:
+        say(f"failed: {failure}")
+    return 1 if failures else 0
 
 
 def _hold(options: TortureOptions) -> int:
