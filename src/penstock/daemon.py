@@ -25,7 +25,7 @@ MODULES = (
     "pyarrow.compute",
     "penstock.spark.task",
     "penstock.spark.result_scan",
-    "penstock.services.local.attachment",
+    "penstock.attachment.attachment",
     "penstock.services.local.environment",
     "penstock.task.operators",
     "penstock.task.exchanges",

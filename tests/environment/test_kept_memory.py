@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdings import open_descriptors
+from penstock.attachment.kept_memory import KeptMemory
 from penstock.buffer import SegmentMemory
 from penstock.link.welcome import Welcome
-from penstock.services.local.kept_memory import KeptMemory
 
 SIZE = 8192
 

@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "record": {"buffer", "shuffle"},
     "partition": {"buffer", "shuffle"},
     "link": {"shuffle"},
+    "attachment": {"buffer", "link", "shuffle"},
     "network": {"buffer", "shuffle", "link"},
     "checkpoint": {"shuffle"},
     "environment": {"checkpoint", "partition", "network", "link", "buffer", "shuffle"},
@@ -26,8 +27,8 @@ ROOMS: dict[str, set[str]] = {
     "job": {"checkpoint", "graph", "link", "shuffle"},
     "task": {"record", "shuffle", "graph"},
     "stream": {"checkpoint", "graph", "record", "shuffle", "task"},
-    "services": {"shuffle", "buffer", "record", "link", "partition"},
-    "spark": {"job", "task", "stream", "checkpoint", "graph", "services", "link", "shuffle", "observe"},
+    "services": {"attachment", "shuffle", "buffer", "record", "link", "partition"},
+    "spark": {"attachment", "job", "task", "stream", "checkpoint", "graph", "link", "shuffle", "observe"},
     "api": {"graph", "shuffle", "job", "spark", "stream", "task"},
     "observe": set(),
     "testing": {"partition", "shuffle", "graph", "job", "task", "api"},
@@ -130,12 +131,12 @@ def test_imports_are_absolute() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("room", ["environment", "link", "services.local", "task", "testing"])
+@pytest.mark.parametrize("room", ["attachment", "environment", "link", "services.local", "task", "testing"])
 def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
     """Neither Spark, nor pandas, nor gRPC is loaded by what runs beside the data."""
     if not (PACKAGE / room.replace(".", "/") / "__init__.py").exists():
         pytest.skip(f"there is no penstock.{room}")
-    heavy = ["pandas", "pyspark"] + (["grpc"] if room in ("link", "task", "services.local", "testing") else [])
+    heavy = ["pandas", "pyspark"] + (["grpc"] if room != "environment" else [])
     program = f"import sys, penstock.{room}; print([name for name in {heavy} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -51,7 +51,7 @@ def test_the_life_of_a_batch_names_functions_of_every_room_on_its_way() -> None:
     """The page would show nothing if its names were of another form than the test looks for."""
     found = NAMED.findall((ROOT / "docs" / "life-of-a-batch.md").read_text())
     assert len([name for _, name in found if name]) >= 50
-    in_tasks = {"api", "spark", "job", "services", "task", "record", "buffer", "link"}
+    in_tasks = {"api", "spark", "job", "attachment", "services", "task", "record", "buffer", "link"}
     assert {path.partition("/")[0] for path, _ in found} >= in_tasks | {"environment", "partition", "network"}
 
 

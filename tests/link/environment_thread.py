@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.attachment.attachment import Attachment
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.link.handshake import Handshake, Role
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import enter
-from penstock.services.local.attachment import Attachment
 from penstock.shuffle import Settings
 from penstock.testing import DEADLINE
 

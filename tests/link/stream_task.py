@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.services.local.attachment import Attachment
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.task_line import AttachmentLine
 from penstock.services.local.environment import LocalShuffleEnvironment
-from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,

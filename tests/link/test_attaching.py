@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from environment_thread import EnvironmentThread, environment
 
+from penstock.attachment import attachment
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.handshake import Handshake, Role
-from penstock.services.local import attachment
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 CONF = {"spark.penstock.environment.leaseTimeout": "200ms"}

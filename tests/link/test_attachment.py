@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from environment_thread import EnvironmentThread, environment
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import GatePort
 from penstock.environment.results import ResultFiles
@@ -25,9 +27,7 @@ from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done, Request
 from penstock.partition.registry import PartitionRegistry
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.environment import LocalShuffleEnvironment
-from penstock.services.local.ports import Port
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,

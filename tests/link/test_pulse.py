@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.pulse import Pulse, PulseWatch
 from penstock.link.rendezvous import Rendezvous
-from penstock.services.local.attachment import attach
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle.errors import EnvironmentLostError
 from penstock.testing import DEADLINE, wait_until
 

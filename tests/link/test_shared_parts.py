@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from environment_thread import EnvironmentThread, environment
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.task_line import AttachmentLine
 from penstock.checkpoint.metadata import PartHandle, unpack_part
 from penstock.checkpoint.storage import PartStorage
 from penstock.environment import checkpoint_files
@@ -20,8 +22,6 @@ from penstock.link import commands
 from penstock.link.calls import GetStatistics
 from penstock.link.master import AcknowledgeCheckpoint, DeclineCheckpoint
 from penstock.link.wire import Done
-from penstock.services.local.attachment import Attachment
-from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.errors import StaleError

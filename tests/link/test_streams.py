@@ -15,6 +15,7 @@ from environment_thread import SEGMENT, EnvironmentThread, environment
 from stream_task import Clock, Task, numbers, task_of
 
 from machine import on_this_machine
+from penstock.attachment.task_line import AttachmentLine
 from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import WINDOW
 from penstock.environment.line import TaskLine as EnvironmentsLine
@@ -22,7 +23,6 @@ from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
 from penstock.services.local.stream_gate import SegmentStreamGate
-from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import (
     EndOfData,
     EpochEnd,

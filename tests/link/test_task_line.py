@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from environment_thread import EnvironmentThread, environment
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.task_line import AttachmentLine
 from penstock.environment.control import NoMaster
 from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, Registered, RegisterTask
 from penstock.link.wire import Done
-from penstock.services.local.attachment import Attachment
-from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ControlError, EnvironmentLostError, StaleError, TaskCancelledError

@@ -12,12 +12,12 @@ from collections.abc import Container, Iterable, Iterator
 
 import pytest
 
+from penstock.attachment.attachment import Attachment, attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import CancelTask, Shutdown
 from penstock.link.rendezvous import sweep
-from penstock.services.local.attachment import Attachment, attach
 from penstock.services.local.environment import LocalShuffleEnvironment
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, Settings, ShuffleMasterContext
 from penstock.shuffle import ShuffleEnvironmentContext as Context

@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from penstock.api.stream import Stream
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.bench.environment import environment_pids
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob
@@ -26,8 +28,6 @@ from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.rendezvous import sweep
-from penstock.services.local.attachment import attach
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
 from penstock.spark.task import TaskPlan, run_worker

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from local_harness import LocalHarness
 
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics
 from penstock.link.handshake import MAGIC, Handshake, Role
-from penstock.services.local.attachment import attach
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
 
 pytestmark = pytest.mark.processes

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from local_harness import wait_for_end
 
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.link.commands import Shutdown
-from penstock.services.local.attachment import attach
-from penstock.services.local.launch import EnvironmentLaunch, start_early
 from penstock.shuffle.errors import EnvironmentLostError
 
 

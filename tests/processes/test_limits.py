@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from local_harness import wait_for_end
 
+from penstock.attachment.attachment import Attachment, attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import Shutdown
 from penstock.link.strangers import MOST_OF_ONE
-from penstock.services.local.attachment import Attachment, attach
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.testing.waiting import wait_until
 
 SECRET = b"a secret of the tests"
@@ -28,8 +28,8 @@ import ctypes, os, resource, sys
 if len(sys.argv) == 5:  # once more, without the right to raise hard limits, which counts from the next program on
     ctypes.CDLL(None).prctl(24, 24, 0, 0, 0)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "limited"])
-from penstock.services.local.attachment import attach
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 kind, soft, hard, conf = sys.argv[1:5]
 kind = getattr(resource, kind)
 resource.setrlimit(kind, (int(soft), int(hard) if int(hard) >= 0 else resource.getrlimit(kind)[1]))

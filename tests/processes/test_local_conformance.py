@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from local_harness import LocalHarness, idle_behind, started
 
-from penstock.services.local.attachment import Attachment
+from penstock.attachment.attachment import Attachment
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_hybrid import HybridConformance

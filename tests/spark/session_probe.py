@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock.attachment.attachment import Attachment, attach
 from penstock.link.calls import GetStatistics
-from penstock.services.local.attachment import Attachment, attach
 from penstock.shuffle import Settings
 from penstock.spark.runtime import SparkRuntime
 

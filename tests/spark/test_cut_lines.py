@@ -15,7 +15,7 @@ from session_probe import wait_until
 
 import penstock
 from cuttable_proxy import CuttableProxy
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.application import Application
 from penstock.torture.grid import HeldSparkJob, restarts_of
 from sessions import SLOTS, Kind, Sessions

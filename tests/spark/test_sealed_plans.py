@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.api.readers import readParquet
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.graph import JobGraph
 from penstock.link import control
 from penstock.link.master import ReadAnswer
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import AuthenticationError
 from penstock.spark.result_access import pack_plan, unpack_plan

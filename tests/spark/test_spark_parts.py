@@ -16,11 +16,11 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import LaunchRequest, Submission
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import JobError, SchemaError, SettingError, SlotsError, TaskCancelledError
 from penstock.spark.application import before_stop

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 
 from pyspark import SparkContext
 
+from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.job.core.result import JobProgress
 from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link.master import PLANNER, OpenResult
-from penstock.services.local.launch import EnvironmentLaunch, start_early
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.shuffle.errors import ControlError, PenstockError
 from penstock.spark.datasets import PersistedResults

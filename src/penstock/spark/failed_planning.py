@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.result_access import PlannedPartition, ResultAccess
 
 _EXECUTION = "spark.sql.execution.id"

@@ -2,7 +2,7 @@
 """What a Python worker of Spark's does once in its life, because it runs many tasks.
 
 PySpark collects garbage after every task: with PyArrow and PySpark loaded that is 15 ms of each, 1 ms where what the
-imports made is left out. And the environment's memory stays mapped between tasks (`services/local/kept_memory`).
+imports made is left out. And the environment's memory stays mapped between tasks (`attachment/kept_memory`).
 
 When Spark has cancelled a task it closes the worker's pipe, and PySpark's daemon prints a traceback of every worker
 that still wanted to flush it. A pipe that Spark has closed is no news, so those are left out.
@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from penstock.services.local.kept_memory import kept_memory
+from penstock.attachment.kept_memory import kept_memory
 
 _is_settled = False
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.job.core.ids import LENT
 from penstock.link import control
 from penstock.link.master import ReadAnswer, ReadResult
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import (
     AuthenticationError,
@@ -36,8 +36,8 @@ from penstock.shuffle.errors import (
 from penstock.spark.result_reader import attached, read_attached
 
 if TYPE_CHECKING:
+    from penstock.attachment.attachment import Attachment
     from penstock.graph.job_graph import JobGraph
-    from penstock.services.local.attachment import Attachment
     from penstock.spark.task import TaskPlan
 
 _LOST = (PartitionError, EnvironmentLostError, IncompleteDataError, AuthenticationError)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -33,7 +33,7 @@ from penstock.shuffle.errors import PartitionError
 from penstock.shuffle.ids import Wire
 
 if TYPE_CHECKING:
-    from penstock.services.local.attachment import Attachment
+    from penstock.attachment.attachment import Attachment
 
 _READER_VERTEX = -2
 """A reader is no vertex of the job: its attempts are of this one."""
@@ -83,7 +83,7 @@ def read_partitions(
 @contextmanager
 def attached(launch: EnvironmentLaunch) -> Iterator[Attachment]:
     """An attachment to this host's environment, which is started where there is none."""
-    from penstock.services.local.attachment import attach
+    from penstock.attachment.attachment import attach
     from penstock.spark.python_worker import settle_in
     from penstock.spark.task import launch_here
 

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.job.core.failure import TRACEBACK
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import PartitionError, PenstockError
 from penstock.spark.callback_threads import called_by_java

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.attachment.task_line import AttachmentLine
 from penstock.checkpoint.metadata import unpack_part
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.streaming import StreamDeployment, StreamingOptions
-from penstock.services.local.task_line import AttachmentLine
 from penstock.shuffle import Settings
 from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 
 if TYPE_CHECKING:
-    from penstock.services.local.attachment import Attachment
+    from penstock.attachment.attachment import Attachment
 
 
 def run_streaming(

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
 from penstock.link.master import AwaitProducers, RegisterTask, TaskFinished
-from penstock.services.local.launch import EnvironmentLaunch
 from penstock.shuffle import (
     AttemptId,
     PartitionId,
@@ -46,7 +46,7 @@ from penstock.task.allocation import warm_memory
 from penstock.task.runner import SubtaskPlan, SubtaskReport, run_subtask
 
 if TYPE_CHECKING:
-    from penstock.services.local.attachment import Attachment
+    from penstock.attachment.attachment import Attachment
 
 STATUS_DDL = "vertex int, subtask int, state string, error string"
 _STATUS_SCHEMA = pa.schema(
@@ -200,7 +200,7 @@ def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeploym
     Where the environment is lost meanwhile the JobMaster may never have heard of this task, and would wait for it: so
     it asks again, beside the next environment. Raises where that is lost too, so that Spark knows.
     """
-    from penstock.services.local.attachment import attach
+    from penstock.attachment.attachment import attach
 
     for attempts_left in reversed(range(_UNHEARD)):
         attachment = attach(launch_here(plan.launch), identity)

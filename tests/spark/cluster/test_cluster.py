@@ -25,11 +25,11 @@ from pyspark.sql import functions as f
 from session_probe import wait_until
 
 import penstock
+from penstock.attachment.attachment import Attachment, attach
 from penstock.link import control
 from penstock.link.calls import GetStatistics
 from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Authenticate, Challenge, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
-from penstock.services.local.attachment import Attachment, attach
 from penstock.spark import slots
 from penstock.spark.runtime import SparkRuntime
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.task_line import AttachmentLine
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.gate import SegmentInputGate
 from penstock.services.local.hybrid_writer import HybridPartitionWriter
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.result import BlockingPartitionWriter
 from penstock.services.local.stream_gate import SegmentStreamGate
 from penstock.services.local.stream_writer import SegmentStreamWriter
-from penstock.services.local.task_line import AttachmentLine
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import (
     AttemptId,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.attachment.attachment import Attachment
 from penstock.buffer.arrow import PayloadFormat
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
@@ -25,7 +26,6 @@ from penstock.partition.stored import StoredRange
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError

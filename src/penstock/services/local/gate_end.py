@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.link.calls import CloseGate, OpenGate
 from penstock.link.frames import FrameType, channel_frame, segments_frame
-from penstock.services.local.attachment import Attachment
-from penstock.services.local.ports import Port
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.service import OwnerContext

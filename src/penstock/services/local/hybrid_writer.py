@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.link.frames import stored_frame
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.record.framing import HEADER, Message
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import OwnFile
-from penstock.services.local.ports import Port
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState

@@ -14,12 +14,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.attachment.attachment import Attachment
 from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import Split
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState

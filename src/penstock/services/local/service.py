@@ -6,7 +6,7 @@ What a task needs (`environment`, and all that writes and reads) is imported in 
 
 from __future__ import annotations
 
-from penstock.services.local.launch import EnvironmentLaunch
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.shuffle import (
     JobShuffleContext,
     PartitionDescriptor,
@@ -32,7 +32,7 @@ class LocalShuffleService:
 
     def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
         """The host side; shares the task's attachment where there is one."""
-        from penstock.services.local.attachment import Attachment, attach
+        from penstock.attachment.attachment import Attachment, attach
         from penstock.services.local.environment import LocalShuffleEnvironment
 
         attachment = context.extras.get("attachment")

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.attachment.attachment import Attachment
 from penstock.buffer.data_types import DataType
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.errors import PenstockError

@@ -18,15 +18,15 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.link.calls import STREAM_BUILDERS
 from penstock.link.frames import ALL, FrameType, segments_frame
 from penstock.record.framing import Message
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
-from penstock.services.local.ports import Port
 from penstock.services.local.stream_messages import MessageCutter, StreamSums, framed
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle.descriptors import ResultPartitionDescriptor

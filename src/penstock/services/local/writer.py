@@ -13,14 +13,14 @@ import time
 
 import pyarrow as pa
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.link.frames import ALL, FrameType, port_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import Message, MessageWriter
-from penstock.services.local.attachment import Attachment
 from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
-from penstock.services.local.ports import Port
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle import (
     EndOfData,

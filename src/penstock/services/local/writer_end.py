@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from penstock.attachment.attachment import Attachment
+from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import CONTINUES, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
-from penstock.services.local.attachment import Attachment
-from penstock.services.local.ports import Port
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError

@@ -21,6 +21,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from penstock.attachment.kept_memory import kept_memory
+from penstock.attachment.launch import EnvironmentLaunch, connect_or_start, replace_environment
+from penstock.attachment.ports import PORT_FRAMES, Port, Ports
 from penstock.link.commands import TaskAction, read_instruction
 from penstock.link.control import pack, raise_for_error, unpack
 from penstock.link.frames import (
@@ -36,9 +39,6 @@ from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, Request, from_wire, to_wire
-from penstock.services.local.kept_memory import kept_memory
-from penstock.services.local.launch import EnvironmentLaunch, connect_or_start, replace_environment
-from penstock.services.local.ports import PORT_FRAMES, Port, Ports
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,

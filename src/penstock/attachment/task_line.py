@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where a streaming task of the `local` service waits: for whatever comes over its attachment.
+"""The one place where a streaming task waits: for whatever comes over its attachment.
 
 What has come is counted as it is received, whoever receives it, so nothing that came between two waits is waited for.
 """
@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.attachment.attachment import Attachment
 from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareFiles
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.link.wire import Plain, Request, from_wire
-from penstock.services.local.attachment import Attachment
 from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
