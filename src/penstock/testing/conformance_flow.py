@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 
 import pytest
 
@@ -244,13 +245,18 @@ class FlowConformance:
         """Of several clogged channels none is read empty before the others have been served."""
         producers = [exchange.produce(Written(pipelined_kind, index=index)) for index in range(3)]
         consumer = exchange.consume([(producer.descriptor, 0) for producer in producers])
-        queued = min(self._clog(producer) for producer in producers)
-        served = [item.channel for item in (consumer.next() for _ in range(queued)) if item is not None]
+        queued = [self._clog(producer) for producer in producers]
+        served: Counter[int] = Counter()
+        while len(served) < len(producers):
+            item = consumer.next()
+            assert item is not None
+            assert item.batch is not None
+            served[item.channel] += 1
+            assert served[item.channel] < max(2, queued[item.channel]), f"{served} were given of {queued}"
         writers = [Running(producer.writer.finish) for producer in producers]
         consumer.drain()
         for writer in writers:
             writer.join()
-        assert len(set(served)) == min(len(served), 3), f"the first {len(served)} items are of channels {served}"
 
     def test_a_gate_takes_many_channels(self, exchange: Exchange, kind: PartitionKind) -> None:
         """Sixteen subpartitions of four producers through one gate."""
