@@ -25,7 +25,6 @@ from penstock.link.master import (
     TaskFinished,
     call_of,
 )
-from penstock.link.wire import Request
 from penstock.shuffle import (
     AttemptId,
     JobShuffleContext,
@@ -39,6 +38,7 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
 C = TypeVar("C", bound=Command)

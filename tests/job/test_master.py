@@ -49,7 +49,6 @@ from penstock.link.master import (
     TaskFinished,
     TaskLost,
 )
-from penstock.link.wire import Request
 from penstock.shuffle import AttemptId, PartitionId, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
@@ -63,6 +62,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.shuffle.requests import Request
 
 SECRET = b"s" * 32
 

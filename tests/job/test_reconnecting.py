@@ -30,9 +30,10 @@ from penstock.link.master import (
     call_of,
 )
 from penstock.link.questions import Asked
-from penstock.link.wire import Request, from_wire
+from penstock.link.wire import from_wire
 from penstock.shuffle import AttemptId, Settings
 from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError, StaleError
+from penstock.shuffle.requests import Request
 from penstock.testing import wait_until
 
 SECRET = b"s" * 32

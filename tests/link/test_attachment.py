@@ -25,7 +25,7 @@ from penstock.link.frames import FrameType, channel_frame, frame, segments_frame
 from penstock.link.master import AwaitProducers
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome
-from penstock.link.wire import Done, Request
+from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
 from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.shuffle import (
@@ -48,6 +48,7 @@ from penstock.shuffle.errors import (
     ProtocolError,
     TaskCancelledError,
 )
+from penstock.shuffle.requests import Request
 from penstock.testing import DEADLINE
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -12,7 +12,7 @@ import pytest
 from penstock.link import calls, commands, master
 from penstock.link.control import pack, unpack
 from penstock.link.questions import Asked
-from penstock.link.wire import Request, from_wire, to_wire
+from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -23,6 +23,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.requests import Request
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)
 PARTITION = PartitionId("j1-e0", 5, 6)

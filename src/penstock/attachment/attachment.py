@@ -38,7 +38,7 @@ from penstock.link.numbers import Numbered
 from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome, enter
-from penstock.link.wire import Plain, Request, from_wire, to_wire
+from penstock.link.wire import Plain, from_wire, to_wire
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
@@ -48,6 +48,7 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.shuffle.ids import AttemptId
+from penstock.shuffle.requests import Request
 from penstock.shuffle.settings import Settings
 
 A = TypeVar("A")

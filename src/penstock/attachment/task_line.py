@@ -16,10 +16,11 @@ from penstock.attachment.attachment import Attachment
 from penstock.link.calls import HandedOver, HandOverPart, LeaveFiles, ShareFiles
 from penstock.link.control import raise_for_error
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
-from penstock.link.wire import Plain, Request, from_wire
+from penstock.link.wire import Plain, from_wire
 from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import AttemptId
+from penstock.shuffle.requests import Request
 from penstock.shuffle.streaming import HandedPart
 
 

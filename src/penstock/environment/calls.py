@@ -32,9 +32,10 @@ from penstock.link.master import (
     TaskFinished,
     TaskLost,
 )
-from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
+from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import NoStorageError, PenstockError, ProtocolError, StorageError
+from penstock.shuffle.requests import Request
 
 Answer = object | Awaitable[object]
 

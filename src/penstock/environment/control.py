@@ -37,8 +37,9 @@ from penstock.link.master import (
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
 from penstock.link.rpc import grpc
-from penstock.link.wire import Request, from_wire, to_wire
+from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError
+from penstock.shuffle.requests import Request
 
 log = logging.getLogger("penstock.environment")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.link.wire import Done, Request
+from penstock.link.wire import Done
 from penstock.shuffle import AttemptId, ChannelDescriptor, EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle.requests import Request
 
 STREAM_BUILDERS = 16
 """A streaming writer with more subpartitions does not need an open segment for each: it gives some up for others."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from penstock.link.wire import Done, Plain, Request, from_wire, to_wire
+from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.actions import Action
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.requests import Request
 
 OP = "op"
 """The key of an instruction that names the command; the others are the command's fields."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from penstock.link import control
 from penstock.link.questions import Asked
-from penstock.link.wire import Done, Request, to_wire
+from penstock.link.wire import Done, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
+from penstock.shuffle.requests import Request
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """The head of a gRPC call."""

@@ -17,31 +17,15 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.shuffle.errors import ProtocolError, SettingError
 from penstock.shuffle.kinds import PartitionKind
 
-A = TypeVar("A")
 M = TypeVar("M")
 
 Plain = dict[str, Any]
 """A control message: text keys, and values that MessagePack knows."""
-
-
-class Request(Generic[A]):
-    """A message that is answered with an `A`. It travels by the name of its class."""
-
-    __slots__ = ()
-
-    METHOD: ClassVar[str]
-    ANSWER: ClassVar[type[Any]]
-
-    def __init_subclass__(cls) -> None:
-        """`class Ask(Request[Told])` says both."""
-        super().__init_subclass__()
-        cls.METHOD = cls.__name__
-        (cls.ANSWER,) = typing.get_args(vars(cls)["__orig_bases__"][0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

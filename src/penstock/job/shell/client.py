@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from penstock.link import control
 from penstock.link.master import Challenge, MasterProof, Metadata, call_of
 from penstock.link.rpc import grpc
-from penstock.link.wire import Request, from_wire
+from penstock.link.wire import from_wire
 from penstock.shuffle.errors import ControlError
+from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
 

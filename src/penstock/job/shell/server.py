@@ -23,8 +23,9 @@ from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
 from penstock.link.rpc import grpc
-from penstock.link.wire import Done, Request, from_wire, to_wire
+from penstock.link.wire import Done, from_wire, to_wire
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
+from penstock.shuffle.requests import Request
 
 _LOG = logging.getLogger(__name__)
 
