@@ -37,6 +37,7 @@ from penstock.checkpoint.found import Found, Kept, Unusable
 from penstock.checkpoint.lineage import lineage
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
+from penstock.checkpoint.needed_files import look_at_files
 from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.patience import FEW, MANY, patiently
 from penstock.checkpoint.removal import METADATA, Removal
@@ -282,14 +283,16 @@ class CheckpointStorage(PartStorage):
     def commit(self, metadata: CheckpointMetadata) -> Stamp:
         """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError.
 
+        Raises CorruptCheckpointError where a file that it needs is not here: the checkpoint does not exist then.
         Asked twice: an owner that is still the last one behind the move is followed by one that sees the checkpoint.
         What fails behind the move is tried for long, because the checkpoint can be taken for complete by then. Raises
         UncertainCheckpointError where nobody can tell.
         """
         stamp = self.stamp(metadata.number)
         try:
+            self._see_files(metadata)
             self._put(stamp, encode(metadata))
-        except OSError:
+        except (OSError, CorruptCheckpointError):
             self._ownership.check()  # who has taken over removes what is another's
             raise
         referred = {path.partition("/")[0] for part in metadata.parts.values() for path in part.referred}
@@ -297,6 +300,19 @@ class CheckpointStorage(PartStorage):
         self._for_long(stamp, lambda: self._make_last(sorted(own & {*referred, str(stamp)})))
         self._removal.committed(stamp, metadata)
         return stamp
+
+    def _see_files(self, metadata: CheckpointMetadata) -> None:
+        """Raise CorruptCheckpointError where a file of a checkpoint was seen to be away, or cut, twice."""
+        try:
+            look_at_files(self._fs, self._root, metadata, self.location)
+        except CorruptCheckpointError:
+            time.sleep(self._waits[0] if self._waits else 0)
+            try:
+                look_at_files(self._fs, self._root, metadata, self.location)
+            except CorruptCheckpointError as error:
+                raise CorruptCheckpointError(
+                    f"{error}. Was the location away as its task wrote it, or is it another folder on that host?"
+                ) from None
 
     def _put(self, stamp: Stamp, data: bytes) -> None:
         """Give a checkpoint its metadata: it is complete then, but for the look at who is the owner."""
@@ -449,17 +465,5 @@ class CheckpointStorage(PartStorage):
         path = f"{stamp}/{METADATA}"
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
             metadata = decode(stream.read(), f"{self.location}/{path}")
-        self._look_at_files(metadata)
+        look_at_files(self._fs, self._root, metadata, self.location)
         return metadata
-
-    def _look_at_files(self, metadata: CheckpointMetadata) -> None:
-        """Raise CorruptCheckpointError where a file that it needs is away, or not as long as it was."""
-        own = {part.path: part.size for part in metadata.parts.values()}
-        needed = {path: size for part in metadata.parts.values() for path, size in part.referred.items()} | own
-        found = self._fs.get_file_info([f"{self._root}/{path}" for path in needed])
-        for (path, size), info in zip(needed.items(), found, strict=True):
-            if info.type != fs.FileType.File:
-                raise CorruptCheckpointError(f"{self.location}/{path} is missing: {size} bytes were written")
-            # What others refer to may have grown since.
-            if info.size < size or (path in own and info.size != size):
-                raise CorruptCheckpointError(f"{self.location}/{path} has {info.size} bytes: {size} were written")
