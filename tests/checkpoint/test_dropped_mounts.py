@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 from failing_files import gated
 
-from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
+from penstock.checkpoint.errors import AwayError, CheckpointError, CorruptCheckpointError, FencedError
 from penstock.checkpoint.found import Unusable
+from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.needed_files import look_at_files
-from penstock.checkpoint.storage import CheckpointStorage
+from penstock.checkpoint.removal import METADATA
+from penstock.checkpoint.storage import CheckpointStorage, append
 from penstock.testing.passing_files import PassingFiles
 
 CALLS_OF_A_PART = 5
@@ -133,3 +138,71 @@ def test_many_parts_far_away_are_looked_at_with_one_list(tmp_path: Path) -> None
     (tmp_path / parts["t.7"].path).unlink()
     with pytest.raises(CorruptCheckpointError, match=r"there/chk-.*/t\.7 is missing"):
         look_at_files(pafs.PyFileSystem(files), str(tmp_path), metadata, "there")
+
+
+def test_parts_stay_until_the_metadata_is_gone(tmp_path: Path) -> None:
+    """Away as the metadata is removed, back for the parts, and away again: what is left does not look complete."""
+    due: list[str] = []
+
+    def gate(name: str, path: str) -> None:
+        if name in due and name == "delete_file" and path.endswith(METADATA):
+            due.remove(name)
+            raise FileNotFoundError(path)
+        if name in due and name == "delete_dir":
+            next(Path(path).glob("t.*")).unlink()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    storage = gated(tmp_path, gate)
+    storage.claim()
+    _commit(storage, 1)
+    _commit(storage, 2)
+    due += ["delete_file", "delete_dir"]
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        storage.discard(storage.stamp(1))
+    (kept,) = storage.history(read_through=True)
+    assert kept.stamp == storage.stamp(2)
+
+
+def test_metadata_that_cannot_be_removed_keeps_its_parts(tmp_path: Path) -> None:
+    """A location that finds its metadata only as it is listed: the checkpoint stays as a whole, and goes later."""
+    due = ["delete_file"]
+
+    def gate(name: str, path: str) -> None:
+        if name in due and path.endswith(METADATA):
+            raise FileNotFoundError(path)
+
+    storage = gated(tmp_path, gate)
+    storage.claim()
+    _commit(storage, 1)
+    _commit(storage, 2)
+    with pytest.raises(AwayError, match="is there, and can't be removed"):
+        storage.discard(storage.stamp(1))
+    assert [each.stamp for each in storage.history(read_through=True)] == [storage.stamp(1), storage.stamp(2)]
+    due.clear()
+    assert storage.sweep([storage.stamp(2)]) == [storage.stamp(1)]
+    assert not (tmp_path / str(storage.stamp(1))).exists()
+
+
+def test_logs_that_are_not_shown_stay(tmp_path: Path) -> None:
+    """The location is away as a folder of logs is listed, and back at once: files that are needed are not removed."""
+    due: list[str] = []
+    place = tmp_path / "place"
+
+    def gate(name: str, path: str) -> None:
+        folder = Path(path)
+        if name in due and folder.name.startswith("logs-"):
+            due.remove(name)
+            folder.rename(tmp_path / "aside")
+        elif (tmp_path / "aside").exists():
+            (tmp_path / "aside").rename(place / log_folder(storage.owner))
+
+    storage = gated(place, gate)
+    storage.claim()
+    with storage.open_log(LogName(log_folder(storage.owner), "t", 0, 0, 0)) as file:
+        logged = append(file, "in", b"rows")
+    own = storage.write(storage.stamp(1), "t.0", [("n", b"data"), ("in", replace(logged, file=file.path, rows=1))])
+    part = replace(own, positions={"in": 0})
+    storage.commit(CheckpointMetadata(1, 0.0, {"t.0": part}))
+    due.append("get_file_info_selector")
+    storage.end()
+    assert dict(storage.read(part)) == {"n": b"data", "in": b"rows"}

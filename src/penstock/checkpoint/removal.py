@@ -4,7 +4,9 @@
 Rules
 - Before this owner has committed nothing of an earlier owner goes, however useless it looks: what was found may have
   been found wrongly, and only a commit proves that a query goes on here.
-- A checkpoint loses its metadata first, so that what is left of it never looks like one.
+- A checkpoint loses its metadata first, so that what is left of it never looks like one. That nobody finds the
+  metadata is no proof: the location may be away, and come back while the parts are removed.
+- A folder in which a file is needed is not removed as a whole, also where a list of it shows no such file.
 - Tasks may still write for a checkpoint that was given up. So each commit looks for what they have left.
 - The caller has asked whether this driver still owns the location.
 """
@@ -16,6 +18,7 @@ import errno
 
 from pyarrow import fs
 
+from penstock.checkpoint.errors import AwayError
 from penstock.checkpoint.found import Found
 from penstock.checkpoint.kept_files import KeptFiles
 from penstock.checkpoint.log_files import is_before, log_folder, owner_of
@@ -113,7 +116,7 @@ class Removal:
                     continue
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.delete_file(info.path)
-            if not left and before is None:
+            if not left and not needed and before is None:
                 self._log_folders.discard(folder)
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.delete_dir(f"{self._root}/{folder}")
@@ -122,14 +125,29 @@ class Removal:
         """Remove what nobody needs of a folder."""
         path, needed = f"{self._root}/{folder}", self._files.needed(str(folder))
         with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(f"{path}/{METADATA}")
-        with contextlib.suppress(FileNotFoundError):
+            self._lose_metadata(path)
             if not needed:
                 self._delete(path)
                 return
             for info in self._fs.get_file_info(fs.FileSelector(path)):
                 if info.base_name not in needed:
                     self._fs.delete_file(info.path)
+
+    def _lose_metadata(self, path: str) -> None:
+        """See the metadata of a folder gone: the location may have been away as we removed it.
+
+        A list of the folder without it is certain, because it is of one moment. Raises FileNotFoundError where there
+        is no folder, AwayError where the metadata is there and can't be removed.
+        """
+        for _ in range(_TRIES):
+            try:
+                self._fs.delete_file(f"{path}/{METADATA}")
+            except FileNotFoundError:
+                if METADATA not in {info.base_name for info in self._fs.get_file_info(fs.FileSelector(path))}:
+                    return
+            else:
+                return
+        raise AwayError(f"{path}/{METADATA} is there, and can't be removed: is the location away?")
 
     def _delete(self, path: str) -> None:
         """Remove a folder; a task that was late to hear that it is not needed may write into it meanwhile."""
