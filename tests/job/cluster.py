@@ -24,9 +24,10 @@ from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, TaskId, Wo
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import JobResult
 from penstock.link.commands import CancelTask
-from penstock.link.master import PartitionConsumable, TaskFinished
+from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
 _T = TypeVar("_T")
@@ -216,9 +217,11 @@ class Cluster:
         self.report(self.task(vertex, subtask, job), **report)
         self.run()
 
-    def fail(self, vertex: int, subtask: int, kind: str = "ConnectionError", job: str = "j1", **more: object) -> None:
+    def fail(
+        self, vertex: int, subtask: int, kind: FailureKind = FailureKind.CAUSE, job: str = "j1", **more: object
+    ) -> None:
         """A task reports an error."""
-        report = {"state": "FAILED", "error": f"{kind}: boom", "error_type": kind, **more}
+        report = {"state": TaskEnd.FAILED, "error": f"{kind}: boom", "failure": kind, **more}
         self.finish(vertex, subtask, job, **report)
 
     def finish_all(self, vertex: int, job: str = "j1") -> None:
@@ -242,7 +245,7 @@ class Cluster:
             self._plan("ask", lambda: self._ask(task), task)
         else:
             self._plan("end", lambda: self._end(task), task)
-        self.send(TaskFinished(attempt, **{"state": "FINISHED", **report}))  # type: ignore[arg-type]
+        self.send(TaskFinished(attempt, **{"state": TaskEnd.FINISHED, **report}))  # type: ignore[arg-type]
 
     def consumable(self, vertex: int, subtask: int, edge: int, job: str = "j1") -> None:
         """The first buffer of what somebody writes is there."""
@@ -462,7 +465,7 @@ class Cluster:
 
     def _stopped(self, task: SparkTask, attempt: AttemptId) -> None:
         if task.attempt == attempt:
-            self.report(task, state="CANCELED", error="told to stop", error_type="TaskCancelledError")
+            self.report(task, state=TaskEnd.CANCELED, error="told to stop", failure=FailureKind.CONSEQUENCE)
 
     def _kill(self, job: str, spark_job: SparkJobId | None) -> None:
         for key in [key for key in self.open if key[0] == job and spark_job in (None, key[1])]:

@@ -22,6 +22,7 @@ from penstock.link.master import (
     AwaitProducers,
     Listen,
     RegisterTask,
+    TaskEnd,
     TaskFinished,
     call_of,
 )
@@ -38,6 +39,7 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 A = TypeVar("A")
@@ -134,9 +136,15 @@ class FakeEnvironment:
         wire: Any = self.ask(RegisterTask(identity, spark_job.to_wire(), self.name, "tcp://127.0.0.1:1")).deployment
         return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
-    def finished(self, attempt: AttemptId, state: str = "FINISHED", error: str = "", kind: str = "") -> None:
+    def finished(
+        self,
+        attempt: AttemptId,
+        state: TaskEnd = TaskEnd.FINISHED,
+        error: str = "",
+        kind: FailureKind = FailureKind.CAUSE,
+    ) -> None:
         """A task's end, in the words of Spark's side."""
-        self.ask(TaskFinished(attempt, state, {"rows_out": 3.0}, error=error, error_type=kind))
+        self.ask(TaskFinished(attempt, state, {"rows_out": 3.0}, error=error, failure=kind))
 
     def wait_for(self, kind: type[C], count: int = 1) -> list[C]:
         """The commands of this kind, once there are as many."""

@@ -21,9 +21,10 @@ from penstock.job.launcher import Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
 from penstock.link import commands
-from penstock.link.master import AcknowledgeCheckpoint, DataEnded
+from penstock.link.master import AcknowledgeCheckpoint, DataEnded, TaskEnd
 from penstock.shuffle import Settings
 from penstock.shuffle.actions import CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
 SETTINGS = replace(Settings(), restart=RestartSettings("exponential", attempts=1000, delay=0.01, max_delay=0.1))
@@ -58,7 +59,7 @@ class Tasks:
             for command in fresh:
                 match command:
                     case commands.CancelTask() if command.attempt == attempt:
-                        environment.finished(attempt, "CANCELED")
+                        environment.finished(attempt, TaskEnd.CANCELED)
                         return
                     case commands.TaskAction(_, TriggerCheckpoint(barrier)):
                         number = self._acknowledge(environment, deployment, barrier)
@@ -72,7 +73,7 @@ class Tasks:
             if environment.ended.is_set():
                 return
             if self.fails.is_set():
-                environment.finished(attempt, "FAILED", "its disk is full", "StorageError")
+                environment.finished(attempt, TaskEnd.FAILED, "its disk is full", FailureKind.STORAGE)
                 return
 
     def _acknowledge(self, environment: FakeEnvironment, deployment: TaskDeployment, payload: bytes) -> int:

@@ -23,8 +23,9 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.link.commands import UpdatePartitionInfo
-from penstock.link.master import PartitionConsumable
+from penstock.link.master import PartitionConsumable, TaskEnd
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle.failure_kinds import FailureKind
 
 ROWS = 4
 """The rows of each subtask of a source."""
@@ -132,7 +133,7 @@ class RowCluster(Cluster):
         else:
             lost = self._gone(running)
             self._die(self.running.pop(attempt))
-            report = {"state": "FAILED", "error": "gone", "error_type": "PartitionLostError", "lost": lost}
+            report = {"state": TaskEnd.FAILED, "error": "gone", "failure": FailureKind.CONSEQUENCE, "lost": lost}
             self.report(self._task_of(attempt), **report)
 
     def expected_rows(self, job: str) -> Counter[Row]:

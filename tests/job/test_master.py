@@ -46,6 +46,7 @@ from penstock.link.master import (
     OpenResult,
     PartitionConsumable,
     RegisterTask,
+    TaskEnd,
     TaskFinished,
     TaskLost,
 )
@@ -62,6 +63,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 SECRET = b"s" * 32
@@ -166,10 +168,12 @@ def test_user_error_reaches_the_caller(rig: Rig) -> None:
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         if (deployment.attempt.vertex, deployment.attempt.subtask) == (0, 0):
-            environment.finished(deployment.attempt, "FAILED", 'File "user.py", line 3: boom', "ValueError")
+            environment.finished(
+                deployment.attempt, TaskEnd.FAILED, 'File "user.py", line 3: boom', FailureKind.CAUSE
+            )
             return
         environment.wait_for(CancelTask, 3)
-        environment.finished(deployment.attempt, "CANCELED")
+        environment.finished(deployment.attempt, TaskEnd.CANCELED)
 
     rig.task = task
     with pytest.raises(JobError, match=r"source \(1/2\) on env-1 failed: File \"user.py\", line 3: boom"):
@@ -184,7 +188,7 @@ def test_cancel_from_outside(rig: Rig) -> None:
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         running.wait(DEADLINE)
         environment.wait_for(CancelTask, 4)
-        environment.finished(deployment.attempt, "CANCELED")
+        environment.finished(deployment.attempt, TaskEnd.CANCELED)
 
     rig.task = task
     handle = rig.master.submit(rig.submission())
@@ -313,7 +317,7 @@ def test_failed_result_runs_again(rig: Rig) -> None:
 
 
 def _fail(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
-    environment.finished(deployment.attempt, "FAILED", "boom", "ValueError")
+    environment.finished(deployment.attempt, TaskEnd.FAILED, "boom", FailureKind.CAUSE)
 
 
 def test_plan_error_reaches_the_planner(rig: Rig) -> None:
@@ -548,7 +552,7 @@ def test_close_leaves_nothing(rig: Rig) -> None:
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         registered.set()
         environment.wait_for(CancelTask, 4)
-        environment.finished(deployment.attempt, "CANCELED")
+        environment.finished(deployment.attempt, TaskEnd.CANCELED)
 
     rig.task = task
     handle = rig.master.submit(rig.submission())
@@ -644,7 +648,7 @@ def test_an_instruction_that_fails_fails_its_job_and_keeps_no_other(
             environment.ask(PartitionConsumable(output.descriptor.partition))
         environment.wait_for(CancelTask)
         stopped.set()
-        environment.finished(deployment.attempt, "CANCELED", "told to stop", "TaskCancelledError")
+        environment.finished(deployment.attempt, TaskEnd.CANCELED, "told to stop", FailureKind.CONSEQUENCE)
 
     rig.task = run
     with pytest.raises(JobError, match="UpdatePartitionInfo could not be carried out: OSError: no such line"):
@@ -671,7 +675,7 @@ def test_a_watch_that_fails_ends_the_jobmaster_and_somebody_hears(monkeypatch: p
     def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         begun.set()
         environment.wait_for(CancelTask)
-        environment.finished(deployment.attempt, "CANCELED", "told to stop", "TaskCancelledError")
+        environment.finished(deployment.attempt, TaskEnd.CANCELED, "told to stop", FailureKind.CONSEQUENCE)
 
     rig.task = run
     monkeypatch.setattr(rig.master._driver.environments, "silent_since", silent)

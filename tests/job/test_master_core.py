@@ -18,9 +18,10 @@ from penstock.job.core.ids import WorkerId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
-from penstock.link.master import PartitionConsumable
+from penstock.link.master import PartitionConsumable, TaskEnd
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.lifecycle import as_markdown
 from penstock.shuffle.settings import RestartSettings
 
@@ -259,8 +260,8 @@ def test_the_first_cause_is_told(consequence_first: bool) -> None:
     cluster.submit(pipeline(), restart=NEVER)
     own, follow = cluster.task(0, 0), cluster.task(1, 0)
     reports = [
-        (own, {"state": "FAILED", "error": "user traceback: boom", "error_type": "ValueError"}),
-        (follow, {"state": "FAILED", "error": "its producer failed", "error_type": "ProducerFailedError"}),
+        (own, {"state": TaskEnd.FAILED, "error": "user traceback: boom", "failure": FailureKind.CAUSE}),
+        (follow, {"state": TaskEnd.FAILED, "error": "its producer failed", "failure": FailureKind.CONSEQUENCE}),
     ]
     for task, report in reversed(reports) if consequence_first else reports:
         cluster.report(task, **report)
@@ -276,7 +277,7 @@ def test_failure_stops_the_others_through_their_environments() -> None:
     cluster = Cluster()
     cluster.submit(pipeline())
     others = {cluster.attempt(*place) for place in cluster.working() if place != (0, 0)}
-    cluster.report(cluster.task(0, 0), state="FAILED", error="boom", error_type="ValueError")
+    cluster.report(cluster.task(0, 0), state=TaskEnd.FAILED, error="boom", failure=FailureKind.CAUSE)
     assert {item.attempt for item in cluster.of(CancelTask)} == others
     assert not cluster.of(do.CancelSparkJobs)
     cluster.todo = [step for step in cluster.todo if step.name != "stop"]

@@ -33,8 +33,9 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import DeadlineKind
 from penstock.job.core.ids import SparkJobKind, TaskId
-from penstock.link.master import TaskFinished
+from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle.errors import JobCancelledError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
 EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)
@@ -163,7 +164,7 @@ class World(RowCluster):
 
         def reported() -> None:
             sizes = {edge: tuple(size) for edge, size in running.sizes.items()}
-            self.send(TaskFinished(attempt, "FINISHED", {}, sizes, running.fingerprints))
+            self.send(TaskFinished(attempt, TaskEnd.FINISHED, {}, sizes, running.fingerprints))
             if task.identity != attempt:
                 self._plan("lost", lambda: self._say_lost(task.identity))
 
@@ -227,14 +228,14 @@ class World(RowCluster):
         running = self.pick()
         if running is not None:
             self._die(self.running.pop(running.attempt))
-            self.report(self._task_of(running.attempt), state="CANCELED", error="the worker is being stopped")
+            self.report(self._task_of(running.attempt), state=TaskEnd.CANCELED, error="the worker is being stopped")
 
     def stumble(self) -> None:
         """User code raises."""
         running = self.pick()
         if running is not None:
             self._die(self.running.pop(running.attempt))
-            self.report(self._task_of(running.attempt), state="FAILED", error="boom", error_type="ValueError")
+            self.report(self._task_of(running.attempt), state=TaskEnd.FAILED, error="boom", failure=FailureKind.CAUSE)
 
     def crash(self) -> None:
         """A Spark job of workers fails with all its tasks."""
@@ -305,7 +306,7 @@ class World(RowCluster):
         if self.deployments:
             attempt = self.dice.choice(sorted(self.deployments))
             if attempt not in self.running and all(task.attempt != attempt for task in self.tasks):
-                self.send(TaskFinished(attempt, "FINISHED"))
+                self.send(TaskFinished(attempt, TaskEnd.FINISHED))
                 self.send(events.TaskLost(attempt, "late"))
 
     def check(self, jobs: list[str]) -> None:

@@ -24,6 +24,7 @@ from penstock.link.commands import TaskAction
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import SlotsError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
 RESTARTS = RestartSettings("exponential", attempts=1_000_000, delay=0.1, reset_after=1.0)
@@ -339,7 +340,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before() -> None:
     cluster.lose_task(1, 1)
     cluster.deadline(DeadlineKind.RESTART)
     cluster.now += 10
-    cluster.fail(1, 0, "CorruptCheckpointError")
+    cluster.fail(1, 0, FailureKind.UNRESTORABLE)
     (warned,) = cluster.of(do.WarnOfCheckpoint)
     assert (warned.checkpoint, warned.instead) == (second, first)
     assert [item.checkpoint for item in cluster.of(do.DiscardCheckpoint)][-1] == second
@@ -348,7 +349,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before() -> None:
     assert told is not None
     assert told.restored == (("u1.0", f"1.0@{first}".encode()),)
     cluster.now += 10
-    cluster.fail(1, 0, "CorruptCheckpointError")
+    cluster.fail(1, 0, FailureKind.UNRESTORABLE)
     assert isinstance(cluster.ended["j1"].error, CheckpointError), "none is kept before that one"
 
 

@@ -25,8 +25,9 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
-from penstock.link.master import PartitionConsumable, TaskFinished
+from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId, PartitionKind
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
 M0, M1, R0, R1 = (0, 0), (0, 1), (1, 0), (1, 1)
@@ -245,8 +246,8 @@ def test_reports_of_withdrawn_attempts_change_nothing() -> None:
     entries = len(cluster.core.trace("j1"))
     for event in (
         PartitionConsumable(PartitionId("j1-e0", 0, 0)),
-        TaskFinished(old, "FINISHED"),
-        TaskFinished(old, "FAILED", error="late"),
+        TaskFinished(old, TaskEnd.FINISHED),
+        TaskFinished(old, TaskEnd.FAILED, error="late"),
         events.TaskLost(old, "late"),
         events.PartitionsLost((PartitionId("j1-e0", 0, 0),), "late"),
     ):
@@ -404,7 +405,7 @@ def test_a_partition_that_cannot_be_read_is_lost() -> None:
     cluster.finish_all(0)
     bad = PartitionId("j1-e0", 1, 0)
     cluster.lost.add(bad)
-    cluster.fail(*R0, "PartitionLostError", lost=bad)
+    cluster.fail(*R0, FailureKind.CONSEQUENCE, lost=bad)
     assert cluster.restarted() == [M1, R0, R1]
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
@@ -418,7 +419,7 @@ def test_an_unreadable_result_of_another_job_is_reported_lost() -> None:
     cluster.finish_job("j0")
     (kept,) = cluster.ended["j0"].partitions
     cluster.submit(chain(1), "j1")
-    cluster.fail(0, 0, "PartitionLostError", "j1", lost=kept.partition)
+    cluster.fail(0, 0, FailureKind.CONSEQUENCE, "j1", lost=kept.partition)
     (lost,) = cluster.of(do.ResultLost)
     assert (lost.job, lost.partitions) == ("j0", (kept.partition,))
 

@@ -13,7 +13,7 @@ import pytest
 from environment_thread import environment
 
 from penstock.environment.control import NoMaster
-from penstock.link.master import Registered, RegisterTask, Report, TaskFinished, TaskLost
+from penstock.link.master import Registered, RegisterTask, Report, TaskEnd, TaskFinished, TaskLost
 from penstock.link.wire import Done
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import StaleError
@@ -45,7 +45,7 @@ def test_a_worker_that_goes_while_its_report_is_under_way(
     with environment(tmp_path) as here:
         with contextlib.closing(here.attach()) as worker:
             assert worker.ask(RegisterTask(WORKER), DEADLINE).attempt == WORK
-            worker.tell(TaskFinished(WORK, "FINISHED"), lambda _: None)
+            worker.tell(TaskFinished(WORK, TaskEnd.FINISHED), lambda _: None)
             asked.get(timeout=DEADLINE)
         first = lost.get(timeout=DEADLINE)
         here.run(answered.set)

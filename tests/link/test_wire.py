@@ -23,6 +23,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)
@@ -51,6 +52,8 @@ SAMPLES: dict[Any, Any] = {
     dict[int, int]: {1: 1 << 63},
     Action: StopSource(),
     Asked: Asked(9, (3, 7)),
+    FailureKind: FailureKind.NO_STORAGE,
+    master.TaskEnd: master.TaskEnd.FAILED,
 }
 """A value for each type of field there is."""
 REQUESTS = [
@@ -110,6 +113,14 @@ def test_an_id_of_another_shape_is_refused(wrong: object) -> None:
     for plain in ({"partition": wrong, "cause": ""}, {"partition": [wrong], "cause": ""}):
         with pytest.raises(ProtocolError, match=r"FailFiles\.partition"):
             from_wire(calls.FailFiles, plain)
+
+
+@pytest.mark.parametrize("field", ["state", "failure"])
+def test_a_word_that_is_none_of_those_agreed_on_is_refused(field: str) -> None:
+    """How a task has ended and what that means are words of a list: nobody decides by others."""
+    plain = to_wire(sample(master.TaskFinished)) | {field: "ValueError"}
+    with pytest.raises(ProtocolError, match=rf"TaskFinished\.{field} can't be 'ValueError'"):
+        from_wire(master.TaskFinished, plain)
 
 
 def test_an_unknown_instruction_is_an_error() -> None:

@@ -20,8 +20,8 @@ import pytest
 
 from penstock.api.line_formats import TextLines
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
-from penstock.job.core.failure import INFRASTRUCTURE
 from penstock.shuffle.errors import OutsideError, SchemaError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.chain import StepContext
 from penstock.stream.file_rows import START, LineFiles, ParquetFiles
@@ -29,7 +29,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.outside import CLIENTS, outside
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.sinks import SinkOperator, SinkStep
-from penstock.task.failure import error_type
+from penstock.task.failure import failure_kind
 from penstock.task.operators import MapInArrow
 from penstock.testing.passing_files import PassingFiles
 from penstock.torture.local_query import LocalQuery, linear_graph, location
@@ -90,7 +90,7 @@ def test_errors_of_the_world_out_of_an_operation_are_tried_again(error: Exceptio
     ):
         raise error
     assert caught.value.__cause__ is error
-    assert error_type(caught.value) in INFRASTRUCTURE
+    assert failure_kind(caught.value) is FailureKind.HOST
 
 
 @pytest.mark.parametrize("error", USERS, ids=lambda error: type(error).__name__)

@@ -14,13 +14,12 @@ import pytest
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
-from penstock.shuffle.errors import StorageError
+from penstock.shuffle.errors import OutsideError, StorageError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.task import operators
 from penstock.task.expressions import Call, ColumnRef, ValuesError, evaluate
-from penstock.task.failure import error_type, failure_text
+from penstock.task.failure import failure_kind, failure_text
 from penstock.task.operators import MapInArrow
-
-HOST = "InfrastructureError"
 
 
 def full_disk() -> None:
@@ -34,8 +33,7 @@ def test_an_error_out_of_the_users_code_is_his() -> None:
     for work in (full_disk, lambda: pa.allocate_buffer(1 << 60), lambda: json.loads("{")):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the types differ
             work()
-        assert error_type(caught.value).endswith(type(caught.value).__name__)
-        assert error_type(caught.value) != HOST
+        assert failure_kind(caught.value) is FailureKind.CAUSE
 
 
 def test_memory_and_disks_that_fail_under_penstock_are_the_hosts() -> None:
@@ -43,20 +41,21 @@ def test_memory_and_disks_that_fail_under_penstock_are_the_hosts() -> None:
     assembler = MessageAssembler(BatchCodec(pa.schema([])), CompletenessCounter(), limit=1 << 61)
     with pytest.raises(MemoryError) as caught:
         assembler.feed(memoryview(HEADER.pack(1 << 60, 0)))
-    assert error_type(caught.value) == HOST
+    assert failure_kind(caught.value) is FailureKind.HOST
 
 
-def test_errors_of_penstock_keep_their_names() -> None:
-    """The JobMaster knows what each of them means; a file that is missing is none of the host's faults."""
-    assert error_type(StorageError("full")) == "StorageError"
-    assert error_type(FileNotFoundError(errno.ENOENT, "no such file")) == "FileNotFoundError"
+def test_errors_of_penstock_say_what_they_mean() -> None:
+    """Those that users derive from them, too; a file that is missing is none of the host's faults."""
+    theirs = type("NoSuchBucketError", (OutsideError,), {})
+    assert failure_kind(StorageError("full")) is FailureKind.STORAGE
+    assert failure_kind(theirs("gone")) is FailureKind.HOST
+    assert failure_kind(FileNotFoundError(errno.ENOENT, "no such file")) is FailureKind.CAUSE
 
 
 def test_an_error_of_another_library_is_not_taken_for_ours() -> None:
     """Other libraries have a ProtocolError or a StorageError too: those arose in the user's code."""
     theirs = type("StorageError", (Exception,), {"__module__": "their.storage"})
-    assert error_type(theirs("no such bucket")) == "their.storage.StorageError"
-    assert error_type(ValueError("no such bucket")) == "ValueError"
+    assert failure_kind(theirs("no such bucket")) is FailureKind.CAUSE
 
 
 def test_a_value_that_is_refused_shows_no_frames() -> None:

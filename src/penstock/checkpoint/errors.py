@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.failure_kinds import FailureKind
 
 
 class CheckpointError(PenstockError):
@@ -12,6 +13,8 @@ class CheckpointError(PenstockError):
 
 class CorruptCheckpointError(CheckpointError):
     """A stored checkpoint is damaged or incomplete; the message names the file."""
+
+    failure = FailureKind.UNRESTORABLE
 
 
 class FencedError(CheckpointError):

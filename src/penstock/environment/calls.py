@@ -34,7 +34,8 @@ from penstock.link.master import (
 )
 from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle import AttemptId, PartitionId
-from penstock.shuffle.errors import NoStorageError, PenstockError, ProtocolError, StorageError
+from penstock.shuffle.errors import PenstockError, ProtocolError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 Answer = object | Awaitable[object]
@@ -252,8 +253,8 @@ class TaskCalls:
         return answer
 
     async def _finished(self, request: TaskFinished) -> object:
-        if request.error_type == StorageError.__name__ and not await self._services.results.have_room():
-            request = dataclasses.replace(request, error_type=NoStorageError.__name__)
+        if request.failure is FailureKind.STORAGE and not await self._services.results.have_room():
+            request = dataclasses.replace(request, failure=FailureKind.NO_STORAGE)
         try:
             answer = await self._services.master.ask(request)
             self._task.finished()

@@ -8,6 +8,7 @@ call carries the session that the proof gave. A task's calls go through its envi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from penstock.link import control
@@ -15,6 +16,7 @@ from penstock.link.questions import Asked
 from penstock.link.wire import Done, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -124,20 +126,29 @@ class AwaitProducers(Request[Done]):
     attempt: AttemptId
 
 
+class TaskEnd(StrEnum):
+    """How an attempt has ended."""
+
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFinished(Request[Done]):
     """An attempt has ended. Sizes (bytes of each subpartition) and fingerprints are by edge.
 
-    `state` is FINISHED, FAILED or CANCELED; `lost` is the partition that could not be read, where that is the cause.
+    Of one that failed, `failure` says what that means, and `lost` is the partition that could not be read, where that
+    is the cause.
     """
 
     attempt: AttemptId
-    state: str
+    state: TaskEnd
     metrics: dict[str, float] = field(default_factory=dict)
     sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     fingerprints: dict[int, int] = field(default_factory=dict)
     error: str = ""
-    error_type: str = ""
+    failure: FailureKind = FailureKind.CAUSE
     lost: PartitionId | None = None
 
 

@@ -2,9 +2,9 @@
 """Typed messages in control messages and back, by the types of their fields.
 
 A message is a frozen dataclass; as a control message it is a dictionary with a key for each field. A field is a
-number, text, bytes, an id or descriptor with `to_wire` and `from_wire`, a `PartitionKind`, another message (a tuple
-of its fields), one of several messages (its name, and that tuple), or one of these in a tuple, a dictionary or beside
-None. `object` is passed on as it is.
+number, text, bytes, an id or descriptor with `to_wire` and `from_wire`, a `PartitionKind`, a StrEnum, another message
+(a tuple of its fields), one of several messages (its name, and that tuple), or one of these in a tuple, a dictionary
+or beside None. `object` is passed on as it is.
 
 What does not fit its field's type, or has no field, is a ProtocolError that names message and field. A field that is
 not there has its default. Limit: keys of dictionaries are text on the wire, so one with other keys travels as pairs.
@@ -17,6 +17,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.shuffle.errors import ProtocolError, SettingError
@@ -87,6 +88,8 @@ def _form(hint: Any) -> _Form:
         return _Form(_same, _same)
     if hint is PartitionKind:
         return _Form(lambda kind: kind.label, PartitionKind.from_label)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _Form(lambda value: value.value, hint)
     if hasattr(hint, "to_wire"):
         return _Form(lambda value: value.to_wire(), lambda plain: hint.from_wire(tuple(plain)))
     forms = _forms(hint)

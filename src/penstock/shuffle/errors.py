@@ -32,13 +32,19 @@ All are picklable, because Spark and our own control plane carry them between pr
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from penstock.shuffle.failure_kinds import FailureKind
+
 
 class PenstockError(Exception):
     """Base of all errors of Penstock. One message says what, where and what to do.
 
-    `partition` is the one that could not be read, as it travels (`PartitionId.to_wire`); mostly there is none.
+    `failure` says what it means that a task has failed with it. `partition` is the one that could not be read, as it
+    travels (`PartitionId.to_wire`); mostly there is none.
     """
 
+    failure: ClassVar[FailureKind] = FailureKind.CAUSE
     partition: tuple[object, ...] | None = None
 
 
@@ -69,9 +75,13 @@ class PartitionError(PenstockError):
 class PartitionNotProducedError(PartitionError):
     """The partition was not yet produced when the deadline passed."""
 
+    failure = FailureKind.CONSEQUENCE
+
 
 class PartitionReleasedError(PartitionError):
     """The partition was released: its data is gone on purpose."""
+
+    failure = FailureKind.CONSEQUENCE
 
 
 class PartitionExpiredError(PartitionError):
@@ -81,9 +91,13 @@ class PartitionExpiredError(PartitionError):
 class PartitionLostError(PartitionError):
     """The partition's host, process or file is gone."""
 
+    failure = FailureKind.CONSEQUENCE
+
 
 class ProducerFailedError(PartitionError):
     """The partition's producer failed or was cancelled."""
+
+    failure = FailureKind.CONSEQUENCE
 
 
 class ArithmeticOverflowError(PenstockError, ArithmeticError):
@@ -93,13 +107,19 @@ class ArithmeticOverflowError(PenstockError, ArithmeticError):
 class IncompleteDataError(PenstockError):
     """A reader received other rows, bytes or checksum than the writer counted."""
 
+    failure = FailureKind.CONSEQUENCE
+
 
 class ProtocolError(PenstockError):
     """The peer sent bytes that are not our protocol."""
 
+    failure = FailureKind.HOST
+
 
 class IllegalTransitionError(ProtocolError):
     """An event that has no place in an object's state: whoever caused it does not keep to the order of things."""
+
+    failure = FailureKind.CAUSE
 
 
 class AuthenticationError(PenstockError):
@@ -109,13 +129,19 @@ class AuthenticationError(PenstockError):
 class StaleError(PenstockError):
     """The message belongs to an attempt or master that is no longer current."""
 
+    failure = FailureKind.CONSEQUENCE
+
 
 class StorageError(PenstockError):
     """A directory takes no more: its disk is full or broken, or there is none that takes a partition."""
 
+    failure = FailureKind.STORAGE
+
 
 class NoStorageError(StorageError):
     """All directories of a host are full or broken."""
+
+    failure = FailureKind.NO_STORAGE
 
 
 class OutsideError(PenstockError):
@@ -124,9 +150,13 @@ class OutsideError(PenstockError):
     The query begins anew, with a growing wait. Sources and sinks of users may raise it too.
     """
 
+    failure = FailureKind.HOST
+
 
 class InsufficientBuffersError(PenstockError):
     """The network memory cannot give the guaranteed minimum of buffers."""
+
+    failure = FailureKind.HOST
 
 
 class EnvironmentLostError(PenstockError):
@@ -140,6 +170,8 @@ class ControlError(PenstockError):
 class TaskCancelledError(PenstockError):
     """This task was told to stop."""
 
+    failure = FailureKind.CONSEQUENCE
+
 
 class JobError(PenstockError):
     """The job failed. The message holds the user's traceback where user code raised."""
@@ -147,3 +179,5 @@ class JobError(PenstockError):
 
 class JobCancelledError(JobError):
     """The job was cancelled."""
+
+    failure = FailureKind.CONSEQUENCE

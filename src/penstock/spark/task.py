@@ -24,7 +24,7 @@ from penstock.attachment.launch import EnvironmentLaunch
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJobId, TaskId, WorkerId, WorkerNumber
-from penstock.link.master import AwaitProducers, RegisterTask, TaskFinished
+from penstock.link.master import AwaitProducers, RegisterTask, TaskEnd, TaskFinished
 from penstock.shuffle import (
     AttemptId,
     PartitionId,
@@ -40,6 +40,7 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.spark.first_contact import Sent
 from penstock.spark.python_worker import settle_in
 from penstock.task.allocation import warm_memory
@@ -175,9 +176,9 @@ def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
     try:
         attachment, deployment = _begin(plan, identity)
     except _QUIET as refusal:
-        return "CANCELED", str(refusal)
+        return TaskEnd.CANCELED, str(refusal)
     try:
-        outcome = ("FINISHED", "")
+        outcome: tuple[str, str] = (TaskEnd.FINISHED, "")
         while True:
             if deployment is None:
                 return outcome
@@ -187,7 +188,7 @@ def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
             attachment.begin()
             deployment = _ask(attachment, identity, plan.spark_job)
     except _QUIET as refusal:
-        return "CANCELED", str(refusal)
+        return TaskEnd.CANCELED, str(refusal)
     except EnvironmentLostError as lost:
         return LOST, str(lost)
     finally:
@@ -226,22 +227,22 @@ def _run_deployed(
     deployment: TaskDeployment,
     rows: Batches | None,
 ) -> tuple[str, str]:
-    state, error, kind, lost = "FINISHED", "", "", None
+    state, error, kind, lost = TaskEnd.FINISHED, "", FailureKind.CAUSE, None
     report = SubtaskReport({}, {}, {})
     try:
         with warm_memory():
             report = _run_subtask(plan, attachment, deployment, rows)
     except TaskCancelledError as cancelled:
-        state, error, kind = "CANCELED", str(cancelled), type(cancelled).__name__
+        state, error, kind = TaskEnd.CANCELED, str(cancelled), cancelled.failure
     except EnvironmentLostError as failure:
         lost = failure.partition
         if lost is None:
             raise  # it is this host's own
-        state, error, kind = "FAILED", str(failure), type(failure).__name__
+        state, error, kind = TaskEnd.FAILED, str(failure), failure.failure
     except BaseException as failure:  # noqa: BLE001 - users raise anything, SystemExit too
-        from penstock.task.failure import error_type
+        from penstock.task.failure import failure_kind
 
-        state, error, kind = "FAILED", error_text(failure), error_type(failure)
+        state, error, kind = TaskEnd.FAILED, error_text(failure), failure_kind(failure)
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
     unread = None if lost is None else PartitionId.from_wire(lost)
     attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}
@@ -343,7 +344,9 @@ def _short(text: str) -> str:
 
 
 class DataFrameInputError(PenstockError):
-    """Spark broke the task's input off: the cause is in Spark's own error. The JobMaster knows it by its name."""
+    """Spark broke the task's input off: the cause is in Spark's own error."""
+
+    failure = FailureKind.INPUT_CUT_OFF
 
 
 def _unbroken(batches: Batches) -> Batches:

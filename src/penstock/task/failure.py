@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.graph import Combine, Operator
 from penstock.shuffle.errors import PenstockError
+from penstock.shuffle.failure_kinds import FailureKind
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
@@ -35,8 +36,6 @@ _OF_HOST = frozenset(
 )
 _RAISED, _OF = "raised in ", " of "
 """Around the operator's name in the note that an error gets."""
-_INFRASTRUCTURE = "InfrastructureError"
-"""As in `job.core.failure`."""
 
 
 class Blame:
@@ -83,18 +82,16 @@ class Blame:
             raise
 
 
-def error_type(error: BaseException) -> str:
-    """The name by which the JobMaster knows what failed: for an error of Python's own also whose it is.
+def failure_kind(error: BaseException) -> FailureKind:
+    """What it means that a task has failed with this error.
 
     Memory that ran out and disks that broke are the host's where they arose in Penstock, and the user's in his code.
-    A class of another library is told with its module, because some of them have names that ours have.
+    An error of another library is the user's too, whatever its name.
     """
     is_of_host = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OF_HOST)
     if is_of_host and _arose_here(error):
-        return _INFRASTRUCTURE
-    kind = type(error)
-    is_known = isinstance(error, PenstockError) or kind.__module__ == "builtins"
-    return kind.__name__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
+        return FailureKind.HOST
+    return error.failure if isinstance(error, PenstockError) else FailureKind.CAUSE
 
 
 def _arose_here(error: BaseException) -> bool:

@@ -22,10 +22,10 @@ from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Kept
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.job.core.failure import CONSEQUENCES, INFRASTRUCTURE, UNRESTORABLE
 from penstock.shuffle.errors import PenstockError, PlanError
+from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.locations import FILESYSTEMS
-from penstock.task.failure import error_type
+from penstock.task.failure import failure_kind
 from penstock.testing.failing_files import KINDS, WORLD, Episode, write_plan
 from penstock.testing.lost_power import keep_all, lose_power
 from penstock.torture.local_query import LocalQuery
@@ -37,7 +37,6 @@ ENDS = ("power", "power", "gone", "stop")
 _OPTIONS = CheckpointOptions(interval=0.02, timeout=5.0, tolerable_failures=10_000, retained=2)
 _LAST_SECONDS = 40.0
 _REFUSED_SECONDS = 0.3
-_OF_WORLD = INFRASTRUCTURE | CONSEQUENCES | {UNRESTORABLE}
 
 
 class Wrong(Exception):  # noqa: N818 - a finding
@@ -219,9 +218,9 @@ class WorldRun:
         """No fault of the world may count as a bug of the user's."""
         for query in queries:
             for error in query.failures:
-                if error_type(error) not in _OF_WORLD and not isinstance(error, PlanError):
+                if failure_kind(error) is FailureKind.CAUSE and not isinstance(error, PlanError):
                     text = "".join(traceback.format_exception(error)[-6:])
-                    raise Wrong("blamed", f"{error_type(error)}: {text[-1500:]}")
+                    raise Wrong("blamed", f"{type(error).__name__}: {text[-1500:]}")
 
     def _finish(self) -> None:
         """The world is well: the query comes to its end."""

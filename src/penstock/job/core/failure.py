@@ -11,47 +11,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.shuffle.errors import JobError, PenstockError
-
-CONSEQUENCES = frozenset(
-    {
-        "ProducerFailedError",
-        "PartitionLostError",
-        "PartitionReleasedError",
-        "PartitionNotProducedError",
-        "TaskCancelledError",
-        "JobCancelledError",
-        "StaleError",
-        "IncompleteDataError",
-    }
-)
-"""Error types a task reports when something else went wrong first."""
-
-
-NO_STORAGE = "NoStorageError"
-"""The error type of a task that could store its rows in no directory of its host."""
-
-INFRASTRUCTURE = frozenset(
-    {
-        "StorageError",
-        NO_STORAGE,
-        "OutsideError",
-        "InsufficientBuffersError",
-        "ProtocolError",
-        "InfrastructureError",
-    }
-)
-"""Error types of what a task's host lacks or has damaged, or of what a query reads and writes: no fault of the user's
-code. The last one stands for errors of Python's own (MemoryError, an OSError) that arose in Penstock, whatever their
-type."""
-
-UNRESTORABLE = "CorruptCheckpointError"
-"""The error type of a task that could not begin with its part of the checkpoint, because that is damaged."""
+from penstock.shuffle.failure_kinds import FailureKind
 
 TRACEBACK = "Traceback (most recent call last):"
 """Python's own words."""
-
-INPUT_CUT_OFF = "DataFrameInputError"
-"""The error type of a task whose DataFrame ended in mid-data."""
 
 
 class Rank(IntEnum):
@@ -114,11 +77,12 @@ class FailureCause:
         return self._best.text if self._best is not None else "no cause was reported"
 
 
-def rank_of(error_type: str) -> Rank:
+_RANKS = {FailureKind.INPUT_CUT_OFF: Rank.CUT_OFF, FailureKind.CONSEQUENCE: Rank.CONSEQUENCE}
+
+
+def rank_of(failure: FailureKind) -> Rank:
     """The rank of a task's own report."""
-    if error_type == INPUT_CUT_OFF:
-        return Rank.CUT_OFF
-    return Rank.CONSEQUENCE if error_type in CONSEQUENCES else Rank.CAUSE
+    return _RANKS.get(failure, Rank.CAUSE)
 
 
 def is_users(text: str) -> bool:

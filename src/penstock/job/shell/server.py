@@ -182,8 +182,6 @@ class JobMasterService:
         return Done()
 
     async def _task_finished(self, session: Session, ended: ask.TaskFinished) -> Done:
-        if ended.state not in ("FINISHED", "FAILED", "CANCELED"):
-            raise ProtocolError(f"{ended.attempt} ended as {ended.state!r}, which is no end")
         return await self._heard(session, ended)
 
     async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:

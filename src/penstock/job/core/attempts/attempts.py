@@ -26,13 +26,14 @@ from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.subtasks import Subtasks
 from penstock.job.core.execution.topology import JobTopology
-from penstock.job.core.failure import INFRASTRUCTURE, INPUT_CUT_OFF, NO_STORAGE, UNRESTORABLE, Rank, rank_of, told
+from penstock.job.core.failure import Rank, rank_of, told
 from penstock.job.core.slots.refusals import too_late
 from penstock.job.core.states import Phase
 from penstock.link.commands import CancelTask
-from penstock.link.master import TaskFinished
+from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import PenstockError, StaleError
+from penstock.shuffle.failure_kinds import FailureKind
 
 _NEVER_ENDED = "its Spark job returned, but the task never reported its end"
 
@@ -84,12 +85,12 @@ class Attempts:
             return
         subtask.metrics = dict(event.metrics)
         yield so.Record("task_finished", f"{event.attempt} {event.state}")
-        if subtask.is_run_again and (event.state == "FINISHED" or event.error_type == INPUT_CUT_OFF):
+        if subtask.is_run_again and (event.state is TaskEnd.FINISHED or event.failure is FailureKind.INPUT_CUT_OFF):
             yield from self._mark_lost(subtask)
             yield lost_to_another(subtask)
-        elif event.state == "FINISHED" and subtask.deployed:
+        elif event.state is TaskEnd.FINISHED and subtask.deployed:
             yield from self._end_well(subtask, event)
-        elif event.state == "CANCELED":
+        elif event.state is TaskEnd.CANCELED:
             yield from self._end_cancelled(subtask, event)
         else:
             yield from self._end_badly(subtask, event)
@@ -122,25 +123,25 @@ class Attempts:
 
     def _end_badly(self, subtask: Subtask, event: TaskFinished) -> Iterator[so.Decision]:
         yield from self._mark_lost(subtask)
-        rank = rank_of(event.error_type)
+        rank = rank_of(event.failure)
         cause = told(subtask.title, subtask.environment, event.error)
         if event.lost is not None:
             yield so.Unreadable(event.lost, cause)
-        elif event.error_type in INFRASTRUCTURE:
-            yield from self._lacks(subtask, event.error_type, cause)
+        elif event.failure.is_of_host:
+            yield from self._lacks(subtask, event.failure, cause)
             return
-        elif rank is Rank.CAUSE and event.error_type != UNRESTORABLE:
+        elif event.failure is FailureKind.CAUSE:
             subtask.user_errors += 1
         if rank is Rank.CUT_OFF and self._phase.is_active:
             yield so.AwaitReason(subtask.place, cause, rank)
         elif rank is Rank.CUT_OFF or subtask.user_errors > self._user_errors:
             yield so.FailForGood(cause, rank, anew=rank is Rank.CAUSE)
-        elif event.error_type == UNRESTORABLE:
+        elif event.failure is FailureKind.UNRESTORABLE:
             yield so.Unrestorable(subtask.place, cause)
         else:
             yield so.Fail(frozenset({subtask.place}), cause, rank)
 
-    def _lacks(self, subtask: Subtask, error_type: str, cause: str) -> Iterator[so.Decision]:
+    def _lacks(self, subtask: Subtask, failure: FailureKind, cause: str) -> Iterator[so.Decision]:
         """Its host lacks something: tried again elsewhere, and later where there is no elsewhere.
 
         Not so where a host has told before this attempt began that it can store no more, and there is no other one.
@@ -148,10 +149,10 @@ class Attempts:
         host = subtask.environment
         subtask.avoids = host
         known = self._full_since.get(host, subtask.round) < subtask.round
-        if error_type == NO_STORAGE and known and all(s.environment in ("", host) for s in self._subtasks):
+        if failure is FailureKind.NO_STORAGE and known and all(s.environment in ("", host) for s in self._subtasks):
             yield so.FailForGood(cause, Rank.CAUSE, why=" (tried again, and there is no other directory or host)")
             return
-        if error_type == NO_STORAGE:
+        if failure is FailureKind.NO_STORAGE:
             self._full_since.setdefault(host, subtask.round)
         places = frozenset({subtask.place})
         yield so.Fail(places, cause, Rank.CAUSE, subtask.round, lacks=True)
