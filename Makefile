@@ -53,7 +53,7 @@ demo: $(STAMP)  ## count words of the text and source files of this Python
 	@$(with_java) $(BIN)/penstock wordcount --demo
 
 $(CLASSES): $(STAMP)
-	@$(with_java) $(BIN)/python tests/java_starts.py
+	@$(with_java) $(BIN)/python tests/support/java_starts.py
 
 test: $(CLASSES)  ## all tests: pure, a sample of Spark, processes, Spark (TESTS= for some, JOBS= processes)
 	@$(with_java) exec $(BIN)/python -m pytest $(TESTS) -n $(JOBS) --durations=25 --durations-min=0.5
@@ -62,7 +62,7 @@ check: $(STAMP)  ## lint, format, types; then where the code is widest
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
-	@$(BIN)/python tests/house/report.py
+	@$(BIN)/python tests/support/report.py
 
 format: $(STAMP)  ## put the code into the one format
 	@$(BIN)/ruff check -q --fix $(CODE) || true

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming import StreamingQueryListener
-from query_reports import look, planned
 
 from penstock.api.streaming.listeners import IDLE, PROGRESS, STARTED, TERMINATED
 from penstock.api.streaming.progress import ProgressReports, timestamp
 from penstock.api.streaming.query import StreamingQueries
 from penstock.testing import DEADLINE, wait_until
+from query_reports import look, planned
 
 ID, RUN = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 NAMES = {"id": ID, "runId": RUN, "name": "n"}

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from query_reports import NAMES, look, planned
-
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
 from penstock.job.core.result import CheckpointCounts, CheckpointReport
+from query_reports import NAMES, look, planned
 
 
 def test_report_counts_what_came_since_the_last_one() -> None:

@@ -7,10 +7,10 @@ from collections import deque
 from functools import partial
 
 import pytest
-from barrier_streams import END, ROW, Item, TaskModel, barrier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barrier_streams import END, ROW, Item, TaskModel, barrier
 from effort import examples
 from penstock.checkpoint.alignment import Abort, AlignedBarriers, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from failing_files import gated
 
 from effort import some_of
+from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Kept
 from penstock.checkpoint.metadata import CheckpointMetadata

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from failing_files import gated
 
+from failing_files import gated
 from penstock.checkpoint.errors import AwayError, CheckpointError, CorruptCheckpointError, FencedError
 from penstock.checkpoint.found import Unusable
 from penstock.checkpoint.log_files import LogName, log_folder

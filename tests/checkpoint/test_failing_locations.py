@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from failing_files import gated
 
+from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError, FencedError, UncertainCheckpointError
 from penstock.checkpoint.found import Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from failing_files import gated
 
+from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.found import Found, Kept
 from penstock.checkpoint.metadata import CheckpointMetadata

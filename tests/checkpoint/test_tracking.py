@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from barrier_streams import END, ROW, Item, TaskModel, barrier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barrier_streams import END, ROW, Item, TaskModel, barrier
 from effort import examples
 from penstock.checkpoint.alignment import Abort, Snapshot
 from penstock.checkpoint.barriers import Alignment

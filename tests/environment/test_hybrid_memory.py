@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 from penstock.buffer import DataType
 from penstock.environment.host import Host
@@ -27,6 +26,7 @@ from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.hybrid_cursor import Next
 from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import encode_event
+from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 
 class Task:

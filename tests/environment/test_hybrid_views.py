@@ -7,7 +7,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 from penstock.buffer import BufferSlice
 from penstock.buffer.view import CreditListener, Resumable, SubpartitionView
@@ -22,6 +21,7 @@ from penstock.partition.tiers import OWN
 from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
+from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 SEGMENTS = 32
 PARTITION = PartitionId("job-e0", 0, 1)

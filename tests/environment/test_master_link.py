@@ -9,7 +9,6 @@ import re
 from collections.abc import Awaitable, Callable
 
 import pytest
-from scripted_master import SECRET, ScriptedMaster
 
 from penstock.environment.config import Identity
 from penstock.environment.control import MasterLink
@@ -20,6 +19,7 @@ from penstock.link.wire import Plain
 from penstock.shuffle import AttemptId, PartitionId
 from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 from penstock.testing import DEADLINE
+from scripted_master import SECRET, ScriptedMaster
 
 NAME = "env-1"
 

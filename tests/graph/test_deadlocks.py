@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from exchange_simulator import Simulator, can_deadlock
-from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, combining, graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from exchange_simulator import Simulator, can_deadlock
+from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, combining, graph
 from penstock.graph import JobGraph, regions, without_deadlocks
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError

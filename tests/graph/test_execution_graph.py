@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graph_shapes import graph
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graph_shapes import graph
 from penstock.graph import ExecutionGraph
 from penstock.graph.shares import Share
 from penstock.shuffle.errors import PlanError

@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, graph
 from penstock.graph import ExecutionGraph, JobGraph, Place, downstream_of, restart_set
 from penstock.graph.shares import Share
 

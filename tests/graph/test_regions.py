@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, graph
 from hypothesis import given
 
+from graph_shapes import BLOCKING, HYBRID, PIPELINED, any_graphs, graph
 from penstock.graph import JobGraph, Region, explain_graph, regions, slots_needed, without_deadlocks
 
 

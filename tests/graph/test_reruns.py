@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from graph_shapes import Both, graph
 
+from graph_shapes import Both, graph
 from penstock.graph import JobGraph, JobVertex, regions, slots_needed
 from penstock.graph.reruns import RERUN_KIND, for_any_slots, rows_have_places
 from penstock.graph.shares import Share

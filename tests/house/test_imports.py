@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+
 from source import PACKAGE, ROOT, Module, modules
 
 ROOMS: dict[str, set[str]] = {

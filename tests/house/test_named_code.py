@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from source import PACKAGE, ROOT, Function
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from source import ROOT
 
 from penstock.api.streaming.options import QUERY_OPTIONS
 from penstock.shuffle.settings import KEYS
+from source import ROOT
 
 LONGEST = 120
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

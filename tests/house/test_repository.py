@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from source import ROOT, modules, text_files
 
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
@@ -92,9 +93,9 @@ def test_code_that_claims_to_run_is_an_example() -> None:
 
 
 def test_the_settings_page_is_fresh() -> None:
-    """`docs/settings.md` is what `tests/house/settings_page.py` makes of the settings' classes."""
+    """`docs/settings.md` is what `tests/support/settings_page.py` makes of the settings' classes."""
     from settings_page import render
 
     assert (ROOT / "docs" / "settings.md").read_text() == render(), (
-        "run: .venv/bin/python tests/house/settings_page.py"
+        "run: .venv/bin/python tests/support/settings_page.py"
     )

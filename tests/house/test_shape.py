@@ -126,6 +126,16 @@ def test_every_test_says_what_it_shows() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_tests_share_what_lies_in_support() -> None:
+    """In the folder of a room there are tests alone; what they share, whoever it is from, has one folder."""
+    others = [
+        m.name
+        for m in modules("tests")
+        if m.path.parent.name != "support" and not (m.path.name.startswith("test_") or m.path.name == "conftest.py")
+    ]
+    assert not others, "\n".join(others)
+
+
 def test_test_files_have_names_of_their_own() -> None:
     """Pytest imports test files by their bare names."""
     names = [m.path.name for m in modules("tests") if m.path.name not in ("conftest.py", "__init__.py")]

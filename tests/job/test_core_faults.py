@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
+
 from cluster import Cluster
 from job_graphs import chain, pipeline
-
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.ids import LENT, SparkJobId, SparkJobKind, WorkerId, WorkerNumber, task_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from cluster import Cluster
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, word_count
-
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS, Hosts
 from penstock.shuffle import PartitionKind

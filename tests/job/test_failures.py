@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
-
 from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do

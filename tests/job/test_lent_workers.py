@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from random import Random
 
-from cluster import Cluster, SparkTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_graphs import BLOCKING, chain, open_sink, pipeline
 
+from cluster import Cluster, SparkTask
 from effort import examples
+from job_graphs import BLOCKING, chain, open_sink, pipeline
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.reruns import for_any_slots
 from penstock.job.core import events

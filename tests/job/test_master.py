@@ -16,9 +16,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
-
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.capacity import SlotsReturnedError

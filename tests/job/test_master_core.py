@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from cluster import Cluster, frame_job, workers_job
 from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline, side_by_side
-
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do

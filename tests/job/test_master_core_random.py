@@ -7,9 +7,11 @@ from collections import Counter
 from random import Random
 
 import pytest
-from cluster import again_as
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from cluster import again_as
+from effort import THOROUGH, examples
 from job_graphs import (
     BLOCKING,
     HYBRID,
@@ -24,9 +26,6 @@ from job_graphs import (
     two_stages,
     word_count,
 )
-from row_model import RowCluster, Running
-
-from effort import THOROUGH, examples
 from penstock.graph.job_graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
 from penstock.job.core import events
@@ -37,6 +36,7 @@ from penstock.link.master import TaskEnd, TaskFinished
 from penstock.shuffle.errors import JobCancelledError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
+from row_model import RowCluster, Running
 
 EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)
 STARVED = (DeadlineKind.SLOTS, DeadlineKind.DEPLOY, DeadlineKind.LENT)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from job_graphs import chain
 
+from job_graphs import chain
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.ids import SparkJobId, SparkJobKind
 from penstock.job.core.slots.placing import placed

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_fakes import DEADLINE, fresh_service
-from query_driver import Driver, query
 
+from job_fakes import DEADLINE, fresh_service
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.checkpoint.metadata import unpack_part
 from penstock.checkpoint.stamps import Stamp
@@ -21,6 +20,7 @@ from penstock.graph.streaming import SavedParts
 from penstock.job.query_storage import QueryStorage
 from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.testing import wait_until
+from query_driver import Driver, query
 
 
 @pytest.fixture

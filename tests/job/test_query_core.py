@@ -8,9 +8,9 @@ import types
 from dataclasses import replace
 
 import pytest
+
 from cluster import Cluster, workers_job
 from job_graphs import BLOCKING, HYBRID, chain
-
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.errors import CheckpointError, FencedError
 from penstock.graph.deployment import TaskDeployment

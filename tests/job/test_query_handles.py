@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from job_fakes import DEADLINE, fresh_service
-from query_driver import Driver, query
 
+from job_fakes import DEADLINE, fresh_service
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery
 from penstock.job.shell import master as shell
 from penstock.shuffle.errors import ControlError
 from penstock.testing import wait_until
+from query_driver import Driver, query
 
 
 class Rig:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
+
 from job_fakes import DEADLINE, FakeEnvironment, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
-
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
 from penstock.job.shell.client import MasterClient

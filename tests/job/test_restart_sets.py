@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from cluster import Cluster, Place
 from job_graphs import (
     BLOCKING,
@@ -19,7 +20,6 @@ from job_graphs import (
     side_by_side,
     word_count,
 )
-
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do

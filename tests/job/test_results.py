@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from job_graphs import chain
 
+from job_graphs import chain
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import FinishedJob, JobResult

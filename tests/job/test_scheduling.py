@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
+
 from cluster import Cluster
 from job_graphs import (
     BLOCKING,
@@ -22,7 +23,6 @@ from job_graphs import (
     pipeline,
     word_count,
 )
-
 from penstock.graph import Resources
 from penstock.job.core import events
 from penstock.job.core import instructions as do

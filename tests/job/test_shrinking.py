@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+
 from cluster import Cluster
 from job_graphs import BLOCKING, HYBRID, PIPELINED, chain, pipeline, word_count
-
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environment_thread import EnvironmentThread, environment
 
+from environment_thread import EnvironmentThread, environment
 from penstock.attachment import attachment
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.handshake import Handshake, Role

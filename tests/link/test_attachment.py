@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from environment_thread import EnvironmentThread, environment
 
+from environment_thread import EnvironmentThread, environment
 from penstock.attachment.attachment import Attachment
 from penstock.attachment.ports import Port
 from penstock.buffer import SegmentMemory

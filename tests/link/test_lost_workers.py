@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_thread import environment
 
+from environment_thread import environment
 from penstock.environment.control import NoMaster
 from penstock.link.master import Registered, RegisterTask, Report, TaskEnd, TaskFinished, TaskLost
 from penstock.link.wire import Done

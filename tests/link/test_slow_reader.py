@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environment_thread import SEGMENT, environment
-from stream_task import SCHEMA, Clock, Task, numbers, task_of
 
+from environment_thread import SEGMENT, environment
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.stream_writer import SegmentStreamWriter
 from penstock.shuffle import EpochEnd, Settings
 from penstock.shuffle.events import Event
 from penstock.shuffle.streaming import EventKind
 from penstock.testing import DEADLINE
+from stream_task import SCHEMA, Clock, Task, numbers, task_of
 
 
 class SlowReader:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from environment_thread import SEGMENT, EnvironmentThread, environment
-from stream_task import Clock, Task, numbers, task_of
 
+from environment_thread import SEGMENT, EnvironmentThread, environment
 from machine import on_this_machine
 from penstock.attachment.task_line import AttachmentLine
 from penstock.buffer import SegmentMemory
@@ -34,6 +33,7 @@ from penstock.shuffle.actions import StopSource
 from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
 from penstock.shuffle.streaming import EventKind, StreamInputGate
 from penstock.testing import DEADLINE, wait_until
+from stream_task import Clock, Task, numbers, task_of
 
 TEXTS = pa.schema([("text", pa.string())])
 

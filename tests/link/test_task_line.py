@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_thread import EnvironmentThread, environment
 
+from environment_thread import EnvironmentThread, environment
 from penstock.attachment.attachment import Attachment
 from penstock.attachment.task_line import AttachmentLine
 from penstock.environment.control import NoMaster

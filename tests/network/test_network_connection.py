@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from memory_transport import memory_pair
 from network_parts import run, wait_until
-
 from penstock.network.connection import TURN, FrameConnection, WaterMarks
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode

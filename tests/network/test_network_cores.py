@@ -7,8 +7,8 @@ import pickle
 from typing import Any
 
 import pytest
-from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 
+from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode, payload_checksum

@@ -8,11 +8,11 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from fuzz_frames import fuzz, some_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from fuzz_frames import fuzz, some_message
 from penstock.buffer.data_types import DataType
 from penstock.network import frames
 from penstock.network.decoder import SCRATCH, FrameDecoder

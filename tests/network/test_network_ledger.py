@@ -7,9 +7,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from network_parts import Pool
 
 from effort import examples
+from network_parts import Pool
 from penstock.network.frames import MAX_CREDIT
 from penstock.network.ledger import ReceiverCredit, SenderCredit
 from penstock.shuffle.errors import ProtocolError

@@ -8,9 +8,9 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_parts import Gate, Provider, QueueView, RecordingSink, partition
 
 from effort import examples
+from network_parts import Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
 from penstock.network.frames import FrameType, OutgoingFrame
 from penstock.network.messages import AddCredit, BufferResponse, Message

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from memory_transport import MemoryTransport
 from network_parts import SECRET, SEGMENT, Gate, Provider, QueueView, RecordingSink, partition, run, wait_until
-
 from penstock.buffer.data_types import DataType
 from penstock.link.handshake import Handshake, Role
 from penstock.link.strangers import MOST

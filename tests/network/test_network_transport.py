@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from memory_transport import MemoryTransport, memory_pair
 from network_parts import random_bytes, run, wait_until
-
 from penstock.network.sockets import TcpTransport
 from penstock.network.transport import Endpoint, Listener, Transport, join_host, split_host
 from penstock.shuffle.errors import SettingError

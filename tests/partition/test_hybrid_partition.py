@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hybrid_parts import PIECE, SIZE, Reader, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from hybrid_parts import PIECE, SIZE, Reader, World
 from penstock.partition.hybrid_cursor import Next
 from penstock.partition.lifecycle import PartitionState
 from penstock.shuffle import EndOfData, EndOfPartition

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from local_harness import LocalHarness
 
+from local_harness import LocalHarness
 from penstock.environment.addresses import PORTS
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import EnvironmentLostError

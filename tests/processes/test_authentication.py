@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local_harness import LocalHarness
 
+from local_harness import LocalHarness
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from local_harness import LocalHarness, idle_behind, started
 
+from local_harness import LocalHarness, idle_behind, started
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import ExpirePartitions
 from penstock.shuffle import EndOfPartition, PartitionKind, Settings

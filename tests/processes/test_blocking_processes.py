@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local_harness import LocalHarness
-from task_process import TASK, kill, line
 
+from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import ProducerFailedError
 from penstock.testing.conformance_exchange import Exchange, Written
 from penstock.testing.waiting import wait_until
+from task_process import TASK, kill, line
 
 pytestmark = pytest.mark.processes
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from pyarrow import fs
 
 from penstock.api.lineage import SourceStep
@@ -31,6 +30,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
+from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from query_shapes import FEWEST_TASKS, PARTITIONS, SCHEMA, QueryShape, slow
 
 pytestmark = pytest.mark.processes

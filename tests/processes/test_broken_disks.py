@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill
 
 from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
@@ -22,6 +21,7 @@ from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
 from penstock.torture import gates as gated
 from penstock.torture.gates import Gates
+from process_cluster import PRELOADED, ProcessCluster, kill
 
 pytestmark = pytest.mark.processes
 

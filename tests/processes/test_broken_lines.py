@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from process_cluster import STREAMING_PRELOADED, ProcessCluster
 from pyarrow import fs
 
 from cuttable_proxy import CuttableProxy
@@ -28,6 +27,7 @@ from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
 from penstock.torture import gates as gated
 from penstock.torture.gates import Gates
+from process_cluster import STREAMING_PRELOADED, ProcessCluster
 
 pytestmark = pytest.mark.processes
 

@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 
 import pytest
-from local_harness import wait_for_end
 
+from local_harness import wait_for_end
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.link.commands import Shutdown

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from pyarrow import fs
 
 from penstock.api.lineage import SourceStep
@@ -36,6 +35,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
 from penstock.testing.process_launcher import Executor, Nursery
+from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from query_shapes import PARTITIONS, QueryShape, rows_given
 
 pytestmark = pytest.mark.processes

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from local_harness import LocalHarness
-from task_process import TASK, kill, line
 
+from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
 from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (
@@ -29,6 +28,7 @@ from penstock.shuffle.errors import (
 )
 from penstock.testing.conformance_exchange import Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, wait_until
+from task_process import TASK, kill, line
 
 pytestmark = pytest.mark.processes
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
 
 from effort import THOROUGH
 from penstock.job.core.result import FinishedJob
@@ -30,6 +29,7 @@ from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
 from penstock.torture import gates as gated
 from penstock.torture.gates import Gates
+from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
 
 pytestmark = pytest.mark.processes
 

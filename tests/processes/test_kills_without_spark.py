@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local_harness import LocalHarness
 
+from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
 from penstock.link.rendezvous import Rendezvous, base_folder, rendezvous, sweep
 

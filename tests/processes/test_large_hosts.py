@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
-from local_harness import SHARED, LocalHarness, idle_behind, started
 
+from local_harness import SHARED, LocalHarness, idle_behind, started
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.settings import LEAST_MEMORY
 from penstock.testing.conformance_exchange import Exchange, Written, numbers

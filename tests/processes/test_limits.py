@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_harness import wait_for_end
 
+from local_harness import wait_for_end
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics

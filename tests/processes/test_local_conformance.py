@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from local_harness import LocalHarness, idle_behind, started
 
+from local_harness import LocalHarness, idle_behind, started
 from penstock.attachment.attachment import Attachment
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance

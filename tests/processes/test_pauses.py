@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_cluster import PRELOADED, ProcessCluster, kill, lives
 
 from machine import on_this_machine
 from penstock.shuffle import Settings
@@ -23,6 +22,7 @@ from penstock.testing import wait_until
 from penstock.testing.process_launcher import Nursery
 from penstock.torture import gates as gated
 from penstock.torture.gates import Gates
+from process_cluster import PRELOADED, ProcessCluster, kill, lives
 
 pytestmark = pytest.mark.processes
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
-from local_harness import LocalHarness, idle_behind, started
 
+from local_harness import LocalHarness, idle_behind, started
 from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, PartitionKind, TaskEvent
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.streaming import EventKind

@@ -8,14 +8,14 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from fuzz_codec import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import MAKERS, batch_of, sample
 
 from effort import examples
+from fuzz_codec import fuzz
 from penstock.record.codec import BatchCodec
 from penstock.shuffle.errors import ProtocolError, SchemaError
+from record_samples import MAKERS, batch_of, sample
 
 
 def _roundtrip(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import MAKERS, batch_of, cuts
 
 from effort import examples
 from penstock.record.codec import BatchCodec
@@ -19,6 +18,7 @@ from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, MessageWriter, frame_message, frames
 from penstock.record.partitioners import PartitionerSpec
 from penstock.shuffle.errors import IncompleteDataError, ProtocolError, SchemaError
+from record_samples import MAKERS, batch_of, cuts
 
 
 def _stream(

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import MAKERS, batch_of
 
 from effort import examples
 from penstock.record.partitioners import PartitionerSpec, Split
 from penstock.record.record_writer import OutputFlusher, RecordWriter
 from penstock.shuffle.ids import PartitionId
+from record_samples import MAKERS, batch_of
 
 DEADLINE = 60
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import NO_KEYS, SPARK_TYPES, sample
 
 from effort import examples
 from penstock.record.spark_hash import spark_hash, spark_partition_ids
 from penstock.shuffle.errors import SchemaError, SettingError
+from record_samples import NO_KEYS, SPARK_TYPES, sample
 
 
 def _mix(h: int, word: int) -> int:

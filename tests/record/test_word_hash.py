@@ -12,11 +12,11 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_samples import MAKERS, NO_KEYS, sample
 
 from effort import examples
 from penstock.record.word_hash import fast_partition_ids, word_hash
 from penstock.shuffle.errors import SchemaError, SettingError
+from record_samples import MAKERS, NO_KEYS, sample
 
 _MASK = (1 << 64) - 1
 _M1, _M2, _M3 = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import endless_jobs
 import pytest
-import session_probe
 
+import endless_jobs
 import memory_again
+import session_probe
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,14 +19,14 @@ import nbformat
 import pexpect
 import pytest
 from nbclient import NotebookClient
-from session_probe import wait_until
 
 import java_starts
 from machine import on_this_machine
+from session_probe import wait_until
 
 pytestmark = pytest.mark.spark
 
-PROGRAM = Path(__file__).with_name("a_day.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "a_day.py"
 BIN = Path(sys.executable).parent
 SECONDS = 120
 STOP_SECONDS = 5.0

@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-from session_probe import SessionProbe
 
 import penstock
 from penstock.shuffle.errors import JobError, PlanError, SchemaError, SettingError, SlotsError
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_probe import SessionProbe, wait_until
 
 import penstock
 from penstock.bench.environment import own_bytes
+from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 

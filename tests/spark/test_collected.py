@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
-from session_probe import conf
 
 import penstock
 from penstock.api.actions import all_rows
 from penstock.shuffle.errors import JobError
+from session_probe import conf
 
 pytestmark = pytest.mark.spark
 

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from session_probe import wait_until
 
 import penstock
 from cuttable_proxy import CuttableProxy
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.application import Application
 from penstock.torture.grid import HeldSparkJob, restarts_of
+from session_probe import wait_until
 from sessions import SLOTS, Kind, Sessions
 
 pytestmark = pytest.mark.spark

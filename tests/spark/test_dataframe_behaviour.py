@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import session_probe
-from session_probe import SessionProbe, wait_until
 
 import penstock
+import session_probe
 from machine import on_this_machine
 from penstock.spark.runtime import SparkRuntime
+from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 

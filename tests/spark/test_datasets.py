@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from session_probe import SessionProbe, wait_until
 
 import penstock
 from penstock.api.persisted import DatasetInfo
 from penstock.api.stream import Stream
 from penstock.shuffle.errors import JobError, PlanError
 from penstock.spark.runtime import SparkRuntime
+from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql import types as t
-from session_probe import conf
 
 import penstock
 from penstock.spark.types import arrow_schema, conform_batch
 from penstock.task.frames import batch_of, frame_of
+from session_probe import conf
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from session_probe import wait_until
 
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.job.core.result import JobProgress, VertexProgress
@@ -26,6 +25,7 @@ from penstock.spark.slots import refuse_what_cannot_fit
 from penstock.spark.user_thread import user_place
 from penstock.task.exchanges import exchange
 from penstock.testing import VirtualClock
+from session_probe import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

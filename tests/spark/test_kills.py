@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
-from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
+from endless_jobs import LIMIT_SECONDS, STAGE_SECONDS, Action, all_slots_work, endless, lives, running, watching
 from penstock.shuffle.errors import JobCancelledError
+from session_probe import SessionProbe, mark, marks, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -227,7 +227,7 @@ main(sys.argv[1])
 def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A driver of its own with an endless job, in a temporary folder of its own; ready when this gives it."""
     own = Path(tempfile.mkdtemp(prefix="d-"))
-    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
+    paths = filter(None, sys.path)
     env = {**os.environ, "TMPDIR": str(own), "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(folder)],

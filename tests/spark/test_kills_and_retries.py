@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from endless_jobs import LIMIT_SECONDS, Action, all_slots_work, endless, running, watching
-from session_probe import marks, wait_until
 
 import penstock
+from endless_jobs import LIMIT_SECONDS, Action, all_slots_work, endless, running, watching
+from session_probe import marks, wait_until
 from sessions import SLOTS, Kind, Sessions
 
 pytestmark = pytest.mark.spark

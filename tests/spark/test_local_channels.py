@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from session_probe import SessionProbe
 
 import penstock
 from penstock.shuffle import Settings
 from penstock.shuffle.machine import machine_memory
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 

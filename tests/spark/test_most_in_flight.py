@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
+from session_probe import queries_ended, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_probe import conf
 
 from penstock.bench.programs.answers import difference
 from penstock.bench.programs.catalogue import PROGRAMS
 from penstock.bench.programs.program import Program
+from session_probe import conf
 
 ROWS = 1_500
 

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from session_probe import SessionProbe, mark, marks, wait_until
 
 import penstock
 from penstock.api.stream import Stream
+from session_probe import SessionProbe, mark, marks, wait_until
 from sessions import FAIR, SLOTS, Kind, Sessions
 
 pytestmark = pytest.mark.spark

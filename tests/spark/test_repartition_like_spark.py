@@ -11,10 +11,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from session_probe import SessionProbe
 
 import penstock
 from penstock.shuffle.errors import SchemaError
+from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
-from session_probe import conf
 
 import penstock
+from session_probe import conf
 from sessions import GENERATED_CODE
 
 pytestmark = pytest.mark.spark

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_probe import SessionProbe, wait_until
 
 import penstock
 from penstock.spark import results_in_use
+from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark
 

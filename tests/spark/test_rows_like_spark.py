@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from session_probe import conf
 
 import penstock
 from penstock.shuffle.errors import PlanError, SchemaError
+from session_probe import conf
 
 pytestmark = pytest.mark.spark
 

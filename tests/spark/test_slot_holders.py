@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endless_jobs import STAGE_SECONDS, Action, all_slots_work
-from session_probe import mark, marks, wait_until
 
 import penstock
+from endless_jobs import STAGE_SECONDS, Action, all_slots_work
 from penstock.shuffle.errors import SlotsError
+from session_probe import mark, marks, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming import StreamingQueryListener
-from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
@@ -28,6 +27,7 @@ from penstock.bench.workers import worker_pids
 from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError, SettingError, SlotsError
 from penstock.spark.hints import PenstockWarning
+from session_probe import queries_ended, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -14,6 +14,7 @@ import psutil
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+
 from session_probe import wait_until
 
 pytestmark = pytest.mark.spark

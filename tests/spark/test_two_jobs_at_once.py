@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from endless_jobs import Action, all_slots_work
-from session_probe import SessionProbe, wait_until
 
 import penstock
+from endless_jobs import Action, all_slots_work
 from machine import on_this_machine
+from session_probe import SessionProbe, wait_until
 from sessions import FAIR, SLOTS, USUAL, Sessions
 
 pytestmark = pytest.mark.spark

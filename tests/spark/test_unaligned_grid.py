@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_probe import queries_ended, wait_until
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
 from penstock.torture.harm import kill_a_worker
 from query_shapes import QueryShape, rows_given
+from session_probe import queries_ended, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 

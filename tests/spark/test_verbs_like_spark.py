@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import edge_expressions
 import pyarrow as pa
 import pytest
-import random_expressions
 from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
+import edge_expressions
 import penstock
+import random_expressions
 from penstock.api.expressions import Reading
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.task.expressions import ValuesError, evaluate

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keyed_rows import BY_KEY
-from slow_chains import ROWS, chain, values_in
 
+from keyed_rows import BY_KEY
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.found import Kept
 from penstock.checkpoint.metadata import CheckpointMetadata
@@ -25,6 +24,7 @@ from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import log_writer, row_log
 from penstock.stream.persisting import Continuous
 from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from slow_chains import ROWS, chain, values_in
 
 MANY = CheckpointOptions(interval=0.02, tolerable_failures=5_000, retained=4)
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
-from dropping_mount import Mount
 
+from dropping_mount import Mount
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
 from penstock.graph import JobGraph
 from penstock.record import PartitionerSpec

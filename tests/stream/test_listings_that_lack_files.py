@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from dropping_mount import Mount
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dropping_mount import Mount
 from penstock.api.line_formats import TextLines
 from penstock.shuffle.errors import SettingError
 from penstock.stream import known_files

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shaped_graphs import ROWS, graph_of
 
 from penstock.stream import in_flight
 from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
+from shaped_graphs import ROWS, graph_of
 
 CALM = range(int(os.environ.get("PENSTOCK_GRID_RUNS", "12")))
 TIMEOUTS_OF_CALM = (0.002, 0.02, 0.1)

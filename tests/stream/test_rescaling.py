@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
-from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 
+from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import JobEdge, JobGraph, JobVertex

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from keyed_rows import KEYED
 
+from keyed_rows import KEYED
 from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.log_files import LogName

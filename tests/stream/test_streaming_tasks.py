@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
-from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 
+from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.streaming import AT_LEAST_ONCE
 from penstock.record import PartitionerSpec

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keyed_rows import BY_KEY, KEYED
-from slow_chains import ROWS, chain, values_in
 
+from keyed_rows import BY_KEY, KEYED
 from penstock.checkpoint.channel_state import ChannelKey, unpack
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, decode
@@ -27,6 +26,7 @@ from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from slow_chains import ROWS, chain, values_in
 
 
 def wait_for_rows_in_flight(query: LocalQuery, side: str) -> None:

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from shaped_graphs import ROWS, graph_of
 
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.found import Kept
@@ -22,6 +21,7 @@ from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import in_flight, log_writer, row_log
 from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
+from shaped_graphs import ROWS, graph_of
 
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "8"))
 WAYS = ("aligned", "unaligned", "continuous", "continuous")

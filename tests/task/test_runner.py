@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from runner_parts import SCHEMA, Control, Environment, Gate, all_values, batch, plan, run
 
 from penstock.shuffle import (
     EndOfData,
@@ -18,6 +17,7 @@ from penstock.shuffle.errors import PartitionLostError, PlanError, TaskCancelled
 from penstock.task import failure_text
 from penstock.task.inputs import UnionGate
 from penstock.task.operators import MapInArrow
+from runner_parts import SCHEMA, Control, Environment, Gate, all_values, batch, plan, run
 
 
 def test_batches_go_to_every_output() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
-from runner_parts import Control, Environment, all_values, batch, plan, run
 
 from penstock.shuffle.errors import PartitionLostError
 from penstock.task import SubtaskPlan
+from runner_parts import Control, Environment, all_values, batch, plan, run
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_harness import MemoryHarness
 
 from effort import examples
+from memory_harness import MemoryHarness
 from penstock.buffer import BufferSlice
 from penstock.partition.subpartition import PipelinedSubpartition
 from penstock.record.codec import BatchCodec

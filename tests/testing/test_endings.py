@@ -49,7 +49,7 @@ def run(folder: Path, program: str, *options: str) -> tuple[int, str]:
     (folder / "test_it.py").write_text(program)
     shutil.copy(TESTS / "conftest.py", folder)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "test_it.py"]
-    paths = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    paths = os.pathsep.join(filter(None, sys.path))
     with (folder / "log").open("w") as log:
         ran = subprocess.run(
             command, stdout=log, stderr=log, cwd=folder, timeout=120, env={**os.environ, "PYTHONPATH": paths}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from memory_harness import REQUEST_TIMEOUT, MemoryHarness
 
+from memory_harness import REQUEST_TIMEOUT, MemoryHarness
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_overtaking import OvertakingConformance

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_harness import MemoryHarness
 
 from effort import examples
+from memory_harness import MemoryHarness
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (

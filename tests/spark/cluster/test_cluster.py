@@ -20,11 +20,10 @@ import grpc
 import psutil
 import pyarrow as pa
 import pytest
-from endless_jobs import Action, endless, running, watching
 from pyspark.sql import functions as f
-from session_probe import wait_until
 
 import penstock
+from endless_jobs import Action, endless, running, watching
 from penstock.attachment.attachment import Attachment, attach
 from penstock.link import control
 from penstock.link.calls import GetStatistics
@@ -32,6 +31,7 @@ from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Authenticate, Challenge, Heartbeat, Listen, OpenResult, RegisterTask, TaskFinished
 from penstock.spark import slots
 from penstock.spark.runtime import SparkRuntime
+from session_probe import wait_until
 
 pytestmark = pytest.mark.spark
 

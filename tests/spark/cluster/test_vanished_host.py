@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from endless_jobs import Action
-from session_probe import wait_until
 
 import penstock
+from endless_jobs import Action
 from penstock.shuffle.errors import SlotsLostError
 from penstock.spark import slots
 from penstock.spark.interrupts import CAUSE
 from penstock.spark.runtime import SparkRuntime
+from session_probe import wait_until
 from sessions import Sessions
 
 pytestmark = pytest.mark.spark

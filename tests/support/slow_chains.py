@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
-from keyed_rows import KEYED, keyed
 
+from keyed_rows import KEYED, keyed
 from penstock.graph import JobGraph, Operator
 from penstock.record import PartitionerSpec
 from penstock.stream.folder_sink import FolderSink

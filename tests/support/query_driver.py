@@ -9,7 +9,6 @@ from pathlib import Path
 
 from job_fakes import FakeEnvironment, ThreadLauncher
 from job_graphs import chain
-
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.metadata import pack_part
 from penstock.checkpoint.stamps import Stamp

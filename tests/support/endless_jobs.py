@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-from session_probe import mark, marks
 
 import penstock
+from session_probe import mark, marks
 
 LIMIT_SECONDS = 40.0
 STAGE_SECONDS = 120.0

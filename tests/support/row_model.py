@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cluster import Cluster, SparkTask
-
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import RESULT_EDGE, JobGraph
 from penstock.job.core import events

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzing the way from bytes to batches: `python tests/record/fuzz_codec.py [count] [seed]` (a million by default).
+"""Fuzzing the way from bytes to batches: `python tests/support/fuzz_codec.py [count] [seed]` (a million by default).
 
 Three kinds of cases, in turn: a message with some bytes changed goes straight to a codec that validates fully, and
 what it accepts is read to the end; the same to a codec that validates cheaply, whose batches are not touched; and
@@ -17,13 +17,13 @@ from collections import Counter
 
 import pyarrow as pa
 import xxhash
-from record_samples import MAKERS, batch_of, cuts
 
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, frame_message
 from penstock.record.layout import contains, is_view
 from penstock.shuffle.errors import IncompleteDataError, ProtocolError
+from record_samples import MAKERS, batch_of, cuts
 
 
 def _mutated(rng: random.Random, raw: bytes) -> bytes:

@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 INTRODUCTION = """\
 # Settings
 
-<!-- made by tests/house/settings_page.py -->
+<!-- made by tests/support/settings_page.py -->
 
 All settings are the SparkSession's conf, read once when a job starts. An unknown key under `spark.penstock.` is
 an error that names the nearest known one. `mode=` and `service=` of an edge override the first two settings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random and mutated bytes for the frame decoder: `python tests/network/fuzz_frames.py --seed 1 --count 1000000`.
+"""Random and mutated bytes for the frame decoder: `python tests/support/fuzz_frames.py --seed 1 --count 1000000`.
 
 Each case is a stream of frames, or noise, damaged in some way and cut anywhere. The decoder may answer with messages
 or with ProtocolError, nothing else, and must never ask for a target of no bytes or keep more memory than its limits.
