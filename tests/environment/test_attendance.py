@@ -11,7 +11,7 @@ import pytest
 from penstock.environment import attendance
 from penstock.environment.attendance import Attendance
 from penstock.link.commands import TaskAction
-from penstock.shuffle import AttemptId, PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.actions import StopSource, TriggerCheckpoint
 
 
@@ -22,7 +22,9 @@ def attempt(number: int, job: str = "job") -> AttemptId:
 
 def place(index: int) -> ShuffleDescriptor:
     """A producer that is known."""
-    return ShuffleDescriptor(PartitionId("job-e0", index, 1), "local", PartitionKind.PIPELINED_BOUNDED, "env")
+    return ShuffleDescriptor(
+        PartitionId(DatasetId("job", 0), index, 1), "local", PartitionKind.PIPELINED_BOUNDED, "env"
+    )
 
 
 class Task:

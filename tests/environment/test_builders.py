@@ -20,7 +20,7 @@ from penstock.partition.stretched_file import StretchedFile
 from penstock.partition.tiers import NAMES, OWN
 from penstock.services.local import builders
 from penstock.services.local.builders import OwnFile, OwnSegments, SharedSegment
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 
 SEGMENT = 64
 SUBPARTITIONS = 3
@@ -131,7 +131,7 @@ def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: l
     expected = [b""] * SUBPARTITIONS
     noted: list[tuple[int, Extent]] = []
     with tempfile.TemporaryDirectory() as folder:
-        own = StretchedFile(PartitionId("job-e0", 0, 1), SUBPARTITIONS, lambda: Path(folder))
+        own = StretchedFile(PartitionId(DatasetId("job", 0), 0, 1), SUBPARTITIONS, lambda: Path(folder))
         file = OwnFile(own, noted.extend)
         for number, step in enumerate(steps):
             if isinstance(step, tuple):

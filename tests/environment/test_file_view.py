@@ -28,13 +28,13 @@ from penstock.partition.stored import Layout, StoredFiles
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionId
+from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId
 from penstock.shuffle.errors import IncompleteDataError, PartitionExpiredError, PartitionLostError
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.sums import sum_of
 
 SCHEMA = pa.schema([("n", pa.int64())])
-PARTITION = PartitionId("job-e0", 0, 1)
+PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
 CHUNK = 4096
 SUBPARTITIONS = 6
 ROWS = 4000

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.environment.folders import Folders, remove_folder
 from penstock.link.rendezvous import Rendezvous, rendezvous, sweep
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.settings import BlockingSettings
 
@@ -31,7 +31,7 @@ def folders(place: Rendezvous, *directories: Path) -> Folders:
 
 def partition(index: int) -> PartitionId:
     """A partition."""
-    return PartitionId("job-e0", index, 1)
+    return PartitionId(DatasetId("job", 0), index, 1)
 
 
 def test_partitions_are_spread_and_private(place: Rendezvous, tmp_path: Path) -> None:

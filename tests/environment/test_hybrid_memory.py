@@ -24,7 +24,7 @@ from penstock.network.frames import payload_checksum
 from penstock.network.messages import BacklogAnnouncement, BufferHeader, BufferResponse
 from penstock.network.receiver import ChannelRequest, ConnectionCore
 from penstock.partition.hybrid_cursor import Next
-from penstock.shuffle import EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.events import encode_event
 from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
@@ -38,7 +38,7 @@ class Task:
         self.folder = ""
         self._open: dict[int, tuple[int, int]] = {}
         self._holdings = host.memory.references.attach(f"task {number}")
-        partition = PartitionId("job-e0", number, 1)
+        partition = PartitionId(DatasetId("job", 0), number, 1)
         request = OpenWriter(number, PRODUCER, partition, subpartitions, False, PartitionKind.HYBRID_FULL)
         line: Any = self
         self.port = HybridPort(host.hybrid, line, self._holdings, request)
@@ -187,7 +187,7 @@ def test_an_ended_channel_leaves_its_credit_to_the_others(tmp_path: Path, exclus
         descriptor: Any = None
         channel = Channel(0, descriptor, 0, 1)
         source = RemoteSource(host.memory, gate, channel, ChannelBuffers(floating, own))
-        request = ChannelRequest(PartitionId("job-e0", 0, 1), 0, 0)
+        request = ChannelRequest(PartitionId(DatasetId("job", 0), 0, 1), 0, 0)
         connection = ConnectionCore("a server")
         source.remote = connection.open_channel(request, source, source.credit)
         connection.receive(BacklogAnnouncement(source.remote.receiver, 8))

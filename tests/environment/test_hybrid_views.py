@@ -18,13 +18,13 @@ from penstock.link.frames import EXTENTS, FILE
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.partition.tiers import OWN
-from penstock.shuffle import EndOfData, EndOfPartition, PartitionId, PartitionKind
+from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
 from small_hosts import PRODUCER, SEGMENT, eventually, host_of, on_loop
 
 SEGMENTS = 32
-PARTITION = PartitionId("job-e0", 0, 1)
+PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
 
 
 class Bench:

@@ -16,11 +16,11 @@ from penstock.partition.stored import Layout, StoredFiles, StoredRange, layout_o
 from penstock.record.copies import Copies
 from penstock.record.partitioners import Split
 from penstock.services.local.hash_files import HashFiles
-from penstock.shuffle import EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionLostError, PenstockError
 
 SCHEMA = pa.schema([("n", pa.int64())])
-PARTITION = PartitionId("job-e0", 0, 1)
+PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
 ROW = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
 
 
@@ -39,7 +39,7 @@ def test_the_layout_follows_kind_and_number(
     kind: PartitionKind, subpartitions: int, broadcast: bool, layout: Layout
 ) -> None:
     """Sort-merge where it is asked for and there are more subpartitions than the threshold, or rows for all."""
-    assert layout_of(PartitionDescriptor("d", 0, kind, subpartitions, broadcast), 16) is layout
+    assert layout_of(PartitionDescriptor(DatasetId("d", 0), 0, kind, subpartitions, broadcast), 16) is layout
 
 
 def test_files_that_cannot_all_be_opened_are_all_removed(tmp_path: Path) -> None:

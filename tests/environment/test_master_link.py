@@ -16,7 +16,7 @@ from penstock.environment.supervision import Supervisor
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
 from penstock.link.master import DataEnded, Heartbeat, PartitionConsumable, RegisterTask
 from penstock.link.wire import Plain
-from penstock.shuffle import AttemptId, PartitionId
+from penstock.shuffle import AttemptId, DatasetId, PartitionId
 from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 from penstock.testing import DEADLINE
 from scripted_master import SECRET, ScriptedMaster
@@ -79,7 +79,7 @@ def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None
 
 def partition(index: int) -> PartitionId:
     """One of several."""
-    return PartitionId("job-e0", index, 1)
+    return PartitionId(DatasetId("job", 0), index, 1)
 
 
 def test_a_report_whose_answer_is_lost_comes_again_under_its_number() -> None:

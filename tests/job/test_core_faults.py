@@ -30,7 +30,7 @@ def test_a_job_whose_core_raises_is_over_and_the_others_go_on() -> None:
     assert "the JobMaster has a fault: AttributeError" in str(cluster.ended["j1"].error)
     assert cluster.answers[waiting] == 1
     assert do.CancelSparkJobs("j1") in cluster.log
-    assert set(cluster.released) == {item for item in cluster.known if item.dataset.startswith("j1")}
+    assert set(cluster.released) == {item for item in cluster.known if item.job == "j1"}
     cluster.run()
     cluster.finish_job("j2")
     assert cluster.ended["j2"].error is None

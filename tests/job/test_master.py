@@ -50,7 +50,7 @@ from penstock.link.master import (
     TaskFinished,
     TaskLost,
 )
-from penstock.shuffle import AttemptId, PartitionId, Settings
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
@@ -296,7 +296,7 @@ def test_result_runs_when_opened_and_once(rig: Rig) -> None:
         first = planner.ask(OpenResult("r1"))
         assert planner.ask(OpenResult("r1")) == first
     partitions = first.partitions
-    assert [(item.partition.dataset, item.partition.index) for item in partitions] == [
+    assert [(str(item.partition.dataset), item.partition.index) for item in partitions] == [
         ("j1-result1", 0),
         ("j1-result1", 1),
     ]
@@ -357,7 +357,7 @@ def test_unopened_result_expires() -> None:
         opening.join(DEADLINE)
         go.set()
         (expired,) = rig.environment.wait_for(ExpirePartitions)
-        assert "j1-result1" in str(expired.partitions)
+        assert {item.dataset for item in expired.partitions} == {DatasetId("j1", 1, is_result=True)}
     finally:
         rig.close()
 
@@ -715,7 +715,7 @@ def test_a_report_counts_once(rig: Rig) -> None:
         lost.append(deployment.attempt)
         environment.finished(deployment.attempt)
 
-    rig.environment.ask(PartitionConsumable(PartitionId("j0-e0", 0, 1), 1))
+    rig.environment.ask(PartitionConsumable(PartitionId(DatasetId("j0", 0), 0, 1), 1))
     rig.task = task
     assert rig.run().state is JobState.FINISHED
     assert len(set(lost)) == 4

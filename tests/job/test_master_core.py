@@ -19,7 +19,7 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd
-from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.lifecycle import as_markdown
@@ -122,7 +122,7 @@ def test_stale_partition_reaches_nobody() -> None:
     """A consumable partition of an attempt that was never accepted changes nothing."""
     cluster = Cluster()
     cluster.submit(pipeline())
-    assert cluster.send(PartitionConsumable(PartitionId("j1-e0", 1, 77))) == []
+    assert cluster.send(PartitionConsumable(PartitionId(DatasetId("j1", 0), 1, 77))) == []
 
 
 def test_dataframe_end_needs_its_spark_job() -> None:
@@ -139,7 +139,7 @@ def test_dataframe_end_needs_its_spark_job() -> None:
     cluster.send(events.ProducersAwaited(cluster.call(), cluster.attempt(1, 1)))
     assert [item.error for item in cluster.of(do.AnswerProducers)] == [None, None]
     cluster.finish_job()
-    assert [item.partition.dataset for item in cluster.ended["j1"].partitions] == ["j1-result1"] * 2
+    assert [str(item.partition.dataset) for item in cluster.ended["j1"].partitions] == ["j1-result1"] * 2
     assert len(cluster.core.tracker) == 2
     cluster.check_answers()
 
@@ -345,7 +345,7 @@ def test_late_partition_of_a_dead_job_is_released() -> None:
     """A ShuffleMaster that answers after the job's end leaks nothing."""
     core = MasterCore()
     attempt = AttemptId("j1", 0, 0, 1)
-    descriptor = ShuffleDescriptor(PartitionId("j1-e0", 0, 1), "local", pipeline().edges[0].kind, "e")
+    descriptor = ShuffleDescriptor(PartitionId(DatasetId("j1", 0), 0, 1), "local", pipeline().edges[0].kind, "e")
     (release,) = core.handle(events.PartitionRegistered(attempt, 0, descriptor), 0)
     assert release == do.ReleasePartitions("e", (descriptor,))
 

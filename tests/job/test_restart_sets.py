@@ -26,7 +26,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.states import JobState
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
-from penstock.shuffle import AttemptId, PartitionId, PartitionKind
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
 
@@ -71,7 +71,7 @@ def strike(cluster: Cluster, what: str) -> None:
     elif what == CONSUMER:
         cluster.lose_task(*(R1 if R1 in cluster.working() else R0))
     elif what == HOST:
-        held = [item.environment for item in cluster.known.values() if item.partition.dataset == "j1-e0"]
+        held = [item.environment for item in cluster.known.values() if item.partition.dataset == DatasetId("j1", 0)]
         cluster.lose_environment(held[0], "new")
         cluster.run()
     else:
@@ -165,7 +165,7 @@ def test_a_loss_goes_back_through_released_stages() -> None:
     cluster.submit(chain(1, 1, 2, kinds=(BLOCKING, BLOCKING)))
     cluster.finish(0, 0)
     cluster.finish(1, 0)
-    assert [item.dataset for item in cluster.released] == ["j1-e0"]
+    assert [item.dataset for item in cluster.released] == [DatasetId("j1", 0)]
     cluster.lose_partition(1, 0, 1)
     assert cluster.restarted() == [(0, 0), (1, 0), (2, 0), (2, 1)]
     cluster.finish_job()
@@ -187,7 +187,7 @@ def test_a_result_lost_before_the_end_is_made_again() -> None:
     cluster.finish_job()
     ended = cluster.ended["j1"]
     assert ended.error is None
-    assert [item.partition.attempt for item in ended.partitions if "result1" in item.partition.dataset] == [1, 0]
+    assert [item.partition.attempt for item in ended.partitions if item.partition.dataset.number == 1] == [1, 0]
     cluster.check_answers()
     cluster.check_partitions()
 
@@ -197,7 +197,7 @@ def test_what_nobody_reads_any_more_is_not_made_again() -> None:
     cluster = Cluster(4)
     cluster.submit(chain(1, 1, 2, kinds=(HYBRID, BLOCKING)))
     cluster.finish(0, 0)
-    (first,) = [item for item in cluster.known if item.dataset == "j1-e0"]
+    (first,) = [item for item in cluster.known if item.dataset == DatasetId("j1", 0)]
     cluster.report(cluster.task(1, 0))
     cluster.send(events.PartitionsLost((first,), "disk gone"))
     cluster.run()
@@ -220,7 +220,7 @@ def test_a_reader_survives_a_producer_that_gave_it_nothing() -> None:
     assert not [item for item in cluster.of(CancelTask) if item.attempt == reader]
     cluster.consumable(*M0, 0)
     told = [item for item in cluster.of(UpdatePartitionInfo) if item.attempt == reader]
-    assert [item.descriptor.partition for item in told] == [PartitionId("j1-e0", 0, 1)]
+    assert [item.descriptor.partition for item in told] == [PartitionId(DatasetId("j1", 0), 0, 1)]
 
 
 def test_a_restarted_reader_is_told_of_what_is_there() -> None:
@@ -245,11 +245,11 @@ def test_reports_of_withdrawn_attempts_change_nothing() -> None:
     cluster.lose_task(*M0)
     entries = len(cluster.core.trace("j1"))
     for event in (
-        PartitionConsumable(PartitionId("j1-e0", 0, 0)),
+        PartitionConsumable(PartitionId(DatasetId("j1", 0), 0, 0)),
         TaskFinished(old, TaskEnd.FINISHED),
         TaskFinished(old, TaskEnd.FAILED, error="late"),
         events.TaskLost(old, "late"),
-        events.PartitionsLost((PartitionId("j1-e0", 0, 0),), "late"),
+        events.PartitionsLost((PartitionId(DatasetId("j1", 0), 0, 0),), "late"),
     ):
         assert cluster.send(event) == []
     assert len(cluster.core.trace("j1")) == entries
@@ -269,7 +269,7 @@ def test_a_partition_registered_too_late_is_released_once() -> None:
     cluster.lose(cluster.tasks[0])
     answering.act()
     (late,) = cluster.of(do.ReleasePartitions)
-    assert [item.partition for item in late.descriptors] == [PartitionId("j1-e0", 0, 0)]
+    assert [item.partition for item in late.descriptors] == [PartitionId(DatasetId("j1", 0), 0, 0)]
     cluster.run()
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
@@ -403,7 +403,7 @@ def test_a_partition_that_cannot_be_read_is_lost() -> None:
     cluster = Cluster(8)
     cluster.submit(word_count(BLOCKING))
     cluster.finish_all(0)
-    bad = PartitionId("j1-e0", 1, 0)
+    bad = PartitionId(DatasetId("j1", 0), 1, 0)
     cluster.lost.add(bad)
     cluster.fail(*R0, FailureKind.CONSEQUENCE, lost=bad)
     assert cluster.restarted() == [M1, R0, R1]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from penstock.job.results.reads import StageReads
 from penstock.link.master import ReadResult
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 
 
 def request(job: str, index: int, stage: int = 1) -> ReadResult:
     """A question about a partition of that job."""
-    return ReadResult("r1", index, PartitionId(f"{job}-result0", index, 1), stage, "gone", "j9")
+    return ReadResult("r1", index, PartitionId(DatasetId(job, 0, is_result=True), index, 1), stage, "gone", "j9")
 
 
 STEPS = st.tuples(st.sampled_from(["note", "undo", "ask"]), st.sampled_from(["j1", "j2", "j3"]), st.integers(0, 5))

@@ -19,11 +19,15 @@ from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.results.results import MadeResult, ResultCalls, Results
 from penstock.link.master import ReadAnswer, ReadResult
-from penstock.shuffle import PartitionId, PartitionKind, Settings, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, Settings, ShuffleDescriptor
 from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError
 
 SECONDS = 60.0
-KEPT = (ShuffleDescriptor(PartitionId("j1-result0", 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT),)
+KEPT = (
+    ShuffleDescriptor(
+        PartitionId(DatasetId("j1", 0, is_result=True), 0, 1), "local", PartitionKind.BLOCKING_PERSISTENT
+    ),
+)
 
 
 class Rig:
@@ -48,7 +52,7 @@ class Rig:
     def lose(self, partition: PartitionId, cause: str) -> None:
         """As the JobMaster: the job's result is lost."""
         self.told.append(f"{partition}: {cause}")
-        self.results.lost(partition.dataset.rpartition("-")[0])
+        self.results.lost(partition.job)
 
     def submission(self, *, again: bool = False) -> Submission:
         """The next job."""
@@ -83,7 +87,9 @@ class Rig:
 
 def partition_of(job: str, index: int) -> ShuffleDescriptor:
     """A partition of a result."""
-    return ShuffleDescriptor(PartitionId(f"{job}-result1", index, 1), "local", PartitionKind.BLOCKING_PERSISTENT)
+    return ShuffleDescriptor(
+        PartitionId(DatasetId(job, 1, is_result=True), index, 1), "local", PartitionKind.BLOCKING_PERSISTENT
+    )
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

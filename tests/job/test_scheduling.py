@@ -122,7 +122,9 @@ def test_mixed_edges_in_one_job() -> None:
     assert cluster.working() == [(2, 1), (3, 0), (3, 1), (4, 0)]
     cluster.finish_job()
     assert cluster.ended["j1"].error is None
-    assert [item.partition.dataset for item in cluster.ended["j1"].partitions] == ["j1-result2"] * 2 + ["j1-result4"]
+    assert [str(item.partition.dataset) for item in cluster.ended["j1"].partitions] == ["j1-result2"] * 2 + [
+        "j1-result4"
+    ]
     cluster.check_answers()
     cluster.check_partitions()
 

@@ -31,6 +31,7 @@ from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
+    DatasetId,
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
@@ -66,8 +67,8 @@ def exchange(attachment: Attachment, number: int, kind: PartitionKind = Partitio
     """Write a partition of three subpartitions and read the second: what comes out."""
     environment = LocalShuffleEnvironment(attachment, Settings(), owned=False)
     owner = OwnerContext(AttemptId("job", 0, number, number), "test", MetricGroup("test"))
-    partition = PartitionDescriptor("job-e0", number, kind, 3)
-    place = ShuffleDescriptor(PartitionId("job-e0", number, number), "local", kind, attachment.environment)
+    partition = PartitionDescriptor(DatasetId("job", 0), number, kind, 3)
+    place = ShuffleDescriptor(PartitionId(DatasetId("job", 0), number, number), "local", kind, attachment.environment)
     (writer,) = environment.create_result_partition_writers(
         owner, [ResultPartitionDescriptor(partition, place, SCHEMA)]
     )
@@ -102,10 +103,10 @@ def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: Envir
     """The write into it waits for a buffer; what was written to its neighbour is read, and a flush does not wait."""
     writing, reading = here.attach(), here.attach()
     kind = PartitionKind.PIPELINED_BOUNDED
-    place = ShuffleDescriptor(PartitionId("job-e0", 0, 1), "local", kind, writing.environment)
+    place = ShuffleDescriptor(PartitionId(DatasetId("job", 0), 0, 1), "local", kind, writing.environment)
     owners = [OwnerContext(AttemptId("job", vertex, 0, 1), "test", MetricGroup("test")) for vertex in range(2)]
     (writer,) = LocalShuffleEnvironment(writing, Settings(), owned=False).create_result_partition_writers(
-        owners[0], [ResultPartitionDescriptor(PartitionDescriptor("job-e0", 0, kind, 2), place, SCHEMA)]
+        owners[0], [ResultPartitionDescriptor(PartitionDescriptor(DatasetId("job", 0), 0, kind, 2), place, SCHEMA)]
     )
     (gate,) = LocalShuffleEnvironment(reading, Settings(), owned=False).create_input_gates(
         owners[1], [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))]
@@ -160,13 +161,13 @@ def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeyp
         attachment = here.attach()
 
         def disk_of(number: int) -> str:
-            owner, partition = AttemptId("job", 0, number, 1), PartitionId("job-e0", number, 1)
+            owner, partition = AttemptId("job", 0, number, 1), PartitionId(DatasetId("job", 0), number, 1)
             opened = attachment.ask(calls.OpenFiles(owner, partition, 1, "hash", 0), DEADLINE)
             return Path(opened.paths[0]).relative_to(tmp_path).parts[0]
 
         assert {disk_of(0), disk_of(1)} == {"one", "two"}
         full = disk_of(2)
-        attachment.ask(calls.FailFiles(PartitionId("job-e0", 2, 1), "full", is_storage=True), DEADLINE)
+        attachment.ask(calls.FailFiles(PartitionId(DatasetId("job", 0), 2, 1), "full", is_storage=True), DEADLINE)
         (left,) = {"one", "two"} - {full}
         # The loop hands the word to a thread before it takes the next question.
         assert [disk_of(number) for number in range(3, 7)][1:] == [left] * 3
@@ -177,7 +178,7 @@ def test_an_error_is_raised_as_what_it_was(here: EnvironmentThread) -> None:
     """What the environment answers with, and what it has nobody to ask for."""
     attachment = here.attach()
     with pytest.raises(PenstockError, match=r"job-e0\.7#1"):
-        attachment.ask(calls.ReportMissingFile(PartitionId("job-e0", 7, 1), "gone"), DEADLINE)
+        attachment.ask(calls.ReportMissingFile(PartitionId(DatasetId("job", 0), 7, 1), "gone"), DEADLINE)
     with pytest.raises(ControlError, match="no JobMaster"):
         attachment.ask(AwaitProducers(AttemptId("job", 0, 0, 1)), DEADLINE)
     attachment.close()
@@ -319,7 +320,7 @@ def test_a_fault_while_a_task_is_served_ends_its_session_alone(
     monkeypatch.setattr(ResultFiles, "open", later)
     with pytest.raises(EnvironmentLostError):
         wrong.ask(calls.ListOccupying(), DEADLINE)
-    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId("job-e0", 0, 1), 1, "hash", 0)
+    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId(DatasetId("job", 0), 0, 1), 1, "hash", 0)
     with pytest.raises(EnvironmentLostError):
         waiting.ask(question, DEADLINE)
     assert exchange(right, 1) == [1, 4, 7]

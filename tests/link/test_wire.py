@@ -16,6 +16,7 @@ from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
+    DatasetId,
     EndOfPartition,
     PartitionId,
     PartitionKind,
@@ -27,7 +28,7 @@ from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
 ATTEMPT = AttemptId("j1", 2, 3, 4)
-PARTITION = PartitionId("j1-e0", 5, 6)
+PARTITION = PartitionId(DatasetId("j1", 0), 5, 6)
 PLACE = ShuffleDescriptor(PARTITION, "local", PartitionKind.HYBRID_FULL, "env-1", "tcp://h:1", "", False)
 SAMPLES: dict[Any, Any] = {
     int: 7,

@@ -30,7 +30,7 @@ from penstock.network.messages import (
     code_to_error,
     error_to_code,
 )
-from penstock.shuffle import errors
+from penstock.shuffle import DatasetId, errors
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
@@ -173,6 +173,7 @@ MALFORMED = {
     "first after last": raw(1, struct.pack("<QIqIII", 1, 0, 1, 5, 4, 2) + b"d"),
     "no dataset": raw(1, struct.pack("<QIqIII", 1, 0, 1, 4, 4, 2)),
     "dataset not text": raw(1, struct.pack("<QIqIII", 1, 0, 1, 4, 4, 2) + b"\xff\xfe"),
+    "dataset of no edge": raw(1, struct.pack("<QIqIII", 1, 0, 1, 4, 4, 2) + b"job-0"),
     "dataset too long": raw(1, struct.pack("<QIqIII", 1, 0, 1, 4, 4, 2) + b"d" * 1025),
     "initial credit of millions": raw(1, struct.pack("<QIqIII", 1, 0, 1, 4, 4, 1 << 31) + b"d"),
     "error code": raw(9, struct.pack("<QH", 1, 77), flags=1),
@@ -198,7 +199,7 @@ def test_each_side_refuses_what_only_it_may_send() -> None:
     """A server does not take BUFFER_RESPONSE, a client does not take PARTITION_REQUEST."""
     with pytest.raises(ProtocolError, match="BUFFER_RESPONSE is not expected"):
         decode(encode(data(b"x")), (), FrameDecoder(CLIENT_TYPES))
-    request = PartitionRequest(1, PartitionId("d", 0, 0), 0, 0, 2)
+    request = PartitionRequest(1, PartitionId(DatasetId("d", 0), 0, 0), 0, 0, 2)
     with pytest.raises(ProtocolError, match="PARTITION_REQUEST is not expected"):
         decode(encode(request), (), FrameDecoder(SERVER_TYPES))
 

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.partition import patience
 from penstock.partition.file_output import FileOutput
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 from penstock.shuffle.errors import StorageError
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 
-PARTITION = PartitionId("job-e0", 0, 1)
+PARTITION = PartitionId(DatasetId("job", 0), 0, 1)
 
 
 class FullFor:

@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from effort import examples
 from penstock.partition.lifecycle import PartitionState
-from penstock.partition.registry import PartitionRegistry, WaitingRequest, job_of
+from penstock.partition.registry import PartitionRegistry, WaitingRequest
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import (
     PartitionExpiredError,
     PartitionLostError,
@@ -25,7 +26,7 @@ from penstock.shuffle.errors import (
 from penstock.shuffle.ids import PartitionId
 
 
-def name(attempt: int = 5, index: int = 0, dataset: str = "job-e0") -> PartitionId:
+def name(attempt: int = 5, index: int = 0, dataset: DatasetId = DatasetId("job", 0)) -> PartitionId:  # noqa: B008 - a value
     """A partition's identity."""
     return PartitionId(dataset, index, attempt)
 
@@ -145,7 +146,7 @@ def test_requests_are_fenced_by_attempt() -> None:
     assert answer(registry, name(attempt=6)) is StaleError
     assert answer(registry, name(attempt=8)) is PartitionNotProducedError
     assert answer(registry, name(attempt=6, index=1)) is PartitionNotProducedError
-    assert answer(registry, name(attempt=6, dataset="job-e1")) is PartitionNotProducedError
+    assert answer(registry, name(attempt=6, dataset=DatasetId("job", 1))) is PartitionNotProducedError
     registry.register(partition(name(attempt=6)))
     assert answer(registry, name(attempt=6)) is None
 
@@ -260,7 +261,7 @@ def test_job_that_is_over_is_one_answer() -> None:
     for index in range(3):
         registry.register(partition(name(index=index), registry))
     registry.fail(name(index=0), "boom")
-    other = name(dataset="job2-e0")
+    other = name(dataset=DatasetId("job2", 0))
     registry.register(partition(other, registry))
     assert sorted(registry.release_job("job")) == [name(index=1), name(index=2)]
     assert registry.occupying() == [other]
@@ -272,7 +273,7 @@ def test_job_that_is_over_is_one_answer() -> None:
         registry.register(partition(name(index=9)))
     registry.release([name(index=1)])
     assert registry.statistics().tombstones == 0
-    assert list(registry._attempts) == [("job2-e0", 0)]
+    assert list(registry._attempts) == [(DatasetId("job2", 0), 0)]
 
 
 def test_close_releases_everything() -> None:
@@ -283,12 +284,6 @@ def test_close_releases_everything() -> None:
     registry.close()
     assert len(registry) == 0
     assert answer(registry, name()) is PartitionReleasedError
-
-
-@pytest.mark.parametrize(("dataset", "job"), [("app-7-e3", "app-7"), ("a-e1-e2", "a-e1"), ("plain", "plain")])
-def test_job_in_a_dataset_name(dataset: str, job: str) -> None:
-    """Datasets are named after job and edge; other names are a job of their own."""
-    assert job_of(PartitionId(dataset, 0, 0)) == job
 
 
 class RegistryMachine(RuleBasedStateMachine):

@@ -24,10 +24,11 @@ from penstock.buffer.arrow import PayloadFormat, read_payload
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.result_file import ResultFileReader, ResultFileSummary, ResultFileWriter
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 
-ID = PartitionId("job-e2", 4, 31)
+ID = PartitionId(DatasetId("job", 2), 4, 31)
 ORIGIN = FileOrigin(ID, "host-b")
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 
@@ -237,7 +238,7 @@ def test_file_of_another_attempt_is_refused(tmp_path: Path) -> None:
     """A reader never mixes attempts, whatever lies under the name."""
     write(tmp_path / "r", [batch(0, 1)])
     with pytest.raises(IncompleteDataError, match=re.escape(f"holds partition {ID}")):
-        read(tmp_path / "r", FileOrigin(PartitionId("job-e2", 4, 32), "host-b"))
+        read(tmp_path / "r", FileOrigin(PartitionId(DatasetId("job", 2), 4, 32), "host-b"))
 
 
 def damaged(tmp_path: Path, data: bytes) -> str | None:

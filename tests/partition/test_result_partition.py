@@ -15,6 +15,7 @@ from penstock.buffer import BufferSlice, DataType, NetworkBufferPool, SegmentRef
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
 from penstock.partition.subpartition import PipelinedView
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import (
     IllegalTransitionError,
     PartitionError,
@@ -26,7 +27,7 @@ from penstock.shuffle.errors import (
 )
 from penstock.shuffle.ids import PartitionId
 
-ID = PartitionId("job-e1", 3, 17)
+ID = PartitionId(DatasetId("job", 1), 3, 17)
 SIZE = 64
 
 

@@ -22,11 +22,11 @@ from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.record.partitioners import Split
-from penstock.shuffle import EndOfPartition
+from penstock.shuffle import DatasetId, EndOfPartition
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 
-ID = PartitionId("job-e2", 4, 31)
+ID = PartitionId(DatasetId("job", 2), 4, 31)
 ORIGIN = FileOrigin(ID, "host-b")
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
 SMALL = FileOptions(sort_buffer=4 << 10)
@@ -417,10 +417,10 @@ def test_files_of_another_attempt_are_refused(tmp_path: Path) -> None:
         writer.write(batch(0, 3), 0)
         writer.finish()
     with pytest.raises(IncompleteDataError, match=re.escape(f"holds partition {ID}")):
-        SortMergeReader(paths_in(tmp_path), FileOrigin(PartitionId("job-e2", 4, 32), "host-b"))
+        SortMergeReader(paths_in(tmp_path), FileOrigin(PartitionId(DatasetId("job", 2), 4, 32), "host-b"))
     other = tmp_path / "other"
     other.mkdir()
-    with SortMergeWriter(paths_in(other), SCHEMA, PartitionId("job-e2", 4, 32), 2, SMALL) as writer:
+    with SortMergeWriter(paths_in(other), SCHEMA, PartitionId(DatasetId("job", 2), 4, 32), 2, SMALL) as writer:
         writer.write(batch(0, 3), 0)
         writer.finish()
     with pytest.raises(IncompleteDataError, match=r"holds partition job-e2\.4#32"):

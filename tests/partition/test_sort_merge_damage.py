@@ -17,10 +17,11 @@ from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
 from penstock.shuffle.ids import PartitionId
 
-ID = PartitionId("job-e2", 4, 31)
+ID = PartitionId(DatasetId("job", 2), 4, 31)
 ORIGIN = FileOrigin(ID, "host-b")
 SUBPARTITIONS = 3
 SCHEMAS = {

@@ -22,9 +22,10 @@ from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_reader import SortMergeReader
 from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.record.partitioners import Split, scatter
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 
-ID = PartitionId("d-e1", 0, 7)
+ID = PartitionId(DatasetId("d", 1), 0, 7)
 KINDS = {
     "number": pa.int64(),
     "small": pa.int16(),

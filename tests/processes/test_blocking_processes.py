@@ -19,7 +19,7 @@ import pytest
 
 from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
-from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import ProducerFailedError
 from penstock.testing.conformance_exchange import Exchange, Written
 from penstock.testing.waiting import wait_until
@@ -79,7 +79,7 @@ def files(tmp_path: Path) -> list[Path]:
 def descriptor(harness: LocalHarness, kind: str) -> ShuffleDescriptor:
     """Of the partition the task writes."""
     commander = harness.commander(HOST)
-    partition = PartitionId("job-e0", 0, 1)
+    partition = PartitionId(DatasetId("job", 0), 0, 1)
     return ShuffleDescriptor(
         partition, "local", PartitionKind.from_label(kind), commander.environment, commander.address
     )

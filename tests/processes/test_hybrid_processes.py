@@ -17,7 +17,7 @@ import pytest
 
 from local_harness import LocalHarness
 from penstock.link.calls import GetStatistics
-from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (
     IncompleteDataError,
     PartitionLostError,
@@ -384,7 +384,7 @@ def test_a_killed_writers_partition_goes(
         assert line(writer) == "begun"
         wait_until(lambda: bool(files(tmp_path)), "something to be stored")
         writer.kill()
-        partition = PartitionId("job-e0", 0, 1)
+        partition = PartitionId(DatasetId("job", 0), 0, 1)
         descriptor = ShuffleDescriptor(partition, "local", kind, commander.environment, commander.address)
         with pytest.raises(ProducerFailedError, match=r"job-e0\.0#1"):
             exchange.consume([(descriptor, 0)], host=HOST).drain()

@@ -32,8 +32,8 @@ import os, sys, time
 import pyarrow as pa
 from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
-    AttemptId, ChannelDescriptor, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor, PartitionId,
-    PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,
+    AttemptId, ChannelDescriptor, DatasetId, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
+    PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,
 )
 role, application, secret, host, environment, address, forks = sys.argv[1:]
 conf = {"spark.penstock.environment.leaseTimeout": "20s", "spark.penstock.network.memory": "64m"}
@@ -42,13 +42,13 @@ local = LocalShuffleService().create_shuffle_environment(context)
 schema = pa.schema([("id", pa.int64())])
 producer = AttemptId("job", 0, 0, 1)
 shuffle = ShuffleDescriptor(
-    PartitionId("job-0", 0, 1), "local", PartitionKind.PIPELINED_BOUNDED, environment, address)
+    PartitionId(DatasetId("job", 0), 0, 1), "local", PartitionKind.PIPELINED_BOUNDED, environment, address)
 if forks and os.fork() == 0:
     time.sleep(60)
     os._exit(0)
 if role == "writer":
     owner = OwnerContext(producer, "writer", MetricGroup("w"))
-    partition = PartitionDescriptor("job-0", 0, PartitionKind.PIPELINED_BOUNDED, 1)
+    partition = PartitionDescriptor(DatasetId("job", 0), 0, PartitionKind.PIPELINED_BOUNDED, 1)
     (writer,) = local.create_result_partition_writers(
         owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
     writer.setup()

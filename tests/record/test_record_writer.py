@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from effort import examples
 from penstock.record.partitioners import PartitionerSpec, Split
 from penstock.record.record_writer import OutputFlusher, RecordWriter
+from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
 from record_samples import MAKERS, batch_of
 
@@ -32,7 +33,7 @@ class Target:
         self._gate = gate
         self.failure: BaseException | None = None
         self.busy = 0
-        self.partition = PartitionId("d", 0, 0)
+        self.partition = PartitionId(DatasetId("d", 0), 0, 0)
         self.subpartitions = 4
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:

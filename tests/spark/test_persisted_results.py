@@ -10,7 +10,7 @@ import pytest
 
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
-from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import JobError
 from penstock.spark.datasets import PersistedResult, PersistedResults
 
@@ -37,13 +37,22 @@ class Maker:
         }
         partitions = (
             ShuffleDescriptor(
-                PartitionId(f"{job}-result1", 0, 7), "local", PartitionKind.BLOCKING_PERSISTENT, "b-1-x"
+                PartitionId(DatasetId(job, 1, is_result=True), 0, 7),
+                "local",
+                PartitionKind.BLOCKING_PERSISTENT,
+                "b-1-x",
             ),
             ShuffleDescriptor(
-                PartitionId(f"{job}-result2", 0, 7), "local", PartitionKind.BLOCKING_PERSISTENT, "a-2-x"
+                PartitionId(DatasetId(job, 2, is_result=True), 0, 7),
+                "local",
+                PartitionKind.BLOCKING_PERSISTENT,
+                "a-2-x",
             ),
             ShuffleDescriptor(
-                PartitionId(f"{job}-result2", 1, -1), "local", PartitionKind.BLOCKING_PERSISTENT, empty=True
+                PartitionId(DatasetId(job, 2, is_result=True), 1, -1),
+                "local",
+                PartitionKind.BLOCKING_PERSISTENT,
+                empty=True,
             ),
         )
         return FinishedJob(JobResult(job, "test", JobState.FINISHED, 1.0, figures), partitions)

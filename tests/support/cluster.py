@@ -25,7 +25,7 @@ from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import JobResult
 from penstock.link.commands import CancelTask
 from penstock.link.master import PartitionConsumable, TaskEnd, TaskFinished
-from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.settings import RestartSettings
@@ -281,7 +281,7 @@ class Cluster:
 
     def lose_partition(self, vertex: int, subtask: int, edge: int, job: str = "j1") -> PartitionId:
         """The partition of a subtask's last attempt is gone, as its service says."""
-        dataset = f"{job}-e{edge}" if edge >= 0 else f"{job}-result{vertex}"
+        dataset = DatasetId(job, edge) if edge >= 0 else DatasetId(job, vertex, is_result=True)
         found = max(item for item in self.known if item.dataset == dataset and item.index == subtask)
         self.lost.add(found)
         self.send(events.PartitionsLost((found,), "disk gone"))

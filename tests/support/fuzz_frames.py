@@ -29,6 +29,7 @@ from penstock.network.messages import (
     Pong,
     ResumeConsumption,
 )
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
@@ -43,7 +44,13 @@ def some_message(rng: random.Random) -> Message:
         (
             BufferResponse(header, payload),
             BufferResponse(header, payload),
-            PartitionRequest(receiver, PartitionId("data" * rng.randint(1, 5), 3, -1), 2, rng.randint(2, 9), 2),
+            PartitionRequest(
+                receiver,
+                PartitionId(DatasetId("data" * rng.randint(1, 5), rng.randint(0, 99)), 3, -1),
+                2,
+                rng.randint(2, 9),
+                2,
+            ),
             BacklogAnnouncement(receiver, rng.randint(1, 99)),
             AddCredit(receiver, rng.randint(1, 99)),
             ResumeConsumption(receiver),

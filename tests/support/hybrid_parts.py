@@ -13,10 +13,10 @@ from penstock.partition.hybrid_cursor import HybridCursor, Next
 from penstock.partition.hybrid_items import BROADCAST, Extent, SpillOrder
 from penstock.partition.hybrid_partition import HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionState
-from penstock.shuffle import EndOfPartition, PartitionId
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId
 from penstock.shuffle.events import decode_event
 
-ID = PartitionId("job-e1", 3, 17)
+ID = PartitionId(DatasetId("job", 1), 3, 17)
 SIZE = 64
 PIECE = 8
 """Bytes of the shortest slice; each is filled with a number of its own."""

@@ -17,6 +17,7 @@ from penstock.buffer.view import BufferOrEvent
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import RemoteInputChannel
 from penstock.network.views import Outgoing
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import PartitionNotProducedError
 from penstock.shuffle.ids import PartitionId
 
@@ -247,9 +248,9 @@ class Gate:
         return RecordingSink(ReceiverCredit(own, self.pool), self.memory, hold=hold)
 
 
-def partition(index: int = 0, dataset: str = "job-e0", attempt: int = 7) -> PartitionId:
+def partition(index: int = 0, attempt: int = 7) -> PartitionId:
     """A partition of the test job."""
-    return PartitionId(dataset, index, attempt)
+    return PartitionId(DatasetId("job", 0), index, attempt)
 
 
 async def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:

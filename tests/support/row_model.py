@@ -155,7 +155,7 @@ class RowCluster(Cluster):
             case do.AnswerRegistration(_, attempt, TaskDeployment() as deployment):
                 self._begin(attempt, deployment)
             case do.TellEnvironment(_, UpdatePartitionInfo(consumer, descriptor)):
-                self._update(consumer, int(descriptor.partition.dataset.rpartition("-e")[2]), descriptor)
+                self._update(consumer, descriptor.partition.dataset.number, descriptor)
             case do.CompleteJob(job, _, partitions):
                 self.counted[job] = self._count_rows(partitions)
             case do.AnswerProducers(call, attempt, error):

@@ -21,6 +21,7 @@ from penstock.graph import (
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
+    DatasetId,
     InputGateDescriptor,
     OwnerContext,
     PartitionId,
@@ -182,15 +183,15 @@ def plan(
     edges += [JobEdge(50 + i, me, 200 + i, spec, SCHEMA, kind, "memory") for i in range(len(outputs))]
     graph = JobGraph("job", (vertex,), tuple(edges), (me,))
 
-    def descriptor(dataset: str) -> ShuffleDescriptor:
-        return ShuffleDescriptor(PartitionId(dataset, 0, 7), "memory", kind)
+    def descriptor(number: int, *, is_result: bool = False) -> ShuffleDescriptor:
+        return ShuffleDescriptor(PartitionId(DatasetId("job", number, is_result), 0, 7), "memory", kind)
 
     deployment = TaskDeployment(
         AttemptId("job", me, 0, 7),
-        tuple(InputDeployment(i, ((descriptor(f"e{i}"), 0, 1),), confirm) for i in range(inputs)),
+        tuple(InputDeployment(i, ((descriptor(i), 0, 1),), confirm) for i in range(inputs)),
         (
-            *(OutputDeployment(50 + i, descriptor(f"e{50 + i}"), n) for i, n in enumerate(outputs)),
-            OutputDeployment(RESULT_EDGE, descriptor("result"), 1),
+            *(OutputDeployment(50 + i, descriptor(50 + i), n) for i, n in enumerate(outputs)),
+            OutputDeployment(RESULT_EDGE, descriptor(0, is_result=True), 1),
         ),
     )
     return SubtaskPlan(graph, vertex, deployment)

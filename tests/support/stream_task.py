@@ -13,6 +13,7 @@ from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
+    DatasetId,
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
@@ -48,7 +49,7 @@ class Task:
 
     def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
         """What is to be written."""
-        partition = PartitionDescriptor("job-e0", number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
+        partition = PartitionDescriptor(DatasetId("job", 0), number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
         return ResultPartitionDescriptor(partition, self.place(number), schema)
 
     def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
@@ -61,7 +62,9 @@ class Task:
     def place(self, number: int) -> ShuffleDescriptor:
         """Where a partition of this task is found."""
         kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
-        return ShuffleDescriptor(PartitionId("job-e0", number, self.owner.attempt.attempt), "local", kind, name)
+        return ShuffleDescriptor(
+            PartitionId(DatasetId("job", 0), number, self.owner.attempt.attempt), "local", kind, name
+        )
 
 
 def task_of(attachment: Attachment) -> Task:

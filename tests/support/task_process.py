@@ -14,8 +14,9 @@ import json, resource, sys
 import pyarrow as pa
 from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
-    AttemptId, ChannelDescriptor, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
-    PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,
+    AttemptId, ChannelDescriptor, DatasetId, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext,
+    PartitionDescriptor, PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor,
+    ShuffleEnvironmentContext,
 )
 role, application, secret, host, environment, address, label, subpartitions, limit, conf = sys.argv[1:]
 settings = Settings.from_conf(json.loads(conf))
@@ -23,7 +24,7 @@ context = ShuffleEnvironmentContext(application, host, bytes.fromhex(secret), ""
 local = LocalShuffleService().create_shuffle_environment(context)
 schema = pa.schema([("n", pa.int64())])
 kind, subpartitions = PartitionKind.from_label(label), int(subpartitions)
-shuffle = ShuffleDescriptor(PartitionId("job-e0", 0, 1), "local", kind, environment, address)
+shuffle = ShuffleDescriptor(PartitionId(DatasetId("job", 0), 0, 1), "local", kind, environment, address)
 if role == "reader":
     owner = OwnerContext(AttemptId("job", 1, 0, 2), "reader", MetricGroup("r"))
     channels = (ChannelDescriptor(shuffle, 0, subpartitions),)
@@ -35,7 +36,7 @@ if role == "reader":
     gate.close()
 else:
     owner = OwnerContext(AttemptId("job", 0, 0, 1), "writer", MetricGroup("w"))
-    partition = PartitionDescriptor("job-e0", 0, kind, subpartitions)
+    partition = PartitionDescriptor(DatasetId("job", 0), 0, kind, subpartitions)
     (writer,) = local.create_result_partition_writers(owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
     writer.setup()
     if int(limit):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from effort import examples
 from memory_harness import MemoryHarness
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.shuffle import PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionDescriptor, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     IncompleteDataError,
@@ -201,14 +201,14 @@ def test_calls_out_of_order_say_so(exchange: Exchange) -> None:
 
 def test_an_empty_descriptor_needs_no_producer(exchange: Exchange) -> None:
     """A channel whose descriptor says *empty* ends without anybody being asked."""
-    partition = PartitionDescriptor(f"{JOB}-e0", 0, PIPELINED, 1)
+    partition = PartitionDescriptor(DatasetId(JOB, 0), 0, PIPELINED, 1)
     empty = ShuffleDescriptor(PartitionId(partition.dataset, 0, -1), "memory", PIPELINED, empty=True)
     assert exchange.consume([(empty, 0)]).values() == []
 
 
 def test_a_broadcast_batch_is_stored_and_budgeted_once() -> None:
     """Three holders, one in flight, until the last of them lets go."""
-    partition = MemoryPartition(PartitionId("d", 0, 1), PIPELINED, "a", 3, 1)
+    partition = MemoryPartition(PartitionId(DatasetId("d", 0), 0, 1), PIPELINED, "a", 3, 1)
     partition.append(Stored.of_batch(numbers(1)), range(3))
     assert partition.in_flight == 1
     for index, left in enumerate((1, 1, 0)):
@@ -219,7 +219,7 @@ def test_a_broadcast_batch_is_stored_and_budgeted_once() -> None:
 
 def test_a_tombstone_keeps_its_first_reason() -> None:
     """A partition that was released cannot be finished, and what comes later changes nothing; it holds no memory."""
-    partition = MemoryPartition(PartitionId("d", 0, 1), BLOCKING, "a", 1, 1)
+    partition = MemoryPartition(PartitionId(DatasetId("d", 0), 0, 1), BLOCKING, "a", 1, 1)
     partition.end(PartitionEvent.RELEASE)
     partition.end(PartitionEvent.LOSE, RuntimeError("later"))
     assert partition.state is PartitionState.RELEASED
@@ -241,7 +241,9 @@ def test_an_encoded_slice_holds_only_its_rows() -> None:
 def test_any_interleaving_keeps_the_books(data: st.DataObject) -> None:
     """Whatever writers and readers do in whatever order: the budget holds, and rows are read once, in order."""
     count = data.draw(st.integers(1, 3))
-    partition = MemoryPartition(PartitionId("d", 0, 1), PIPELINED, "a", count, data.draw(st.integers(1, 4)))
+    partition = MemoryPartition(
+        PartitionId(DatasetId("d", 0), 0, 1), PIPELINED, "a", count, data.draw(st.integers(1, 4))
+    )
     written: list[list[int]] = [[] for _ in range(count)]
     read: list[list[int]] = [[] for _ in range(count)]
     closed: set[int] = set()

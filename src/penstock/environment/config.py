@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.link.rendezvous import Rendezvous
 from penstock.shuffle import Settings
+from penstock.shuffle.ids import environment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +33,4 @@ class Identity:
     @classmethod
     def fresh(cls, secret: bytes) -> Identity:
         """A new one of this process."""
-        return cls(f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}", secret)
+        return cls(environment_name(os.uname().nodename, os.getpid(), secrets.token_hex(3)), secret)

@@ -228,7 +228,7 @@ class ReadResult(Request[ReadAnswer]):
     @property
     def job(self) -> str:
         """The job that made the partition."""
-        return self.partition.dataset.rpartition("-")[0]
+        return self.partition.job
 
 
 @dataclass(frozen=True, slots=True)

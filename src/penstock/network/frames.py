@@ -37,6 +37,7 @@ from penstock.network.messages import (
     Pong,
     ResumeConsumption,
 )
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
@@ -170,7 +171,7 @@ def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:
     match message:
         case PartitionRequest(receiver, partition, first, last, credit):
             head = _REQUEST.pack(receiver, partition.index, partition.attempt, first, last, credit)
-            return FrameType.PARTITION_REQUEST, 0, head + partition.dataset.encode()
+            return FrameType.PARTITION_REQUEST, 0, head + str(partition.dataset).encode()
         case BacklogAnnouncement(receiver, backlog):
             return FrameType.BACKLOG_ANNOUNCEMENT, 0, _RECEIVER_COUNT.pack(receiver, backlog)
         case AddCredit(receiver, credit):
@@ -219,7 +220,10 @@ def _partition_request(_flags: int, body: memoryview) -> PartitionRequest:
         raise ProtocolError(f"PARTITION_REQUEST for subpartitions {first} to {last}")
     if credit > MAX_CREDIT:
         raise ProtocolError(f"PARTITION_REQUEST with a credit of {credit}: at most {MAX_CREDIT} is allowed")
-    dataset = _text(body[_REQUEST.size :], "dataset")
+    try:
+        dataset = DatasetId.of(_text(body[_REQUEST.size :], "dataset"))
+    except ValueError as error:
+        raise ProtocolError(f"PARTITION_REQUEST: {error}") from None
     return PartitionRequest(receiver, PartitionId(dataset, index, attempt), first, last, credit)
 
 

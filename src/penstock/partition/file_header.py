@@ -49,7 +49,7 @@ class FileHeader:
 def pack_header(magic: bytes, header: FileHeader) -> bytes:
     """The bytes a file begins with."""
     schema = b"" if header.schema is None else _padded(header.schema.serialize().to_pybytes())
-    dataset = header.partition.dataset.encode()
+    dataset = str(header.partition.dataset).encode()
     texts = schema + _padded(dataset)
     start = HEADER.pack(
         magic,
@@ -83,9 +83,9 @@ def read_header(file: FileInput, magic: bytes) -> tuple[FileHeader, int]:
     if end > file.size or xxhash.xxh3_64_intdigest(view[_START:end]) != checksum:
         raise file.incomplete("the checksum of its schema and name does not match")
     dataset = bytes(view[_START + schema_size :][:dataset_size]).decode()
-    partition = PartitionId(dataset, index, attempt)
-    if partition != file.where.partition:
-        raise file.incomplete(f"it holds partition {partition}")
+    partition = file.where.partition
+    if (dataset, index, attempt) != (str(partition.dataset), partition.index, partition.attempt):
+        raise file.incomplete(f"it holds partition {dataset}.{index}#{attempt}")
     schema = _schema(file, schema_size) if schema_size else None
     return FileHeader(partition, schema, count, compression, bool(flags & SELF_CONTAINED)), end
 

@@ -23,6 +23,7 @@ from typing import Protocol
 from penstock.buffer.view import DataListener, ServableView
 from penstock.partition.answers import describe, end_error
 from penstock.partition.lifecycle import ENDING, PartitionEvent, PartitionState
+from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import (
     PartitionNotProducedError,
     PenstockError,
@@ -82,12 +83,6 @@ class RegistryStatistics:
     waiting: int
 
 
-def job_of(partition: PartitionId) -> str:
-    """The job in a dataset's name, `<job>-e<edge>` or `<job>-result<vertex>`; else the whole name."""
-    job, separator, _ = partition.dataset.rpartition("-")
-    return job if separator else partition.dataset
-
-
 class PartitionRegistry:
     """The partitions of one environment process. A reader waits `timeout` seconds for what nobody has registered."""
 
@@ -110,7 +105,7 @@ class PartitionRegistry:
         self._tombstones: dict[PartitionId, Tombstone] = {}
         self._released_jobs: dict[str, None] = {}
         # Attempts with a partition or a tombstone: what fencing compares with.
-        self._attempts: dict[tuple[str, int], set[int]] = {}
+        self._attempts: dict[tuple[DatasetId, int], set[int]] = {}
         self._waiting: dict[PartitionId, list[WaitingRequest]] = {}
 
     def __len__(self) -> int:
@@ -126,7 +121,7 @@ class PartitionRegistry:
         if identity in self._partitions:
             raise ProtocolError(f"partition {identity} is registered already on {self._host or 'this host'}")
         tombstone = self._tombstones.get(identity)
-        if tombstone is not None or job_of(identity) in self._released_jobs:
+        if tombstone is not None or identity.job in self._released_jobs:
             ended = tombstone.state.value if tombstone is not None else "released with its job"
             raise StaleError(f"partition {identity} cannot be registered: it was {ended} before its producer came")
         self._partitions[identity] = partition
@@ -217,7 +212,7 @@ class PartitionRegistry:
             request.waiter(self._answer(request.partition))
 
     def _entomb(self, partition: PartitionId, tombstone: Tombstone) -> None:
-        if job_of(partition) in self._released_jobs:
+        if partition.job in self._released_jobs:
             self._forget(partition)
             return
         self._tombstones[partition] = tombstone
@@ -241,7 +236,7 @@ class PartitionRegistry:
         tombstone = self._tombstones.get(partition)
         if tombstone is not None:
             return end_error(partition, tombstone.state, tombstone.cause, self._host)
-        if job_of(partition) in self._released_jobs:
+        if partition.job in self._released_jobs:
             return end_error(partition, PartitionState.RELEASED, "its job is over", self._host)
         newest = max(self._attempts.get((partition.dataset, partition.index), ()), default=partition.attempt)
         if newest > partition.attempt:
@@ -266,9 +261,9 @@ class PartitionRegistry:
     def release_job(self, job: str) -> list[PartitionId]:
         """A job is over: release all it has here. What was released."""
         self._released_jobs[job] = None
-        ended = [partition for partition in self._partitions if job_of(partition) == job]
-        waiting = [partition for partition in self._waiting if job_of(partition) == job]
-        for partition in [partition for partition in self._tombstones if job_of(partition) == job]:
+        ended = [partition for partition in self._partitions if partition.job == job]
+        waiting = [partition for partition in self._waiting if partition.job == job]
+        for partition in [partition for partition in self._tombstones if partition.job == job]:
             del self._tombstones[partition]
             self._forget(partition)
         self._end([*ended, *waiting], PartitionEvent.RELEASE, "its job is over")

@@ -14,7 +14,7 @@ from penstock.shuffle.descriptors import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event, TaskEvent
-from penstock.shuffle.ids import AttemptId, PartitionId
+from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId
 from penstock.shuffle.kinds import PartitionKind, mode_to_kind
 from penstock.shuffle.metrics import MetricGroup
 from penstock.shuffle.registry import load_service
@@ -35,6 +35,7 @@ from penstock.shuffle.settings import Settings
 __all__ = [
     "AttemptId",
     "ChannelDescriptor",
+    "DatasetId",
     "EndOfData",
     "EndOfPartition",
     "EpochAhead",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.shuffle.ids import AttemptId, PartitionId, Wire
+from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId, Wire
 from penstock.shuffle.kinds import PartitionKind
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class PartitionDescriptor:
     """What is to be written: one partition of a dataset, its kind and its number of subpartitions."""
 
-    dataset: str
+    dataset: DatasetId
     index: int
     kind: PartitionKind
     subpartitions: int
@@ -54,7 +54,7 @@ class ShuffleDescriptor:
     empty: bool = False
 
     @classmethod
-    def unknown(cls, dataset: str, index: int, service: str, kind: PartitionKind) -> ShuffleDescriptor:
+    def unknown(cls, dataset: DatasetId, index: int, service: str, kind: PartitionKind) -> ShuffleDescriptor:
         """A placeholder for a producer that is not known yet."""
         return cls(PartitionId(dataset, index, -1), service, kind)
 

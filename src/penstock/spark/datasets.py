@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from penstock.job.core.result import FinishedJob
 from penstock.shuffle import ShuffleDescriptor
+from penstock.shuffle.ids import host_of
 
 Lost = Callable[[], None]
 Make = Callable[[Lost], FinishedJob]
@@ -50,8 +51,8 @@ class Held:
 
     @property
     def place(self) -> str:
-        """The hosts that hold it. An environment's name begins with its host's."""
-        hosts = {item.environment.rsplit("-", 2)[0] for item in self.present}
+        """The hosts that hold it."""
+        hosts = {host_of(item.environment) for item in self.present}
         return ", ".join(sorted(hosts))
 
 

@@ -151,7 +151,7 @@ def _gate(environment: ShuffleEnvironment, descriptor: ShuffleDescriptor, schema
 
     context = TaskContext.get()
     number = context.taskAttemptId() if context is not None else next(_NUMBERS)
-    attempt = AttemptId(descriptor.partition.dataset, _READER_VERTEX, descriptor.partition.index, number)
+    attempt = AttemptId(str(descriptor.partition.dataset), _READER_VERTEX, descriptor.partition.index, number)
     owner = OwnerContext(attempt, f"reader of {descriptor.partition}", MetricGroup("reader"))
     channels = (ChannelDescriptor(descriptor, 0),)
     (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])

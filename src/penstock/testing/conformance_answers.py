@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.shuffle import PartitionId, PartitionKind, ShuffleDescriptor
+from penstock.shuffle import DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.errors import (
     PartitionLostError,
     PartitionNotProducedError,
@@ -16,7 +16,7 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     StaleError,
 )
-from penstock.testing.conformance_exchange import JOB, Consumer, Exchange, Producer, Written, numbers
+from penstock.testing.conformance_exchange import DATASET, JOB, Consumer, Exchange, Producer, Written, numbers
 from penstock.testing.waiting import Running, wait_until
 
 
@@ -43,7 +43,7 @@ class AnswerConformance:
         """The master's descriptor carries the producer's attempt and survives a control message."""
         attempt = exchange.attempt(0)
         descriptor = exchange.register(Written(kind), attempt)
-        assert descriptor.partition == PartitionId(f"{JOB}-e0", 0, attempt.attempt)
+        assert descriptor.partition == PartitionId(DATASET, 0, attempt.attempt)
         assert descriptor.kind is kind
         assert not descriptor.is_unknown
         assert ShuffleDescriptor.from_wire(descriptor.to_wire()) == descriptor
@@ -85,7 +85,7 @@ class AnswerConformance:
         kept = _finished(exchange, Written(kind, index=0), 1)
         gone = _finished(exchange, Written(kind, index=1), 2)
         view = exchange.host("a")
-        unknown = PartitionId(f"{JOB}-e9", 0, 1)
+        unknown = PartitionId(DatasetId(JOB, 9), 0, 1)
         for _ in range(2):
             view.release_partitions_locally([gone.descriptor.partition, unknown])
         wait_until(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
+    DatasetId,
     EndOfPartition,
     Event,
     InputGate,
@@ -40,6 +41,7 @@ Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
 """A subpartition of a partition, or the first one and how many of a range."""
 
 JOB = "conformance"
+DATASET = DatasetId(JOB, 0)
 NUMBERS = pa.schema([("n", pa.int64())])
 
 _ATTEMPTS = itertools.count(100)
@@ -158,7 +160,7 @@ class Written:
     subpartitions: int = 1
     index: int = 0
     host: str = "a"
-    dataset: str = f"{JOB}-e0"
+    dataset: DatasetId = DATASET
 
 
 class Exchange:

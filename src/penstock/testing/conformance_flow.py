@@ -12,7 +12,7 @@ import pytest
 
 from penstock.shuffle import PartitionKind, Received, ShuffleDescriptor
 from penstock.shuffle.errors import TaskCancelledError
-from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Producer, Written, ends_of, numbers
+from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Producer, Written, ends_of, numbers
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 ROWS_PER_BATCH = 512
@@ -63,7 +63,7 @@ class FlowConformance:
         known = exchange.produce(Written(kind, index=0))
         known.writer.write(numbers(1), 0)
         known.writer.finish()
-        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 1, known.descriptor.service, kind)
+        placeholder = ShuffleDescriptor.unknown(DATASET, 1, known.descriptor.service, kind)
         consumer = exchange.consume([(known.descriptor, 0), (placeholder, 0)])
         late = exchange.produce(Written(kind, index=1))
         late.writer.write(numbers(2), 0)
@@ -82,7 +82,7 @@ class FlowConformance:
         producer = exchange.produce(Written(kind))
         producer.writer.write(numbers(5), 0)
         producer.writer.finish()
-        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, producer.descriptor.service, kind)
+        placeholder = ShuffleDescriptor.unknown(DATASET, 0, producer.descriptor.service, kind)
         consumer = exchange.consume([(placeholder, 0)])
         about_to_wait = threading.Event()
 
@@ -99,7 +99,7 @@ class FlowConformance:
         """`update_partition_info` says False where the gate is gone, and for a consumer that never was."""
         producer = exchange.produce(Written(kind))
         producer.writer.finish()
-        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, producer.descriptor.service, kind)
+        placeholder = ShuffleDescriptor.unknown(DATASET, 0, producer.descriptor.service, kind)
         consumer = exchange.consume([(placeholder, 0)])
         consumer.gate.close()
         assert not consumer.environment.update_partition_info(consumer.owner.attempt, producer.descriptor)

@@ -35,7 +35,7 @@ from penstock.shuffle import (
 from penstock.shuffle.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
 from penstock.shuffle.service import OwnerContext
 from penstock.shuffle.streaming import EventKind, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
-from penstock.testing.conformance_exchange import JOB, NUMBERS, Exchange, Member, Source, Written, numbers
+from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Member, Source, Written, numbers
 from penstock.testing.waiting import DEADLINE
 
 TEXTS = pa.schema([("text", pa.string())])
@@ -469,7 +469,7 @@ class StreamConformance:
 
     def test_an_unknown_producer_is_replaced_by_the_real_one(self, streams: Streams) -> None:
         """The line wakes when the producer is there."""
-        placeholder = ShuffleDescriptor.unknown(f"{JOB}-e0", 0, self._service_name(streams), PIPELINED)
+        placeholder = ShuffleDescriptor.unknown(DATASET, 0, self._service_name(streams), PIPELINED)
         consumer = streams.consume([(placeholder, 0)])
         producer = streams.produce()
         producer.give(numbers(5))

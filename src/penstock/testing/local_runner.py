@@ -33,6 +33,7 @@ from penstock.graph import (
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
+    DatasetId,
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
@@ -171,10 +172,10 @@ class _LocalJob:
         outputs = []
         for edge in self._graph.outputs_of(vertex.id):
             count = self._execution.subpartitions_of(edge.id, subtask)
-            dataset = f"{self._job}-e{edge.id}"
+            dataset = DatasetId(self._job, edge.id)
             outputs.append((edge.id, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)))
         if vertex.id in self._graph.result:
-            dataset = f"{self._job}-result{vertex.id}"
+            dataset = DatasetId(self._job, vertex.id, is_result=True)
             outputs.append((RESULT_EDGE, PartitionDescriptor(dataset, subtask, self._graph.result_kind, 1)))
         return outputs
 

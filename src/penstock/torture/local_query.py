@@ -45,6 +45,7 @@ from penstock.job.query_storage import QueryStorage
 from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
+    DatasetId,
     PartitionDescriptor,
     PartitionKind,
     ProducerDescriptor,
@@ -418,7 +419,7 @@ class LocalQuery:
             producer = ProducerDescriptor(AttemptId(self._job, vertex.id, subtask, self.attempt), "local", "")
             for edge in self.graph.outputs_of(vertex.id):
                 count = self._execution.subpartitions_of(edge.id, subtask)
-                description = PartitionDescriptor(f"{self._job}-e{edge.id}", subtask, edge.kind, count)
+                description = PartitionDescriptor(DatasetId(self._job, edge.id), subtask, edge.kind, count)
                 self._partitions[vertex.id, edge.id, subtask] = await self._master.register_partition_with_producer(
                     self._job, description, producer
                 )

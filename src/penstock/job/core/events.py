@@ -245,7 +245,7 @@ def job_of(event: Event) -> str:
         case AcknowledgeCheckpoint() | DeclineCheckpoint() | DataEnded():
             return event.attempt.job
         case PartitionConsumable():
-            return event.partition.dataset.rpartition("-")[0]
+            return event.partition.job
         case PartitionsLost() | EnvironmentLost() | SlotsChanged():
             return ""
         case _:

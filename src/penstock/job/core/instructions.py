@@ -261,7 +261,7 @@ def job_of(instruction: Instruction) -> str:
         case TellEnvironment():
             return instruction.command.attempt.job
         case ReleasePartitions():
-            return instruction.descriptors[0].partition.dataset.rpartition("-")[0]
+            return instruction.descriptors[0].partition.job
         case ReleaseWorker() | LeaveOut():
             return ""
         case _:

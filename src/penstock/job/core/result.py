@@ -134,7 +134,7 @@ class FinishedJob:
         return self._written("rows_out")
 
     def _written(self, metric: str) -> int:
-        vertices = {int(item.partition.dataset.rpartition("-result")[2]) for item in self.partitions}
+        vertices = {item.partition.dataset.number for item in self.partitions}
         return int(sum(self.result.metrics.get(vertex, {}).get(metric, 0.0) for vertex in vertices))
 
 

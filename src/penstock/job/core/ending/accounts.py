@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 from penstock.job.core import decisions as so
 from penstock.job.core import instructions as do
-from penstock.job.core.execution.topology import edge_dataset
 from penstock.job.core.execution.tracker import PartitionTracker, Released
 from penstock.job.core.result import Trace
-from penstock.shuffle import PartitionId
+from penstock.shuffle import DatasetId, PartitionId
 
 
 class Accounts:
@@ -42,7 +41,7 @@ class Accounts:
 
     def release_read(self, read: so.ReleaseRead) -> Iterator[so.Decision]:
         """All who read these edges' partitions have."""
-        datasets = {edge_dataset(self._job, edge) for edge in read.edges}
+        datasets = {DatasetId(self._job, edge) for edge in read.edges}
         held = self._tracker.partitions_of(self._job)
         yield so.Release(tuple(partition for partition in held if partition.dataset in datasets))
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.shuffle.errors import SlotsError
+from penstock.shuffle.ids import host_of
 
 LOSSES = 3
 """So many losses, in WITHIN_SECONDS, are no accident any more."""
@@ -51,11 +52,6 @@ class Hosts:
     def is_out(self, environment: str) -> bool:
         """Whether this environment's host is left out."""
         return self._out_until.get(host_of(environment), 0.0) > self._now()
-
-
-def host_of(environment: str) -> str:
-    """The host in the name of an environment: what stands before its process and its random end."""
-    return environment.rsplit("-", 2)[0]
 
 
 class Capacity:

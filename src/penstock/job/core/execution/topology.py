@@ -11,17 +11,7 @@ from functools import cache
 
 from penstock.graph.execution_graph import ExecutionGraph
 from penstock.graph.job_graph import RESULT_EDGE, JobEdge, JobGraph, JobVertex
-from penstock.shuffle import PartitionDescriptor, ShuffleDescriptor
-
-
-def edge_dataset(job: str, edge: int) -> str:
-    """The dataset of an edge's partitions."""
-    return f"{job}-e{edge}"
-
-
-def result_dataset(job: str, vertex: int) -> str:
-    """The dataset of a vertex's part of the job's result."""
-    return f"{job}-result{vertex}"
+from penstock.shuffle import DatasetId, PartitionDescriptor, ShuffleDescriptor
 
 
 class JobTopology:
@@ -47,10 +37,10 @@ class JobTopology:
         """What a subtask writes: the edge, the service and the partition."""
         for edge in self.graph.outputs_of(vertex.id):
             count = self._execution.subpartitions_of(edge.id, subtask)
-            dataset = edge_dataset(self.job, edge.id)
+            dataset = DatasetId(self.job, edge.id)
             yield edge.id, edge.service, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)
         if vertex.id in self.graph.result:
-            dataset = result_dataset(self.job, vertex.id)
+            dataset = DatasetId(self.job, vertex.id, is_result=True)
             yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, self.graph.result_kind, 1)
 
     def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int, int]]]]:
@@ -61,25 +51,23 @@ class JobTopology:
     def placeholder(self, edge: int, vertex: int, index: int, *, empty: bool) -> ShuffleDescriptor:
         """The descriptor of a partition whose producer is not known (yet), or never came because it has no rows."""
         if edge == RESULT_EDGE:
-            dataset, service, kind = result_dataset(self.job, vertex), self._result_service, self.graph.result_kind
+            dataset = DatasetId(self.job, vertex, is_result=True)
+            service, kind = self._result_service, self.graph.result_kind
         else:
-            dataset, service, kind = (
-                edge_dataset(self.job, edge),
-                self.graph.edge(edge).service,
-                self.graph.edge(edge).kind,
-            )
+            dataset, description = DatasetId(self.job, edge), self.graph.edge(edge)
+            service, kind = description.service, description.kind
         unknown = ShuffleDescriptor.unknown(dataset, index, service, kind)
         return ShuffleDescriptor(unknown.partition, service, kind, empty=True) if empty else unknown
 
-    def edge_of(self, dataset: str) -> tuple[int, int]:
+    def edge_of(self, dataset: DatasetId) -> tuple[int, int]:
         """The edge and the producing vertex of a dataset of this job; raises KeyError."""
-        for edge in self.graph.edges:
-            if edge_dataset(self.job, edge.id) == dataset:
-                return edge.id, edge.producer
-        for vertex in self.graph.result:
-            if result_dataset(self.job, vertex) == dataset:
-                return RESULT_EDGE, vertex
-        raise KeyError(dataset)
+        if dataset.job != self.job:
+            raise KeyError(dataset)
+        if not dataset.is_result:
+            return dataset.number, self.graph.edge(dataset.number).producer
+        if dataset.number not in self.graph.result:
+            raise KeyError(dataset)
+        return RESULT_EDGE, dataset.number
 
     def consumers_of(self, edge: int, index: int) -> Sequence[int]:
         """The subtasks that read a producer's partition."""
