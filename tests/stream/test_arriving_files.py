@@ -198,3 +198,15 @@ def test_old_time_stamps_of_spark_are_instants(tmp_path: Path) -> None:
     found = [batch for _, batch in format_.rows(pafs.LocalFileSystem(), str(tmp_path / "old.parquet"), (0, 1))]
     expected = pa.table({"n": [2, 3], "t": pa.array([None, -(10**16)], instant)})
     assert pa.Table.from_batches(found).equals(expected)
+
+
+def test_a_folder_is_the_same_source_by_whatever_path(tmp_path: Path) -> None:
+    """Checkpoints name the folder itself; a path of an object store stays as it is, links are none of its."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    paths = [folder, tmp_path / "link", tmp_path / "gone" / ".." / "in", f"{folder}/", f"{tmp_path}//in/."]
+    assert {source(Path(path)).reads for path in paths} == {f"text files of {folder.resolve()}"}
+    assert FilesSource(pafs.LocalFileSystem(), f"{folder}/.", FORMATS["txt"]).reads == source(folder).reads
+    far = FilesSource(pafs._MockFileSystem(), "bucket/../in/", FORMATS["txt"])
+    assert far.reads == "text files of mock:bucket/../in"

@@ -16,6 +16,7 @@ until a listing has it again; but a bounded source has to read all that its firs
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -65,9 +66,11 @@ class FilesSource:
 
     @property
     def reads(self) -> str:
-        """What its positions in checkpoints are of."""
-        kind = "" if is_here(self.filesystem) else f"{self.filesystem.type_name.removeprefix('py::')}:"
-        return f"{self.format.name} files of {kind}{self.folder.rstrip('/')}"
+        """What its positions in checkpoints are of: a folder of this machine is the same by whatever path."""
+        if is_here(self.filesystem):
+            return f"{self.format.name} files of {os.path.realpath(self.folder)}"
+        kind = self.filesystem.type_name.removeprefix("py::")
+        return f"{self.format.name} files of {kind}:{self.folder.rstrip('/')}"
 
     @property
     def schema(self) -> pa.Schema:
