@@ -80,6 +80,8 @@ def test_jobs_are_forgotten_when_they_are_over() -> None:
     clock = VirtualClock()
     jobs = RunningJobs(clock)
     jobs.add("j1", two_stages())
+    with jobs.planned("j1"):
+        pass
     assert jobs.progress(lambda _: None) == []
     assert [job.job for job in jobs.all()] == ["j1"]
     clock.advance(6)
@@ -89,15 +91,30 @@ def test_jobs_are_forgotten_when_they_are_over() -> None:
 
 
 def test_a_job_stopped_while_it_is_planned_is_not_submitted() -> None:
-    """Ctrl-C reaches what the JobMaster has not heard of."""
-    jobs = RunningJobs()
+    """Ctrl-C reaches what the JobMaster has not heard of, however long the planning takes."""
+    clock = VirtualClock()
+    jobs = RunningJobs(clock)
     jobs.add("j1", two_stages())
-    jobs.refuse_stopped("j1")
+    planned = jobs.planned("j1")
+    planned.__enter__()
+    clock.advance(60)
+    assert jobs.progress(lambda _: None) == []
     assert jobs.stop("interrupted") == ("j1",)
     with pytest.raises(JobCancelledError, match="job j1 was cancelled: interrupted"):
-        jobs.refuse_stopped("j1")
+        planned.__exit__(None, None, None)
+    assert jobs.all() == ()
     jobs.add("j2", two_stages())
-    jobs.refuse_stopped("j2")
+    with jobs.planned("j2"):
+        pass
+
+
+def test_a_job_that_could_not_be_planned_is_forgotten() -> None:
+    """Nobody submits it."""
+    jobs = RunningJobs()
+    jobs.add("j1", two_stages())
+    with pytest.raises(ValueError, match="no plan"), jobs.planned("j1"):
+        raise ValueError("no plan")
+    assert jobs.all() == ()
 
 
 def test_running_jobs_are_shown_until_they_end() -> None:
@@ -107,8 +124,10 @@ def test_running_jobs_are_shown_until_they_end() -> None:
     states: dict[str, JobProgress | None] = {"j1": progress((0, 0), (0, 0)), "j2": progress((0, 0), (0, 0), 0.1)}
     display = Shown()
     watch = JobWatch(jobs, states.get, lambda: display)
-    jobs.add("j1", two_stages())
-    jobs.add("j2", two_stages())
+    for job in ("j1", "j2"):
+        jobs.add(job, two_stages())
+        with jobs.planned(job):
+            pass
     watch.look()
     watch.look()
     wait_until("a job is shown twice", lambda: len(display.shown) >= 2)

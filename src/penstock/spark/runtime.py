@@ -345,39 +345,41 @@ class SparkRuntime:
         self._application.running.progress(master.job_progress)  # forgets what is over
         if graph.streaming is None:  # a query is drawn and interrupted by nobody: it has a handle
             self._application.running.add(job, graph)
-        user.apply(self._spark)
-        launch = self._application.launch(settings)
-        if graph.streaming is None and is_wanted(conf, setting=settings.observe.progress):
-            self._application.watch.look()
-        sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}
+        with self._application.running.planned(job):
+            user.apply(self._spark)
+            launch = self._application.launch(settings)
+            if graph.streaming is None and is_wanted(conf, setting=settings.observe.progress):
+                self._application.watch.look()
+            sources = {vertex: _frame_source(frame, graph, vertex) for vertex, frame in dataframes.items()}
 
-        def workers(planned: JobGraph, launched: SparkJob) -> RDD[Status]:
-            numbers = self._context.parallelize(launched.workers, len(launched.workers))
-            tasks = numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, launched.id)))
-            return in_shared_workers(tasks, conf)
+            def workers(planned: JobGraph, launched: SparkJob) -> RDD[Status]:
+                numbers = self._context.parallelize(launched.workers, len(launched.workers))
+                tasks = numbers.mapPartitions(worker_task(TaskPlan(launch, job, planned, launched.id)))
+                return in_shared_workers(tasks, conf)
 
-        def bound(planned: JobGraph, spark_job: SparkJobId, number: int) -> DataFrame | RDD[Status]:
-            vertex = planned.vertex(number)
-            profile = None if vertex.resources is None else profile_of(vertex.resources)
-            if number in sources:
-                source, schema = sources[number]
-                plan = TaskPlan(launch, job, planned, spark_job, number, schema)
-                return source.mapInArrow(dataframe_task(plan), STATUS_DDL, profile=profile)
-            numbers = self._context.parallelize(range(vertex.parallelism), vertex.parallelism)
-            tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, planned, spark_job, number)))
-            return in_shared_workers(tasks if profile is None else tasks.withResources(profile), conf)
+            def bound(planned: JobGraph, spark_job: SparkJobId, number: int) -> DataFrame | RDD[Status]:
+                vertex = planned.vertex(number)
+                profile = None if vertex.resources is None else profile_of(vertex.resources)
+                if number in sources:
+                    source, schema = sources[number]
+                    plan = TaskPlan(launch, job, planned, spark_job, number, schema)
+                    return source.mapInArrow(dataframe_task(plan), STATUS_DDL, profile=profile)
+                numbers = self._context.parallelize(range(vertex.parallelism), vertex.parallelism)
+                tasks = numbers.mapPartitions(bound_task(TaskPlan(launch, job, planned, spark_job, number)))
+                return in_shared_workers(tasks if profile is None else tasks.withResources(profile), conf)
 
-        first = {vertex: SparkJobId(SparkJobKind.FRAME, vertex) for vertex in sources}
-        frames = {vertex: cast("DataFrame", bound(graph, spark_job, vertex)) for vertex, spark_job in first.items()}
-        for planned in frames.values():
-            plan_scans(planned)
-        slots = total_slots(self._context, settings.job.slots_timeout)
-        payload = SparkPayload(workers, frames, bound, user, self._spark)
-        again = functools.partial(self._again, dict(dataframes), settings, user)
-        # What reads another job's partitions may find those gone too; planned anew, it makes them first.
-        reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
-        self._application.running.refuse_stopped(job)
-        return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
+            first = {vertex: SparkJobId(SparkJobKind.FRAME, vertex) for vertex in sources}
+            frames = {
+                vertex: cast("DataFrame", bound(graph, spark_job, vertex)) for vertex, spark_job in first.items()
+            }
+            for planned in frames.values():
+                plan_scans(planned)
+            slots = total_slots(self._context, settings.job.slots_timeout)
+            payload = SparkPayload(workers, frames, bound, user, self._spark)
+            again = functools.partial(self._again, dict(dataframes), settings, user)
+            # What reads another job's partitions may find those gone too; planned anew, it makes them first.
+            reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
+            return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
 
     def _again(
         self, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread, graph: JobGraph
