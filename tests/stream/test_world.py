@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.checkpoint.metadata import CheckpointMetadata
+from penstock.checkpoint.storage import CheckpointStorage
 from penstock.torture import world
 from penstock.torture.world import WorldResult, run_world, torture_world
+from penstock.torture.world_days import gone, newest_at
+from penstock.torture.world_shapes import QueryPlace
 
 SEEDS = [*range(20), 1001, 1019, 1047, 1078]
 
@@ -22,6 +26,20 @@ def test_each_row_once_in_a_world_that_fails(seed: int) -> None:
     """Faults, losses of power, other widths, consumers: each row once in the end, and no good checkpoint is lost."""
     result = run_world(seed)
     assert result.outcome in world.WELL, result.reason
+
+
+def test_a_checkpoint_that_is_gone_says_why(tmp_path: Path) -> None:
+    """Its file is named, so that a seed can be read."""
+    place = QueryPlace(tmp_path, tmp_path / "checkpoints", tmp_path / "out")
+    storage = CheckpointStorage(str(place.checkpoints))
+    storage.claim()
+    part = storage.write(storage.stamp(1), "t.0", [("n", b"data")])
+    storage.commit(CheckpointMetadata(1, 0.0, {"t.0": part}))
+    (place.checkpoints / part.path).unlink()
+    found, _, causes = newest_at(place)
+    text = gone(1, found, causes)
+    assert text.startswith("checkpoint 1 was complete, the newest good one is 0: ")
+    assert f"{part.path} is missing: 4 bytes were written" in text
 
 
 def test_second_call_goes_on_and_counts_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

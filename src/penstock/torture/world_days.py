@@ -13,14 +13,14 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.errors import CheckpointError
-from penstock.checkpoint.found import Kept
+from penstock.checkpoint.found import Kept, Unusable
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.shuffle.errors import PenstockError, PlanError
 from penstock.shuffle.failure_kinds import FailureKind
@@ -205,10 +205,10 @@ class WorldRun:
 
     def _look(self) -> None:
         """The disk as it is: what was complete is there, and no row is there twice."""
-        found, has_ended = newest_at(self._place)
+        found, has_ended, causes = newest_at(self._place)
         promised = max(self._known, self._told_complete)
         if found < promised:
-            raise Wrong("gone", f"checkpoint {promised} was complete, the newest good one is {found}")
+            raise Wrong("gone", gone(promised, found, causes))
         self._known, self._has_ended = found, has_ended
         faults = self.shape.faults([self._place.out, self._taken], whole=False)
         if faults:
@@ -258,18 +258,25 @@ class WorldRun:
         return query
 
 
-def newest_at(place: QueryPlace) -> tuple[int, bool]:
-    """The newest checkpoint that can be restored from, and whether all tasks had finished in it."""
+def gone(promised: int, found: int, causes: Sequence[str]) -> str:
+    """What there is to say of a checkpoint that was complete, and can't be restored from."""
+    why = "; ".join(causes) or "no other one has metadata"
+    return f"checkpoint {promised} was complete, the newest good one is {found}: {why}"
+
+
+def newest_at(place: QueryPlace) -> tuple[int, bool, list[str]]:
+    """The newest checkpoint that can be restored from, whether all tasks had finished in it, why others can't."""
     with mock.patch.dict(os.environ):
         os.environ.pop(FILESYSTEMS, None)
         if not place.checkpoints.exists():
-            return 0, False
+            return 0, False, ["its location is gone"]
         history = CheckpointStorage(str(place.checkpoints)).history(read_through=True)
     good = [each.metadata for each in history if isinstance(each, Kept)]
+    causes = [f"{each.stamp}: {each.cause}" for each in history if isinstance(each, Unusable)]
     newest = max(good, key=lambda metadata: metadata.number, default=None)
     if newest is None:
-        return 0, False
-    return newest.number, len(newest.finished) == sum(newest.parallelism.values())
+        return 0, False, causes
+    return newest.number, len(newest.finished) == sum(newest.parallelism.values()), causes
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from penstock.shuffle.locations import FILESYSTEMS
 from penstock.testing.failing_files import KINDS, WORLD, Episode, write_plan
 from penstock.testing.lost_power import keep_all, lose_power
 from penstock.testing.waiting import wait_until
-from penstock.torture.world_days import Wrong, newest_at
+from penstock.torture.world_days import Wrong, gone, newest_at
 from penstock.torture.world_inputs import Inputs, consume
 from penstock.torture.world_shapes import SCHEMA, QueryPlace, WorldShape, numbered, passed
 
@@ -117,9 +117,9 @@ class SparkWorldRun:
         return " / ".join(lines[-2:])[-600:]
 
     def _look(self) -> None:
-        found, _ = newest_at(self._place)
+        found, _, causes = newest_at(self._place)
         if found < self._known:
-            raise Wrong("gone", f"checkpoint {self._known} was complete, the newest good one is {found}")
+            raise Wrong("gone", gone(self._known, found, causes))
         self._known = found
         faults = self.shape.faults([self._place.out, self._taken], whole=False)
         if faults:
