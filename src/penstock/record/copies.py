@@ -64,7 +64,7 @@ class Places:
             self._ends.append(max(end, self._ends[-1]) if self._ends else end)
 
     def holds(self, buffer: pa.Buffer) -> bool:
-        """Whether the buffer begins in this memory."""
+        """Tell whether the buffer begins in this memory."""
         at = bisect_right(self._starts, buffer.address) - 1
         return at >= 0 and buffer.address < self._ends[at]
 
@@ -79,5 +79,5 @@ def buffers_of(column: pa.Array) -> Iterator[pa.Buffer]:
 
 
 def shows_all_buffers(kind: pa.DataType) -> bool:
-    """Whether `buffers_of` finds all: Arrow tells nothing of dictionaries inside other types."""
+    """Tell whether `buffers_of` finds all: Arrow tells nothing of dictionaries inside other types."""
     return pt.is_dictionary(kind) or not contains(kind, pt.is_dictionary)

@@ -90,7 +90,7 @@ class MessageAssembler:
     def feed(self, view: memoryview, *, is_kept: bool = False) -> list[pa.RecordBatch]:
         """The batches these bytes complete; the memory behind `view` may be reused at once.
 
-        Where `is_kept` it may not: batches lie over it. Its bytes were checked already.
+        If `is_kept`, it may not: batches lie over it. Its bytes were checked already.
         """
         view = view if view.format == "B" else view.cast("B")
         kept = pa.py_buffer(view) if is_kept else None

@@ -19,7 +19,7 @@ from penstock.record.layout import index_dtype
 from penstock.record.spark_hash import spark_partition_ids
 
 HASH: Final = "spark_murmur3_seed42"
-"""What checkpoints call the hash."""
+"""The name of the hash in checkpoints."""
 
 
 def group_range(groups: int, tasks: int, task: int) -> range:

@@ -129,17 +129,17 @@ def children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def contains(kind: pa.DataType, test: Any) -> bool:
-    """Whether a type, or a type anywhere under it, passes the test."""
+    """Tell whether a type, or a type anywhere under it, passes the test."""
     return bool(test(kind)) or any(contains(child.type, test) for child in children(kind))
 
 
 def is_view(kind: pa.DataType) -> bool:
-    """Whether a type is a string or binary view."""
+    """Tell whether a type is a string or binary view."""
     return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a type is a string or binary of any layout, fixed size included."""
+    """Tell whether a type is a string or binary of any layout, fixed size included."""
     return bool(
         pt.is_string(kind)
         or pt.is_binary(kind)
@@ -151,7 +151,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list of any layout (a map is none)."""
+    """Tell whether a type is a list of any layout (a map is none)."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind) or _is_list_view(kind))
 
 
@@ -260,7 +260,7 @@ def take_batch(batch: pa.RecordBatch, indices: pa.Array) -> pa.RecordBatch:
 
 
 def is_loose(kind: pa.DataType) -> bool:
-    """Whether slices of a type drag the parent's memory along when they are encoded."""
+    """Tell whether slices of a type drag the parent's memory along when they are encoded."""
     return bool(is_view(kind) or _is_list_view(kind) or pt.is_dictionary(kind))
 
 

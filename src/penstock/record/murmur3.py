@@ -160,4 +160,4 @@ def _tail_table() -> Words:
 
 
 _TAIL = _tail_table()
-"""What a left-over byte contributes: there are only 256 of them."""
+"""The share of a left-over byte in the hash: there are only 256 of them."""

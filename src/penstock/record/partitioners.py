@@ -71,11 +71,11 @@ class Partitioner(Protocol):
 
     @property
     def subpartitions(self) -> int:
-        """How many there are."""
+        """The number of subpartitions."""
 
     @property
     def broadcasts(self) -> bool:
-        """Whether every batch goes to all of them; `split` then gives it once, for subpartition 0."""
+        """True if every batch goes to all of them; `split` then gives it once, for subpartition 0."""
 
     def split(self, batch: pa.RecordBatch) -> Split:
         """Which rows go where; at most one run per subpartition."""

@@ -4,12 +4,12 @@
 Rules:
 - Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
   large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
-- A target that stores the batches it gets is a `StoringTarget`: as many bytes are gathered for it as it asks for,
-  it gets a whole split at once, and no flusher runs, as nobody can read it yet. Where slices of a column drag others'
-  rows along, it gets part by part instead, each holding on to no more memory than its rows need (`layout.compact`).
-  Others encode a part when it comes.
-- Rows keep their order within a subpartition. What was written becomes visible at the latest `flush_timeout`
-  seconds later (0: at once, negative: when a buffer is full or at the end).
+- A target that stores the batches it gets is a `StoringTarget`: as many bytes are gathered for it as it asks for, it
+  gets a whole split at once, and no flusher runs, as nobody can read it yet. If slices of a column drag others' rows
+  along, it gets part by part instead, each holding on to no more memory than its rows need (`layout.compact`). Others
+  encode a part when it comes.
+- Rows keep their order within a subpartition. Rows become visible at the latest `flush_timeout` seconds after they
+  were written (0: at once, negative: when a buffer is full or at the end).
 - One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
   may come from the flusher's thread. If the flusher finds the lock taken (a write waits for a buffer), it flushes
   the target only, which the target allows from any thread: what is in half-filled buffers must become visible even
@@ -38,7 +38,7 @@ _SLICE_BYTES = 32 << 20
 
 
 class Waiter(Protocol):
-    """What the flusher waits on: `threading.Event`, or a test's stand-in."""
+    """The event the flusher waits on: `threading.Event`, or a test's stand-in."""
 
     def wait(self, timeout: float) -> bool:
         """Wait; True means stop."""
@@ -49,15 +49,15 @@ class Waiter(Protocol):
 
 @runtime_checkable
 class StoringTarget(Protocol):
-    """What a target has besides a ResultPartitionWriter's methods when it stores batches as it gets them."""
+    """The methods that a target has besides those of a ResultPartitionWriter if it stores batches as it gets them."""
 
     @property
     def gather_bytes(self) -> int:
-        """How many bytes to split at once."""
+        """The number of bytes to split at once."""
 
     @property
     def holds_batches(self) -> bool:
-        """Whether it looks at a batch's memory again when the call that brought it has returned."""
+        """True if it looks at a batch's memory again when the call that brought it has returned."""
 
     def write_split(self, split: Split) -> None:
         """Append what one split gives each subpartition; errors as of `write`."""
@@ -142,7 +142,7 @@ class RecordWriter:
                 self._flush_target()
 
     def keeps(self, batch: pa.RecordBatch) -> bool:
-        """Whether the memory of this batch is looked at again when `write` has returned."""
+        """Tell whether the memory of this batch is looked at again when `write` has returned."""
         if not self._is_enough(batch.num_rows, batch.nbytes):
             return True
         return self._store is not None and (self._store.holds_batches or self._partitioner.broadcasts)
@@ -163,7 +163,10 @@ class RecordWriter:
             self._target.finish()
 
     def close(self) -> None:
-        """Stop the flusher; idempotent. What was gathered and not emitted is dropped unless `finish` follows."""
+        """Stop the flusher; idempotent.
+
+        Batches that were gathered and not emitted are dropped unless `finish` follows.
+        """
         if self._flusher is not None:
             self._flusher.close()
 

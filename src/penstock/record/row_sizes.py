@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes each row has, so that what is gathered or computed at once stays bounded, whatever rows there are.
+"""The bytes of each row, so that the rows gathered or computed at once stay bounded, whatever rows there are.
 
 A figure counts what a gathered copy of the row takes, about: values and offsets, no bitmaps. Dictionaries are not
-copied, so only their indices count. Where Arrow's layout does not say what a row has, the average counts.
+copied, so only their indices count. If Arrow's layout does not say how many a row has, the average counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowSizes:
 
     @property
     def varying(self) -> NDArray | None:
-        """What each row has beside; None where that is nothing."""
+        """The bytes that each row has in addition; None if no row has any."""
         return self._each
 
     def of(self, rows: npt.NDArray[np.integer]) -> Bytes:
@@ -62,7 +62,7 @@ def bounded(sizes: Bytes, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _column_bytes(column: pa.Array) -> tuple[int, NDArray | None]:
-    """What all rows have, and what each has beside."""
+    """Return the bytes that every row has, and those that each row has in addition."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _column_bytes(column.storage)

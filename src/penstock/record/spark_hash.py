@@ -10,7 +10,7 @@ Rules, all checked against Spark itself in the tests:
 - Bytes: 4-byte words, then each left-over byte on its own as a *signed* word (this is not standard Murmur3).
 - Struct: its fields in order; list: its elements in order. Map and variant are refused, as Spark does.
 
-How it is fast: blocks of rows that fit in the cache, every step in place (see `murmur3`).
+It is fast because it takes blocks of rows that fit in the cache, and does every step in place (see `murmur3`).
 Limits: a list of many thousand elements costs a step per element. PyArrow cannot hold a year-month interval.
 """
 

@@ -135,7 +135,7 @@ def _chain(h: Hashes, digest: Hashes, scratch: Hashes) -> None:
 
 
 def _digest(array: pa.Array) -> Hashes:
-    """What a column adds to the chain; may be a view of the array's own memory, so it is not written to."""
+    """Return the share of a column in the chain; may be a view of the array's own memory, so it is not written to."""
     if isinstance(array.type, pa.BaseExtensionType):
         return _digest(array.storage)
     if pt.is_dictionary(array.type) and len(array.dictionary) <= len(array):
@@ -262,7 +262,7 @@ def _digest_of_bytes(spans: Spans) -> Hashes:
 
 
 def _first_words(words: npt.NDArray[np.uint64], starts: layout.NDArray, lengths: layout.NDArray) -> Hashes:
-    """The first 8 bytes of each value, filled up with zeros; never reads behind the buffer's end."""
+    """The first 8 bytes of each value, filled up with zeros; never reads beyond the buffer's end."""
     if int(lengths.min()) >= 8:
         return words[starts]
     inside = np.minimum(starts, len(words) - 1)
