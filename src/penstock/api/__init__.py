@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames.
+"""The words that users write: streams, keyed streams, readers, and the drop-in verbs over DataFrames.
 
 A name's module is imported when the name is first used: the first job of a session waits for all that is imported.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs a stream: a lazy DataFrame, a run without output, and the actions that give rows to the driver.
+"""The verbs that run a stream: a lazy DataFrame, a run without output, and the actions that give rows to the driver.
 
 They read the result in the order of its partitions, so that the first rows of a sorted stream are the first: the
 driver itself where the result is on its host, else through the DataFrame that `toDF` gives. `take` and `show` end
@@ -87,7 +87,7 @@ def few_rows(branches: tuple[Step, ...], session: Any, verb: str) -> list[tuple[
 
 
 def all_rows(branches: tuple[Step, ...], session: Any, verb: str, enough: int | None = None) -> Any:
-    """What an action gives to the driver: a DataFrame, or what has its `collect`, `take`, `toArrow` and `toPandas`.
+    """Return rows for the driver: a DataFrame, or an object with its `collect`, `take`, `toArrow` and `toPandas`.
 
     It is no DataFrame where the driver reads the rows itself (`spark/collected`); then the stream has run. Told how
     many rows are `enough`, it may have read no more.

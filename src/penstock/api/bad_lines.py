@@ -25,7 +25,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class BadLines:
-    """What becomes of them, and in which column they are kept; `found` are columns whose types were inferred."""
+    """The mode for bad lines, and the column that keeps them; `found` are columns whose types were inferred."""
 
     mode: str = MODES[0]
     column: str | None = CORRUPT
@@ -60,7 +60,7 @@ class BadLines:
 
 
 def bad_lines(mode: object, column: object, verb: str) -> BadLines:
-    """What the reader's options say; raises SettingError for what they can't."""
+    """Read the reader's options; raises SettingError for any other mode or column."""
     wanted = str(mode).upper() if isinstance(mode, str) else ""
     if wanted not in MODES:
         raise SettingError(f"{verb}: mode is one of {', '.join(MODES)}, not {mode!r}")

@@ -28,7 +28,7 @@ _BLANK_BEGIN = re.compile(rb"(?:\A|\n)[\x00-\x20]")
 
 @dataclass(frozen=True, slots=True)
 class CsvForm:
-    """How lines are read into texts: the signs, what stands for null, and whether a first line has names."""
+    """The way from lines to texts: the signs, the text that stands for null, and whether a first line has names."""
 
     quoting: Quoting = field(default_factory=Quoting)
     null: str = ""
@@ -46,12 +46,12 @@ class CsvLines:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "csv"
 
     @property
     def skips_first(self) -> bool:
-        """Whether there is a line with names."""
+        """True if there is a line with names."""
         return self.form.header
 
     def rows(self, lines: bytes) -> pa.RecordBatch:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""How fields of CSV are quoted, and lines rewritten so that Arrow's reader finds in them what Spark's does.
+r"""The quoting of CSV fields; it rewrites lines so that Arrow's reader finds in them the fields that Spark's does.
 
 Arrow knows doubled quotes. Spark writes and reads a quote within a quoted field with an escape, a backslash unless it
 is told otherwise; there a doubled one is none, but here it is one too as long as nobody names the escape. Escaped
@@ -33,12 +33,12 @@ class Quoting:
 
     @property
     def doubles(self) -> bool:
-        """Whether a doubled quote within quotes is one."""
+        """True if a doubled quote within quotes is one."""
         return self.escape in ("", self.quote)
 
     @property
     def sign(self) -> str:
-        """What stands ahead of a quote within quotes; nothing where that is a quote itself."""
+        """The sign ahead of a quote within quotes; empty if that is a quote itself."""
         return "" if self.escape == self.quote else self.escape or "\\"
 
 
@@ -127,7 +127,7 @@ def _quoted_anew(line: str, quoting: Quoting) -> str:
 def _quoted_field(line: str, start: int, quoting: Quoting) -> tuple[str | None, int]:
     """The text of a field that begins with a quote, and the place of its end.
 
-    A quote that neither ends it nor is escaped makes all of it plain text, quotes and escapes included. Where it does
+    A quote that neither ends it nor is escaped makes all of it plain text, quotes and escapes included. If it does
     not end, it is all that is left, without its first quote.
     """
     parts: list[str] = []
@@ -157,7 +157,7 @@ def _quoted_field(line: str, start: int, quoting: Quoting) -> tuple[str | None, 
 
 
 def _ends(line: str, place: int, quoting: Quoting) -> int:
-    """Where the field ends if only blanks are left of it; -1 where something else follows."""
+    """Return the end of the field if only blanks are left of it; -1 if something else follows."""
     while place < len(line) and line[place] != quoting.separator:
         if line[place] > " ":
             return -1

@@ -6,8 +6,8 @@ Writing puts new files into a folder of its own in the table's, which no reader 
 one commit: all of them are in the table then, or none. A job that fails removes its folder.
 
 Limits: tables with deletion vectors or column mapping are refused, and so are files of another schema than the first
-one's. A driver that is killed leaves its folder behind until the table is vacuumed. What stores need (keys, regions)
-comes from the environment.
+one's. A driver that is killed leaves its folder behind until the table is vacuumed. Keys and regions of stores come
+from the environment.
 """
 
 from __future__ import annotations

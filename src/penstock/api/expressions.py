@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write for a column or a condition, checked against the rows' columns when the stream is built.
+"""The forms of a column or a condition that users write, checked against the rows' columns when the stream is built.
 
 A SQL string or a `pyspark.sql.Column` is read by Spark's analyser, which gives names, types and errors; that needs
 the stream's session. A `pyarrow.compute.Expression` needs none, and means what Arrow means. A plain column name
@@ -166,7 +166,7 @@ def condition(schema: pa.Schema, session: Any, verb: str, item: object) -> Where
 
 
 def is_spark_column(thing: object) -> bool:
-    """Whether it is a Column of PySpark's, of which nothing is imported here."""
+    """Tell whether it is a Column of PySpark's, of which nothing is imported here."""
     return type(thing).__name__ == "Column" and type(thing).__module__.startswith("pyspark.sql")
 
 

@@ -90,7 +90,7 @@ def groupBy(
 
 @suggests_arguments
 class GroupedDataFrame:
-    """What `penstock.groupBy` gives: the verbs of a KeyedStream, each ending in a DataFrame."""
+    """The result of `penstock.groupBy`: the verbs of a KeyedStream, each ending in a DataFrame."""
 
     __slots__ = ("_stream",)
 
@@ -117,7 +117,7 @@ class GroupedDataFrame:
 
 
 class CoGroupedDataFrame:
-    """What `GroupedDataFrame.cogroup` gives: functions over the groups of both sides, each giving a DataFrame."""
+    """The result of `GroupedDataFrame.cogroup`: functions over the groups of both sides, each giving a DataFrame."""
 
     __slots__ = ("_groups",)
 

@@ -29,7 +29,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Aggregations:
-    """What to aggregate, and the operator that computes its input columns where that takes more than there are."""
+    """The aggregations, and the operator that computes their input columns if the stream does not have them all."""
 
     aggregations: tuple[Aggregation, ...]
     inputs: Project | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PySpark's users try on a stream and it does not have: a sentence that says what to write instead."""
+"""The words of PySpark that a stream does not have: for each a sentence that says what to write instead."""
 
 from __future__ import annotations
 

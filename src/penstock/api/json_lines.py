@@ -26,7 +26,7 @@ from penstock.task.line_values import has_decimals, typed
 Values = dict[str, Any]
 
 _INNER_LINE = re.compile(rb"\n[\x00-\x20]*[^{\x00-\x20]|[^}\x00-\x20][\x00-\x20]*\n")
-"""Where a line neither begins nor ends as an object does: Arrow may see one object in several lines."""
+"""The place of a line that neither begins nor ends as an object does: Arrow may see one object in several lines."""
 _NULL_LINE = re.compile(rb"(?:\A|\n)[\x00-\x20]*null")
 
 
@@ -40,7 +40,7 @@ class JsonLines:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "json"
 
     @property
@@ -138,7 +138,7 @@ class _Reader:
         return columns
 
     def _fitting(self, value: Any, kind: pa.DataType, line: str) -> tuple[Any, bool]:
-        """What Spark would keep of a value, and whether that is all; raises pa.ArrowInvalid where nobody knows."""
+        """The part of a value that Spark would keep, and whether it is all; pa.ArrowInvalid if nobody knows."""
         if value is None:
             return None, True
         if pt.is_struct(kind):
@@ -175,13 +175,13 @@ class _Reader:
 
 
 def _is_object_by_line(text: bytes, count: int) -> bool:
-    """Whether no object goes over the end of a line; false also where only a look at the lines can tell."""
+    """Tell whether no object goes over the end of a line; false also if only a look at the lines can tell."""
     most = count - 1
     return text.count(b"}\n{") == most or not _INNER_LINE.search(text)
 
 
 def _is_number_to_spark(value: Any, kind: pa.DataType) -> bool:
-    """Whether Spark may read it as a number of a type in which Arrow does not."""
+    """Tell whether Spark may read it as a number of a type in which Arrow does not."""
     if pt.is_floating(kind):
         return isinstance(value, _Number) or str(value).lstrip("+-") in ("NaN", "Infinity", "INF")
     if not (pt.is_decimal(kind) and isinstance(value, str)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeyedStream: a stream behind an exchange by key, with the verbs of groups. Immutable and lazy, as every stream.
+"""KeyedStream: a stream after an exchange by key, with the verbs of groups. Immutable and lazy, as every stream.
 
 Its own exchange is used by the verbs that take rows as they are; aggregations put a part of their work before it, and
 combinations put the exchange of each side before the task that joins them.
@@ -29,7 +29,7 @@ from penstock.task.operators import GroupApply, GroupApplyInArrow, GroupApplyInP
 
 @suggests_arguments
 class KeyedStream(Stream):
-    """A stream behind an exchange by key: aggregations and functions over groups."""
+    """A stream after an exchange by key: aggregations and functions over groups."""
 
     __slots__ = ("_choice", "_keys", "_spec", "_upstream")
 
@@ -57,7 +57,7 @@ class KeyedStream(Stream):
         return CombineInput(self._upstream.branches, self._spec, self._choice)
 
     def persist(self) -> Self:
-        """As `Stream.persist`, of the rows ahead of the exchange, which each verb behind it sends in its own way."""
+        """As `Stream.persist`, of the rows ahead of the exchange, which each verb after it sends in its own way."""
         self._upstream.persist()
         return self
 
@@ -70,7 +70,7 @@ class KeyedStream(Stream):
         """Aggregate each group: `agg(n=("word", "count"), total=("price", "sum"))`.
 
         Also PySpark's forms: `agg({"price": "sum"})`, `agg(F.sum("price").alias("total"))`, or that as SQL. Partial
-        results are made before the exchange and merged behind it. `("*", "count")` counts rows. A sum that leaves its
+        results are made before the exchange and merged after it. `("*", "count")` counts rows. A sum that leaves its
         type is an error where `spark.sql.ansi.enabled` is on now, as in Spark.
         """
         wanted = aggregated(self._upstream.schema, self.session, exprs, aggregations)
@@ -137,7 +137,7 @@ class KeyedStream(Stream):
     ) -> Stream:
         """The equi-join on the keys: inner, left, right, full, left_semi or left_anti; null matches nothing.
 
-        The result has the keys once, then this stream's other columns, then the other's. Where the key columns have
+        The result has the keys once, then this stream's other columns, then the other's. If the key columns have
         different names, `on` must give the pairs, `[("mine", "theirs")]`, and the result has the names of this
         stream. The right side is collected, of a right join the left: let that be the smaller one.
         """

@@ -32,7 +32,7 @@ _NO_LINES = {
     b"ARROW1": ("an Arrow file", "read it by pyarrow.ipc in a function, or write it as Parquet"),
     b"PK\x03\x04": ("a ZIP archive", "unpack it, or compress each file by gzip"),
 }
-"""How files begin that are no lines, and what to do with them."""
+"""The beginnings of files that are no lines, and what to do with them."""
 _LONGEST_START = max(map(len, _NO_LINES))
 
 
@@ -56,7 +56,7 @@ class LinesSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
         return f"{self.format.name} {self.files[0].path}{more}"
 
@@ -134,8 +134,8 @@ def first_lines(filesystem: pafs.FileSystem, files: Sequence[DataFile], most: in
 def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterator[bytes]:
     """The lines that begin in a piece, some whole ones at a time, each with its end.
 
-    A line that begins before the piece belongs to the one before. Whether a piece begins inside a line, the byte
-    ahead of it says.
+    A line that begins before the piece belongs to the one before. The byte ahead of a piece says whether it begins
+    inside a line.
     """
     if piece.end < 0:
         with filesystem.open_input_stream(path) as stream:
@@ -149,14 +149,14 @@ def whole_lines(filesystem: pafs.FileSystem, path: str, piece: Piece) -> Iterato
 
 
 def _skip_line(file: pa.NativeFile) -> None:
-    """Go behind the next line end."""
+    """Go on to the place after the next line end."""
     start = file.tell()
     chunk, behind = _to_line_end(file, b"", 0)
     file.seek(start + (len(chunk) if behind < 0 else behind))
 
 
 def _to_line_end(file: pa.NativeFile, chunk: bytes, start: int) -> tuple[bytes, int]:
-    """The bytes, and more until a line ends behind `start`, and the place behind that; -1 at the file's end."""
+    """The bytes, and more until a line ends after `start`, and the place after that; -1 at the file's end."""
     behind = behind_line(chunk, start, is_all=False)
     while behind < 0:
         more = file.read(_READ_BYTES)
@@ -175,7 +175,7 @@ def _whole(file: pa.NativeFile, left: int | None) -> Iterator[bytes]:
         if not chunk:
             break
         if left is not None and len(chunk) >= left:
-            # The last line that begins in the piece may end behind it.
+            # The last line that begins in the piece may end after it.
             chunk, end = _to_line_end(file, chunk, left - 1)
             held += chunk if end < 0 else chunk[:end]
             break

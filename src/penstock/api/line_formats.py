@@ -41,7 +41,7 @@ class TextLines:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "text"
 
     @property

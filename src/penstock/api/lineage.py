@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream remembers of how it came to be: sources, operators, exchanges, combinations, compared by identity.
+"""The steps by which a stream came to be: sources, operators, exchanges, combinations, compared by identity.
 
 Two streams made from one share its steps; that is how a plan sees that a stage is used twice and must run once.
 """
@@ -17,7 +17,7 @@ from penstock.task.exchanges import PartitionerSpec
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SourceStep:
-    """Where rows come from: a source that tasks read themselves, or a Spark DataFrame.
+    """The origin of rows: a source that tasks read themselves, or a Spark DataFrame.
 
     `limit` is the parallelism beyond which further subtasks would have nothing to read; `partitions` the parallelism
     that was asked for. `bytes` are those of all rows, about, where that is known. A `streaming` source is read by a
@@ -60,7 +60,7 @@ class ResourcesStep:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeChoice:
-    """What an edge asks for; None leaves it to the settings, or to the slots at hand."""
+    """The wishes for an edge; None leaves one to the settings, or to the slots at hand."""
 
     partitions: int | None = None
     mode: str | None = None
@@ -84,7 +84,7 @@ class ExchangeStep:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         keys = ", ".join(key for key in self.spec.keys if not key.startswith(INTERNAL))
         return f"{self.spec.kind}({keys})" if keys else self.spec.kind
 

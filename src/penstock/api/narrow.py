@@ -73,7 +73,7 @@ def rows_argument(num: object, verb: str) -> int:
 
 
 def limited(branches: Sequence[Step], schema: pa.Schema, rows: int) -> tuple[int, PartitionerSpec, list[Operator]]:
-    """Rows that each task gives at most, the exchange behind it, and what the one task behind that does.
+    """Rows that each task gives at most, the exchange after it, and the operators of the one task after that.
 
     The exchange mixes what was sorted, so it is sorted again there: only as many rows as each task gave.
     """
@@ -102,7 +102,7 @@ def _order_of(step: Step) -> Order | None:
 
 
 def _is_kept(step: Step, column: str) -> bool:
-    """Whether a column of what was sorted still has its name and its values."""
+    """Tell whether a column that rows were sorted by still has its name and its values."""
     while isinstance(step, OperatorStep | ResourcesStep):
         if isinstance(step, OperatorStep):
             if isinstance(step.operator, SortRows):

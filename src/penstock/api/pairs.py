@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two keyed streams into one: cogroup and join. Both sides are exchanged by the same hash to the same partitions.
 
-An exchange belongs to the verb behind it: a keyed stream that is joined twice is sent twice. Persist or write out
-what is used often.
+An exchange belongs to the verb after it: a keyed stream that is joined twice is sent twice. Persist or write out what
+is used often.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ALIASES = {
 
 @suggests_arguments
 class CoGroupedStream:
-    """What `KeyedStream.cogroup` gives: functions over the groups of both sides."""
+    """The pair that `KeyedStream.cogroup` gives: functions over the groups of both sides."""
 
     __slots__ = ("_left", "_right")
 
@@ -93,7 +93,7 @@ def joined(
 
 
 def combined(left: KeyedStream, right: KeyedStream, combine: Combine, schema: pa.Schema) -> Stream:
-    """What `combine` makes of both sides, one vertex behind both exchanges."""
+    """The stream that `combine` makes of both sides, as one vertex after both exchanges."""
     from penstock.api.stream import Stream
 
     asked = {count for side in (left, right) if (count := side.partitions) is not None}

@@ -2,10 +2,10 @@
 """Parquet read by the tasks themselves: Arrow batches that never were JVM rows.
 
 A path is a file, a folder (all of it, without names that start with `_` or `.`), a glob, or a list of these; URIs
-that `pyarrow.fs` knows work too. The footers are read at the call, so a missing path or files that differ are
-refused there. Subtasks get whole row groups, balanced by bytes, so parallelism above their number is of no use.
-With a filter, row groups are skipped by their statistics. What folder names hold, as in `year=2026/`, are columns too
-(`partition_columns`): behind those of the files, or in place of one of the same name.
+that `pyarrow.fs` knows work too. The footers are read at the call, so a missing path or files that differ are refused
+there. Subtasks get whole row groups, balanced by bytes, so parallelism above their number is of no use. With a
+filter, row groups are skipped by their statistics. Names of folders with values, as in `year=2026/`, are columns too
+(`partition_columns`): after those of the files, or in place of one of the same name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ParquetSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         paths = self.files.paths or ("without files",)
         more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
         return f"parquet {paths[0]}{more}"
@@ -217,7 +217,7 @@ def parquet_files(
 
 
 def _with_folders(schema: pa.Schema, folders: pa.RecordBatch | None) -> pa.Schema:
-    """The files' columns, and those of their folders behind them or in place of one of the same name."""
+    """The files' columns, and those of their folders after them or in place of one of the same name."""
     for field in folders.schema if folders is not None else ():
         place = schema.get_field_index(field.name)
         schema = schema.append(field) if place < 0 else schema.set(place, field)

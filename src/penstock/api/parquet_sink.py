@@ -6,12 +6,12 @@ one step, or with `overwrite` changes names with the old one. So a driver that i
 new one, and a task that outlives its job writes where nobody reads. Files and names are on the disk before that step.
 On any other file system the files are moved one by one and taken out again should a move fail, so a reader may see
 some of them before all are there; `_SUCCESS` is written last and says that all are, and that what `overwrite`
-replaces is gone. What a job that failed or was cancelled wrote is removed with the staging folder.
+replaces is gone. Files of a job that failed or was cancelled are removed with the staging folder.
 
-Limits: where tasks run on several hosts, a local path must be a mount that they share. A driver that is killed
-leaves its own folders (`.<name>.penstock-<id>...`) behind. Where a local file system cannot swap names (NFS), what
-`overwrite` replaces is moved aside first, so for a moment there is no folder. Two writers to one path are not kept
-apart, but neither can end up in the other's folder on a local file system: the second rename fails.
+Limits: where tasks run on several hosts, a local path must be a mount that they share. A driver that is killed leaves
+its own folders (`.<name>.penstock-<id>...`) behind. If a local file system cannot swap names (NFS), the folder that
+`overwrite` replaces is moved aside first, so for a moment there is none. Two writers to one path are not kept apart,
+but neither can end up in the other's folder on a local file system: the second rename fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUCCESS = "_SUCCESS"
 
 @dataclass(frozen=True, slots=True)
 class ParquetWritten:
-    """What `writeParquet` wrote: the number of files, rows and bytes, and the seconds from the call to the commit."""
+    """The result of `writeParquet`: numbers of files, rows and bytes, and the seconds from the call to the commit."""
 
     path: str
     files: int
@@ -202,7 +202,7 @@ class ParquetTarget:
                     self.filesystem.create_dir(f"{self.folder}/{final.rpartition('/')[0]}", recursive=True)
                 self.filesystem.move(f"{self.staging}/{name}", f"{self.folder}/{final}")
         except BaseException:
-            # What was there before is there still: take the new files out again.
+            # The old files are there still: take the new ones out again.
             self._remove(list(names.values()))
             if SUCCESS in old:
                 self._write_success()

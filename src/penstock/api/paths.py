@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a path means to a reader: a file, a folder, a glob, a list of these, here or behind a URI.
+"""The meaning of a path to a reader: a file, a folder, a glob, a list of these, here or behind a URI.
 
 Of a folder all files are read but those with a name, or in a folder with a name, that starts with `_` or `.`.
 """

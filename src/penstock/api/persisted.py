@@ -161,7 +161,8 @@ class PersistedReading:
         while True:
             steps, cut = self._needed(results, own)
             held = {key: self._held(result) for key, result in cut.items()}
-            # What was dropped or lost meanwhile is not there; looking again finds it no more, or makes it again.
+            # Results that were dropped or lost meanwhile are not there; looking again finds them no more, or makes
+            # them again.
             if all(held.values()):
                 return _over(results, steps, {key: self._source(cut[key], item) for key, item in held.items()})
 

@@ -2,21 +2,21 @@
 """Streams to job graphs: chains, edges, parallelism.
 
 Chaining: an operator joins the vertex of the step it reads unless that step has other readers in this job; then it
-gets a vertex of its own behind a forward edge, so that what is shared runs once. An exchange starts a vertex, and so
+gets a vertex of its own after a forward edge, so that a shared step runs once. An exchange starts a vertex, and so
 does a combination of streams, whose exchanges end in its one vertex, each on a side of its own.
 
 Parallelism: what was asked for; else the slots that are left, shared out evenly over the vertices of a region that
 ask for nothing, at least one each. Regions do not count on running side by side, so each has all slots. A source is
-not split finer than its parts, and a vertex behind a forward edge has its producer's parallelism.
+not split finer than its parts, and a vertex after a forward edge has its producer's parallelism.
 
 Sources read no more than is needed of them (`penstock.api.pushdown`).
 
 Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
 there are become hybrid, and then its stages need not run at once; so do those of a region some stage of which would
 get less than half of the slots, for the work of a program is often all in one stage, unless its sources hold next to
-nothing. Where even so its writers need more network buffers than the environments have, they become blocking, which
-need none. What was asked to be pipelined stays, and whether it fits is the JobMaster's to say. What could deadlock is
-stored (`penstock.graph.deadlocks`). The graph's notes say what was changed and why.
+nothing. If even so its writers need more network buffers than the environments have, they become blocking, which need
+none. An exchange that was asked to be pipelined stays, and whether it fits is the JobMaster's to say. An exchange
+that could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say what was changed and why.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PLANNING_SLOTS = 8
 AUTO = "auto"
 """The mode that leaves the choice to the plan."""
 _BUFFERS = 2
-"""What a writer is guaranteed at the least, however many subpartitions it has."""
+"""The buffers that a writer is guaranteed at the least, however many subpartitions it has."""
 _NAME_LENGTH = 80
 _FIXED = ("to_one", "custom", "range")
 """Exchanges whose subpartitions mean something, so that each has a consumer of its own."""
@@ -166,13 +166,13 @@ class _Builder:
 
     @property
     def reads_little(self) -> bool:
-        """Whether all sources together are known to have so little that one more task costs more than it gives."""
+        """True if all sources together are known to have so little that one more task costs more than it gives."""
         sizes = [vertex.source.bytes for vertex in self.vertices if vertex.source is not None]
         known = [size for size in sizes if size is not None]
         return len(known) == len(sizes) and sum(known) < FEW_BYTES
 
     def may_be_wider(self, vertex: JobVertex, slots: int) -> bool:
-        """Whether nobody said how many tasks this stage has, and it has less than half of what it could have."""
+        """Tell whether nobody set this stage's number of tasks, and it has less than half of those it could have."""
         made = self.vertices[vertex.id]
         leader = self.vertices[made.leader]
         most = slots if leader.limit is None else min(slots, leader.limit)
@@ -227,7 +227,7 @@ class _Builder:
         return number
 
     def _own(self, parent: Step) -> int:
-        """The vertex that goes on from a step: the step's own, or behind a forward edge where others read it too."""
+        """The vertex that goes on from a step: the step's own, or one after a forward edge if others read it too."""
         number = self._vertex_of[id(parent)]
         if self._readers[id(parent)] > 1:
             producer = self.vertices[number]

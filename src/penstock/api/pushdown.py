@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters and projections directly behind a Parquet source reach the Parquet reader.
+"""Filters and projections directly after a Parquet source reach the Parquet reader.
 
-Columns that nothing behind the source reads are not read. Conditions that mean the same to Arrow's reader as to
-Spark are given to it, which skips row groups by their statistics and drops rows while it decodes: comparisons of a
-column with a constant, `IN`, and tests for null. NaN is above all numbers to Spark and beyond all statistics to
-Parquet, so of floats only what NaN cannot satisfy is given. All other conditions stay in the task.
+Columns that nothing after the source reads are not read. Conditions that mean the same to Arrow's reader as to Spark
+are given to it, which skips row groups by their statistics and drops rows while it decodes: comparisons of a column
+with a constant, `IN`, and tests for null. NaN is above all numbers to Spark and beyond all statistics to Parquet, so
+of floats only what NaN cannot satisfy is given. All other conditions stay in the task.
 
 The source is changed in a plan, not in a stream: a stream that two others read is read whole, once.
 """
@@ -64,7 +64,7 @@ def _is_parquet(step: Step) -> bool:
 
 
 def _chain(source: Step, steps: list[Step], readers: Counter[int]) -> list[OperatorStep]:
-    """The operators behind a source, as far as each is the only reader of the one before it."""
+    """The operators after a source, as far as each is the only reader of the one before it."""
     found: list[OperatorStep] = []
     last = source
     while readers[id(last)] == 1:
@@ -83,7 +83,7 @@ def _is_understood(step: OperatorStep) -> bool:
 
 
 def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
-    """The source with fewer columns and a filter, and the operators behind it, by the steps they replace."""
+    """The source with fewer columns and a filter, and the operators after it, by the steps they replace."""
     assert isinstance(step, SourceStep)  # noqa: S101 - for the type checker
     source = step.source
     assert isinstance(source, ParquetSource)  # noqa: S101 - as above
@@ -107,7 +107,7 @@ def _narrowed(step: Step, chain: list[OperatorStep]) -> dict[int, Step]:
 
 
 def _filtered(chain: list[OperatorStep], source: ParquetSource) -> tuple[list[pc.Expression], list[Operator | None]]:
-    """What the reader does of the filters ahead of any limit, and the operators that are left."""
+    """The conditions ahead of any limit that the reader takes over, and the operators that are left."""
     given: list[pc.Expression] = []
     operators: list[Operator | None] = []
     own = source.files.schema
@@ -132,7 +132,7 @@ def _both(one: Expression, other: Expression) -> Expression:
 
 
 def _pruned(chain: list[OperatorStep], operators: list[Operator | None]) -> tuple[set[str], list[Operator | None]]:
-    """The columns that are needed of the source, and the operators without what nobody behind them needs."""
+    """The columns that are needed of the source, and the operators without columns that nobody after them needs."""
     needed = set(chain[-1].schema.names)
     pruned: list[Operator | None] = []
     for operator in reversed(operators):
@@ -181,7 +181,7 @@ def _for_reader(part: Expression, schema: pa.Schema) -> pc.Expression | None:
 
 
 def _is_stored(side: Expression, schema: pa.Schema) -> bool:
-    """Whether it is a column of the file in the file's own type, so that both compare the same values."""
+    """Tell whether it is a column of the file in the file's own type, so that both compare the same values."""
     return (
         isinstance(side, ColumnRef) and side.name in schema.names and schema.field(side.name).type.equals(side.type)
     )

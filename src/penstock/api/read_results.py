@@ -42,7 +42,7 @@ def run_and_read(
         try:
             return read(finished)
         except Exception:
-            # Whoever read says that it failed; the JobMaster, maybe a little later, whether our result is gone.
+            # The reader says that it failed; the JobMaster says, maybe a little later, whether our result is gone.
             if not runs_left or not gone.wait(_TOLD_SECONDS):
                 raise
         finally:

@@ -42,8 +42,8 @@ def readParquet(
 
     `filter` is what `Stream.filter` takes: a SQL string, a Column, or a `pyarrow.compute` expression; also a list of
     tuples as `pyarrow.parquet` takes. Row groups that cannot match are not read, nor are columns that nothing needs.
-    `numPartitions` tasks read them; left out, as many as there are slots and row groups. What folder names hold, as
-    in `year=2026/`, are columns, typed as Spark infers them.
+    `numPartitions` tasks read them; left out, as many as there are slots and row groups. Names of folders with
+    values, as in `year=2026/`, are columns, typed as Spark infers them.
     """
     session_argument(spark, "readParquet")
     if isinstance(filter, str) or is_spark_column(filter):

@@ -114,7 +114,7 @@ def partitions_argument(count: object, verb: str) -> int | None:
 
 
 def resources_argument(profile: Any) -> Resources:
-    """What a task needs, out of a `pyspark.resource.ResourceProfile`."""
+    """The needs of a task, out of a `pyspark.resource.ResourceProfile`."""
     requests = getattr(profile, "taskResources", None)
     if not isinstance(requests, Mapping):
         raise TypeError(
@@ -153,7 +153,7 @@ def session_argument(spark: object, verb: str) -> None:
 
 @contextmanager
 def _said_by(verb: str) -> Iterator[None]:
-    """What is refused inside names the verb."""
+    """An error raised inside names the verb."""
     try:
         yield
     except SettingError as error:

@@ -12,7 +12,7 @@ def preloading() -> dict[str, str]:
     Spark's Python workers come from a daemon that has imported PyArrow, PySpark and Penstock, which must be installed
     where they run. The driver's Java maps the archive of Spark's classes that `penstock preload` has written; where
     there is none for this Java and this Spark a PenstockWarning says so. Java options of your own
-    (`spark.driver.extraJavaOptions`) go behind ours, with a space between.
+    (`spark.driver.extraJavaOptions`) go after ours, with a space between.
     """
     from penstock.spark.class_archive import archive_path, java_options
     from penstock.spark.hints import PenstockWarning

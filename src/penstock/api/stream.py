@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stream: the verbs of a pipeline. Immutable and lazy; arguments are checked at the call.
 
-A stream is a list of branches (more than one after `union`). Functions are applied to each branch where it is;
-an exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`. What writes, and what
-makes queries of streams without an end, is imported when it is asked for.
+A stream is a list of branches (more than one after `union`). Functions are applied to each branch where it is; an
+exchange joins all branches. Nothing runs before an action on what `toDF` gives, or `run`. The modules that write, and
+those for queries of streams without an end, are imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Stream:
         mode: str | None = None,
         service: str | None = None,
     ) -> Stream:
-        """A global order, by sampled ranges: no row of a partition comes behind one of the next.
+        """A global order, by sampled ranges: no row of a partition comes after one of the next.
 
         `ascending` is for all columns, or a list with one for each. `nulls` is `first` or `last`; left out, nulls are
         first where it ascends and last where it descends, as in Spark. Equal keys are never in two partitions.
@@ -297,12 +297,12 @@ class Stream:
 
     @property
     def isStreaming(self) -> bool:
-        """Whether this is a stream of `readStream`, which may have no end."""
+        """True if this is a stream of `readStream`, which may have no end."""
         return is_streaming(self.branches)
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Where the rows of a stream of `readStream` go, as PySpark's `df.writeStream`."""
+        """The writer for the rows of a stream of `readStream`, as PySpark's `df.writeStream`."""
         from penstock.api.streaming.writer import StreamWriter
 
         return StreamWriter(self.branches, self.session)
@@ -379,9 +379,9 @@ class Stream:
     ) -> ParquetWritten:
         """Run the job now and write its rows as Parquet files into a folder: all of them or none.
 
-        `path` is a folder of this file system or any URI that `pyarrow.fs` knows. What is there already is refused,
-        or with `overwrite` replaced once the job has succeeded. The columns of `partitionBy` become names of folders,
-        as in `year=2026/`, and are not in the files.
+        `path` is a folder of this file system or any URI that `pyarrow.fs` knows. A folder that is there already is
+        refused, or with `overwrite` replaced once the job has succeeded. The columns of `partitionBy` become names of
+        folders, as in `year=2026/`, and are not in the files.
         """
         from penstock.api.parquet_sink import write_parquet
 
@@ -419,11 +419,11 @@ class Stream:
         return plan_job(self.branches, settings, slots, keep=keep)
 
     def applied(self, operator: Operator, schema: pa.Schema) -> Stream:
-        """This stream behind any operator; `schema` is what the operator gives."""
+        """This stream with any operator after it; `schema` is that of the operator's rows."""
         return Stream(tuple(OperatorStep(branch, operator, schema) for branch in self.branches), self.session)
 
     def exchanged(self, spec: PartitionerSpec, choice: ExchangeChoice) -> Stream:
-        """This stream behind any exchange; the verbs above are its named forms."""
+        """This stream with any exchange after it; the verbs above are its named forms."""
         return self.over(ExchangeStep(self.branches, spec, choice))
 
     def over(self, step: Step) -> Stream:
@@ -457,11 +457,11 @@ class Stream:
             raise no_rows_here(type(self).__name__)
 
     def projected(self, operator: Project) -> Stream:
-        """This stream behind an operator that gives other columns."""
+        """This stream with an operator after it that gives other columns."""
         return self.applied(operator, operator.schema)
 
     def is_ansi(self) -> bool:
-        """Whether the session has ANSI rules now, under which a result that leaves its type is an error."""
+        """True if the session has ANSI rules now, under which a result that leaves its type is an error."""
         return self.session is None or str(self.session.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     def _runtime(self, verb: str) -> SparkRuntime:

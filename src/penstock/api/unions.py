@@ -41,7 +41,7 @@ def _widened(branch: Step, schema: pa.Schema) -> Step:
 
 
 def by_name(left: pa.Schema, right: pa.Schema, allow_missing: bool, session: Any) -> tuple[Project, Project]:
-    """What brings two streams to the left's columns, then those that only the right has.
+    """The projections that bring two streams to the left's columns, then those that only the right has.
 
     A column that one side lacks is null there if `allow_missing`, and refused otherwise. The left says how names are
     written.

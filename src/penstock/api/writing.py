@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose tasks write files: it runs now, and gives the files that its attempts named when it has succeeded.
 
-Who calls it publishes these and no others; what lies beside them is of attempts that failed, or of a run whose names
-were lost before they were read.
+The caller publishes these and no others; files beside them are of attempts that failed, or of a run whose names were
+lost before they were read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.task.verbs import Promise
 
 
 class Written(Protocol):
-    """What a stream has that is written."""
+    """The members of a stream that is written."""
 
     branches: tuple[Step, ...]
     session: Any
@@ -34,7 +34,7 @@ class Written(Protocol):
         """The rows' schema."""
 
     def applied(self, operator: Operator, schema: pa.Schema) -> Written:
-        """The stream behind an operator."""
+        """The stream with an operator after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def promised(stream: Written, columns: pa.Schema, table: str) -> Written:
 
 
 def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[PartFile]:
-    """Run the stream behind an operator that gives status rows; `prepare` is called when it has been planned once."""
+    """Run the stream with an operator that gives status rows; `prepare` is called when it has been planned once."""
     from penstock.spark.runtime import SparkRuntime
 
     runtime = SparkRuntime.of(stream.session)

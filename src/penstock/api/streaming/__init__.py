@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write for streaming queries: `readStream`, `writeStream`, the handle of a query, `streams`."""
+"""The words that users write for streaming queries: `readStream`, `writeStream`, the handle of a query, `streams`."""

@@ -26,7 +26,7 @@ from penstock.stream.sources import StreamSource
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What somebody asked `readStream` for."""
+    """The wish of somebody who called `readStream`."""
 
     path: str | None
     schema: pa.Schema | None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who hears of the queries of a SparkContext: PySpark's `StreamingQueryListener` objects, called by us.
+"""The listeners to the queries of a SparkContext: PySpark's `StreamingQueryListener` objects, called by us.
 
 Rules: listeners are called one after the other, each event to those that were there when it happened, on a thread of
 their own that lives as long as there is something to tell. So one that is slow, that stops its query or that raises
-holds no query up. Where they are a hundred events behind, further progress is not told; starts and ends always are.
+holds no query up. If they are a hundred events behind, further progress is not told; starts and ends always are.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ class Options:
                 raise SettingError(f"{self._owner}: {what} has no option {name!r}: {hint}")
 
     def text(self, name: str) -> str | None:
-        """What was given, if anything."""
+        """The text that was given, if any."""
         found = self._given.get(name.lower())
         return None if found is None else found[1]
 
     def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """What was given, parsed; raises SettingError where it can't be."""
+        """The value that was given, parsed; raises SettingError if it can't be."""
         text = self.text(name)
         if text is None:
             return default
@@ -73,7 +73,7 @@ class Options:
 
 
 class TakesOptions:
-    """What readers and writers take alike."""
+    """The options that readers and writers take alike."""
 
     def __init__(self, owner: str, instead: Mapping[str, str]) -> None:
         self._options = Options(owner)

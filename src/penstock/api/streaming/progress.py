@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query's `lastProgress` says: PySpark's fields, and beside them those of stages and checkpoints."""
+"""The content of a query's `lastProgress`: PySpark's fields, and beside them those of stages and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProgressReports:
         self._last: dict[int, Mapping[str, float]] = {}
         self._at = time.monotonic()
         self.is_idle = False
-        """Whether nothing came to any stage in the time of the last report. One that says nothing may be at work."""
+        """True if nothing came to any stage in the time of the last report. One that says nothing may be at work."""
 
     def report(self, progress: JobProgress) -> dict[str, Any]:
         """The report of the time since the last one."""
@@ -96,7 +96,7 @@ class ProgressReports:
         }
 
     def _has_told(self, vertex: int, progress: JobProgress) -> bool:
-        """Whether tasks of a stage have reported since the last report: one in a long call of a function does not."""
+        """Tell whether tasks of a stage have reported since the last report: one in a long call does not."""
         (now,) = (each.metrics.get("seconds", 0.0) for each in progress.vertices if each.vertex == vertex)
         return now != self._last.get(vertex, {}).get("seconds", 0.0)
 
@@ -149,7 +149,7 @@ def _sum_of(report: CheckpointReport, figure: str) -> int:
 
 
 def _held_back_by(stages: list[dict[str, Any]]) -> str | None:
-    """The stage that the others wait for: the busiest behind one that is back-pressured; None where none is."""
+    """The stage that the others wait for: the busiest downstream of one that is back-pressured; None if none is."""
     if all(stage["backPressured"] <= _WAITING_SHARE for stage in stages):
         return None
     free = [stage for stage in stages if stage["backPressured"] <= _WAITING_SHARE] or stages

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
-"""How often a query reports."""
+"""Time between two reports of a query."""
 IDLE_SECONDS = 10.0
-"""How often listeners hear that a query is idle."""
+"""Time after which listeners hear that a query is idle."""
 STOP_SECONDS = 120.0
-"""How long `stop` waits for the query to end well, before it is cancelled."""
+"""Time that `stop` waits for the query to end well, before it is cancelled."""
 CANCEL_SECONDS = 60.0
-"""How long it waits for one that was cancelled."""
+"""Time that it waits for one that was cancelled."""
 _KEPT_REPORTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class QueryHooks:
-    """What the driver does for a query's sink: when a checkpoint is complete, and when the query has ended."""
+    """The driver's part for a query's sink: when a checkpoint is complete, and when the query has ended."""
 
     completed: Callable[[], None] = lambda: None
     ended: Callable[[], None] = lambda: None
@@ -79,7 +79,7 @@ class StreamingQuery:
         self._starting = sum(vertex.parallelism for vertex in started.graph.vertices)
         """So many tasks do not run yet, or not again."""
         self._restarts = (0, "")
-        """How often it began anew, and why last."""
+        """The number of times it began anew, and the last reason."""
         self._restored = 0
         """Bytes of the rows in flight with which it began, or began anew."""
         self._silence = ""
@@ -102,12 +102,12 @@ class StreamingQuery:
 
     @property
     def name(self) -> str | None:
-        """What `queryName` said."""
+        """The name that `queryName` set."""
         return self._started.name
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs."""
+        """True while it runs."""
         return not self._ended.is_set()
 
     @property
@@ -121,12 +121,12 @@ class StreamingQuery:
 
     @property
     def slots(self) -> int:
-        """How many of the application's task slots it holds."""
+        """The number of the application's task slots that it holds."""
         return sum(vertex.slots for vertex in self._started.graph.vertices) if self.isActive else 0
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it does now, in PySpark's words and ours."""
+        """The state of the query now, in PySpark's words and ours."""
         held, total = self.slots, self._started.slots
         if not self.isActive:
             message = "Stopped" if self._error is None else f"Terminated with exception: {self._error}"
@@ -170,7 +170,7 @@ class StreamingQuery:
         return self._checkpoints
 
     def exception(self) -> PenstockError | None:
-        """What ended it; None while it runs, and where it ended well."""
+        """The error that ended it; None while it runs, and if it ended well."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streaming query can't do, and what a batch job can't do with a stream without an end: refused by name."""
+"""The limits of a streaming query, and those of a batch job over a stream without an end: refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BY_KEY = (
     "group by these columns and aggregate, groupBy('k').agg(...), which gives a row for each key that has changed"
 )
 _OF_ALL_ROWS = {"distinct": _BY_KEY, "dropDuplicates": _BY_KEY}
-"""What to write in a query for a verb that is no action."""
+"""The words to write in a query in place of a verb that is no action."""
 _LOOK_UP = (
     "a table is joined by a class that loads it once for each task, mapInArrow(LookUp, schema): docs/streaming.md "
     "shows one"
@@ -33,7 +33,7 @@ _LOOK_UP = (
 
 
 def is_streaming(branches: tuple[Step, ...]) -> bool:
-    """Whether these steps read a source of `readStream`."""
+    """Tell whether these steps read a source of `readStream`."""
     return any(isinstance(step, SourceStep) and step.streaming for step in in_order(branches))
 
 

@@ -38,7 +38,7 @@ _CONSOLE_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class SinkRequest:
-    """What somebody asked `writeStream` for. `query` is an id that stays the same over all runs of the query.
+    """The wish of somebody who called `writeStream`. `query` is an id that stays the same over all runs of the query.
 
     `is_kept`: a later run may go on from this one.
     """
@@ -59,7 +59,7 @@ class SinkRequest:
 
     @property
     def uid(self) -> str:
-        """What tells this query's files from those of others in one folder."""
+        """The part of a file's name that tells this query's files from those of others in one folder."""
         return self.query.replace("-", "")[:12]
 
 

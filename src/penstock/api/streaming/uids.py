@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stages of a query are called in its checkpoints: the same where other parts of the plan change.
+"""The names of a query's stages in its checkpoints: the same if other parts of the plan change.
 
 A stage is called what `uid()` says. Without that it is known by how its rows come to it: by what its source reads, or
 by its exchanges and the stages in front of them, in whatever order a union has them. Operators that follow change
@@ -56,7 +56,7 @@ def with_uids(graph: JobGraph, *, is_kept: bool = False) -> JobGraph:
 
 
 def _place(graph: JobGraph, vertex: JobVertex, names: Mapping[int, str]) -> str:
-    """How a stage's rows come to it, by what the stages in front are called."""
+    """The way of a stage's rows to it, by the names of the stages in front."""
     ways = sorted(
         f"{edge.exchange.kind} {getattr(edge.exchange, 'keys', ())} {names[edge.producer]}"
         for edge in graph.inputs_of(vertex.id)

@@ -154,7 +154,7 @@ class StreamWriter(TakesOptions):
 
 
 def query_options(id_: str, name: str, location: str, streaming: StreamingSettings) -> StreamingOptions:
-    """What the settings say of a query."""
+    """The options of a query, out of the settings."""
     return StreamingOptions(
         id_,
         name,
@@ -192,7 +192,7 @@ class _AnySink(NoopSink):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "(the sink of writeStream)"
 
 
@@ -207,8 +207,8 @@ def query_graph(
 ) -> JobGraph:
     """The job of a query, checked; raises PlanError for what can't run as one.
 
-    Where nobody says how many tasks there are, one slot is left to whoever looks at what the query writes. `is_kept`:
-    a later run may go on from its checkpoints.
+    If nobody says how many tasks there are, one slot is left to whoever looks at the rows that the query writes.
+    `is_kept`: a later run may go on from its checkpoints.
     """
     refuse_batch(branches)
     last = branches[0]
