@@ -9,7 +9,7 @@ import pyarrow as pa
 def as_written(schema: pa.Schema, name: str) -> str:
     """The name of the column that Spark means by this one: of the same case, else the only one of another case.
 
-    Where there is none it is the name itself.
+    If there is none, it is the name itself.
     """
     if name in schema.names:
         return name

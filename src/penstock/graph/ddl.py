@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spark's DDL schema strings as Arrow schemas, without a JVM.
 
-Accepts what Spark's own parser accepts as a table schema (`a int, b: array<string> NOT NULL COMMENT 'x'`) or
-as one struct type (`struct<a: int>`), and gives the types PySpark's Arrow exchange uses: `timestamp` is
-`timestamp[us, UTC]`, `timestamp_ntz` has no zone, day-time intervals are `duration[us]`, `char(n)` and
-`varchar(n)` are strings, `void` is Arrow's null. What the Arrow type does not tell (a collation, `interval hour`,
-`time(3)`) stays in the field's metadata (`spark_types`). Comments are read and dropped.
+Accepts what Spark's own parser accepts as a table schema (`a int, b: array<string> NOT NULL COMMENT 'x'`) or as one
+struct type (`struct<a: int>`), and gives the types PySpark's Arrow exchange uses: `timestamp` is `timestamp[us,
+UTC]`, `timestamp_ntz` has no zone, day-time intervals are `duration[us]`, `char(n)` and `varchar(n)` are strings,
+`void` is Arrow's null. Details that the Arrow type does not tell (a collation, `interval hour`, `time(3)`) stay in
+the field's metadata (`spark_types`). Comments are read and dropped.
 
 Limits: types that have no Arrow form in PySpark (year-month intervals, `variant`, `geometry`, `geography`) are
 refused by name. Default values and generated columns belong to tables and are refused.
@@ -63,7 +63,7 @@ _MAX_DECIMAL = 38
 _DECIMAL_PRECISION = 10
 _MAX_TIME = 9
 _TIME_DIGITS = 6
-"""What `time` without a number has, and what Spark takes Arrow's times for."""
+"""The digits of `time` without a number, and those that Spark takes Arrow's times for."""
 
 _Typed = tuple[pa.DataType, str | None]
 """A type, and Spark's name for it where the Arrow type does not tell."""
@@ -117,7 +117,7 @@ class _Parser:
         self._index = 0
 
     def starts_with_struct(self) -> bool:
-        """Whether the whole text is one struct type rather than a list of columns."""
+        """Tell whether the whole text is one struct type rather than a list of columns."""
         return self._tokens[0].text.lower() == "struct" and self._tokens[1].text == "<"
 
     def next(self) -> _Token:

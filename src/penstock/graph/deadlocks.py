@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that could stand still for ever, and the fewest exchanges that must be stored so that they cannot. Pure.
 
-Who waits for whom. A producer waits for room in a full exchange whose kind runs together, until the consumer reads
-it. A consumer waits for rows of an empty exchange of any kind, until the producer goes on. A stage without `combine`
-reads whatever comes, so a full exchange waits only for what its consumer waits for room in; a combining stage reads
-its sides one after the other, so a full exchange of a later side also waits for rows of the earlier ones. A job can
+The waits. A producer waits for room in a full exchange whose kind runs together, until the consumer reads it. A
+consumer waits for rows of an empty exchange of any kind, until the producer goes on. A stage without `combine` reads
+whatever comes, so a full exchange waits only for what its consumer waits for room in; a combining stage reads its
+sides one after the other, so a full exchange of a later side also waits for rows of the earlier ones. A job can
 deadlock where such waits form a circle: a self-join, a diamond that meets in a join, two joins over the same stages
 in crossed order. A diamond whose branches meet in a union is no circle and stays as it is.
 
@@ -95,7 +95,7 @@ def _trouble(graph: JobGraph) -> _Trouble | None:
 
 
 class _Waits:
-    """What each wait may wait for."""
+    """The waits that each wait may lead to."""
 
     def __init__(self, graph: JobGraph) -> None:
         self._inputs: dict[int, list[JobEdge]] = {}
@@ -112,7 +112,7 @@ class _Waits:
         return [other for other in rivals if order.get(other.side, 0) < order.get(edge.side, 0)]
 
     def path(self, empty: JobEdge, full: JobEdge) -> list[_Wait] | None:
-        """How the wait for rows of one edge may lead to the wait for room in another, the latter left out."""
+        """The way from the wait for rows of one edge to that for room in another, the latter left out; or None."""
         start = _Wait(empty, for_room=False)
         came_from: dict[tuple[int, bool], _Wait | None] = {start.key: None}
         waiting = deque([start])

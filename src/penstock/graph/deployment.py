@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster tells a task at its deployment: which partitions to read and to write.
+"""The JobMaster's words to a task at its deployment: which partitions to read and to write.
 
 Operators, schemas and partitioners are not repeated here: they came with the job graph in Spark's closure.
 """

@@ -3,7 +3,7 @@
 
 Rules of the wiring:
 - all-to-all edges (hash, rebalance, broadcast, random, to_one, custom): every producer subtask writes one
-  subpartition per consumer subtask; consumer `i` reads subpartition `i` of every producer. Where the number of
+  subpartition per consumer subtask; consumer `i` reads subpartition `i` of every producer. If the number of
   consumers is chosen from the data, there are more subpartitions, and a consumer reads its share of them.
 - pointwise edges (rescale, forward) with S producers and T consumers: with S >= T each partition has one
   subpartition and consumer `i` reads partitions `[i*S//T, (i+1)*S//T)`; with S < T partition `p` serves
@@ -57,7 +57,7 @@ class ExecutionGraph:
         return end - first
 
     def channels_of(self, edge: int, consumer_subtask: int) -> list[tuple[int, int, int]]:
-        """What a consumer reads: `(partition index, first subpartition, how many)` in order of the partitions."""
+        """The channels of a consumer: `(partition index, first subpartition, count)` in order of the partitions."""
         description = self.graph.edge(edge)
         producers, consumers = self._parallelisms(description)
         _check_subtask(edge, "consumer", consumer_subtask, consumers)

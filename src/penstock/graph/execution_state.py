@@ -15,7 +15,7 @@ from penstock.shuffle.lifecycle import Lifecycle, ends_of
 
 
 class ExecutionState(Enum):
-    """Where an attempt is."""
+    """The states of an attempt."""
 
     CREATED = "CREATED"
     SCHEDULED = "SCHEDULED"
@@ -29,12 +29,12 @@ class ExecutionState(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the attempt has ended."""
+        """True if the attempt has ended."""
         return self in TERMINAL_STATES
 
 
 class ExecutionEvent(Enum):
-    """What happens to an attempt."""
+    """The events of an attempt."""
 
     SCHEDULE = "schedule"
     """Its slot was asked for."""
@@ -90,7 +90,7 @@ TRANSITIONS = _transitions()
 
 
 TERMINAL_STATES = ends_of(TRANSITIONS)
-"""How an attempt ends."""
+"""The states in which an attempt ends."""
 
 
 class ExecutionLifecycle(Lifecycle[ExecutionState, ExecutionEvent]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs again after a failure: the failed subtasks, what they need, and what has read from them. Pure.
+"""The subtasks that run again after a failure: the failed ones, those they need, and those that read from them. Pure.
 
 Rules, to the fixpoint:
 1. what failed runs again;
@@ -29,19 +29,19 @@ Place = tuple[int, int]
 
 
 class JobView(Protocol):
-    """What the JobMaster knows of the job at this moment."""
+    """The JobMaster's knowledge of the job at this moment."""
 
     def has_started(self, place: Place) -> bool:
-        """Whether the current attempt was deployed, or has finished."""
+        """Tell whether the current attempt was deployed, or has finished."""
 
     def has_finished(self, place: Place) -> bool:
-        """Whether the current attempt has finished."""
+        """Tell whether the current attempt has finished."""
 
     def was_announced(self, edge: int, producer: int) -> bool:
-        """Whether consumers were told of the current attempt's partition."""
+        """Tell whether consumers were told of the current attempt's partition."""
 
     def is_available(self, edge: int, producer: int) -> bool:
-        """Whether the current attempt's partition can be read from its beginning."""
+        """Tell whether the current attempt's partition can be read from its beginning."""
 
 
 def restart_set(graph: JobGraph, failed: Iterable[Place], view: JobView) -> frozenset[Place]:
@@ -52,7 +52,7 @@ def restart_set(graph: JobGraph, failed: Iterable[Place], view: JobView) -> froz
 def downstream_of(graph: JobGraph, places: Iterable[Place], view: JobView) -> frozenset[Place]:
     """All started or finished subtasks that read, directly or through others, what these places write.
 
-    The way may lead through subtasks that have not started (again): what stands behind them has read older rows.
+    The way may lead through subtasks that have not started (again): those downstream of them have read older rows.
     """
     wiring = _Wiring(graph)
     reached: set[Place] = set()
@@ -166,7 +166,8 @@ class _Restart:
 
     def after(self, failed: Iterable[Place]) -> frozenset[Place]:
         """Everything that follows from these."""
-        # Whoever says that a subtask failed knows that there was an attempt, so nobody is asked whether it started.
+        # A caller who says that a subtask failed knows that there was an attempt, so nobody is asked whether it
+        # started.
         self._found.update(failed)
         self._waiting.extend(self._found)
         while self._waiting:

@@ -33,30 +33,30 @@ class Operator(Protocol):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn the input of one subtask into its output; drains its input unless it says otherwise."""
 
 
 class Combine(Protocol):
-    """What makes one stream of several: the first step of a vertex whose inputs have sides; picklable."""
+    """The step that makes one stream of several: the first of a vertex whose inputs have sides; picklable."""
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Turn the inputs of one subtask, one iterator for each side, into one output.
 
         A side is read only when its iterator is asked; until then its pipelined producers wait. Sides are read one
         after the other, each to its end, in order of their numbers; but a combine that has a `streamed_side` reads
-        that one last. What may deadlock is found from this order.
+        that one last. The plans that may deadlock are found from this order.
         """
 
 
 class Exchange(Protocol):
-    """How an edge's rows find their consumer: built by the record room from this picklable description."""
+    """The way of an edge's rows to their consumers: built by the record room from this picklable description."""
 
     @property
     def kind(self) -> str:
@@ -64,13 +64,13 @@ class Exchange(Protocol):
 
 
 class RowSummary(Protocol):
-    """What one subtask makes of its rows for an edge that carries no more than that."""
+    """The summary that one subtask makes of its rows for an edge that carries no more than that."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch into account."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """What to send, once all rows were added; batches of the summary's schema."""
+        """The rows to send, once all rows were added; batches of the summary's schema."""
 
 
 class Summary(Protocol):
@@ -78,11 +78,11 @@ class Summary(Protocol):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """What the edge carries."""
+        """The schema of the rows that the edge carries."""
 
     def start(self) -> RowSummary:
         """The summary of one subtask."""
@@ -90,7 +90,7 @@ class Summary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each task of a stage needs: `cpus`, and amounts of other resources by name, such as `("gpu", 1.0)`.
+    """The needs of each task of a stage: `cpus`, and amounts of other resources by name, such as `("gpu", 1.0)`.
 
     `slots` is how many of the application's slots one such task takes: where a task usually has one core, its cores.
     """
@@ -101,7 +101,7 @@ class Resources:
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """The name for messages."""
         named = [f"{amount:g} {name}" for name, amount in (("cpus", self.cpus), *self.amounts)]
         return " and ".join(named)
 
@@ -132,7 +132,7 @@ class JobVertex:
 
     @property
     def is_bound(self) -> bool:
-        """Whether its subtasks are Spark tasks of their own, and not given to whichever worker asks.
+        """True if its subtasks are Spark tasks of their own, and not given to whichever worker asks.
 
         Those that read a DataFrame are, as Spark gives each its partition, and those with resources of their own.
         """
@@ -163,12 +163,12 @@ class JobEdge:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether a consumer reads only its share of the producers (forward, rescale)."""
+        """True if a consumer reads only its share of the producers (forward, rescale)."""
         return self.exchange.kind in ("forward", "rescale")
 
     @property
     def is_broadcast(self) -> bool:
-        """Whether every consumer reads all rows."""
+        """True if every consumer reads all rows."""
         return self.exchange.kind == "broadcast"
 
 
@@ -214,7 +214,7 @@ class JobGraph:
         return replace(self, edges=edges)
 
     def title_of(self, edge: JobEdge) -> str:
-        """What people call an edge: its number and the stages at its ends."""
+        """The name of an edge for people: its number and the stages at its ends."""
         return f"exchange {edge.id} ({self.vertex(edge.producer).name} -> {self.vertex(edge.consumer).name})"
 
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:

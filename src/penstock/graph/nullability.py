@@ -54,7 +54,7 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def same_but_nulls(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two types differ at most by what may be null."""
+    """Tell whether two types differ at most in their nullability."""
     return bool(one.equals(other) or nullable_type(one).equals(nullable_type(other)))
 
 

@@ -2,8 +2,8 @@
 """Regions: what must run at the same time, in the order in which it can run. Pure.
 
 Rules. Edges whose producer waits for its readers (`kind.runs_together`) join vertices into a region, which runs all
-at once. All other edges order regions: a consumer region comes behind the regions of its producers. Behind a blocking
-edge it waits for complete partitions; behind a hybrid one it may start early, which is the scheduler's business, and
+at once. All other edges order regions: a consumer region comes after the regions of its producers. After a blocking
+edge it waits for complete partitions; after a hybrid one it may start early, which is the scheduler's business, and
 the order is the same. A vertex that no such edge joins is a region of its own and runs on any number of slots.
 
 A streaming query is one region, whatever its edges.
@@ -30,7 +30,7 @@ class Region:
 
 
 def regions(graph: JobGraph) -> tuple[Region, ...]:
-    """All regions, each behind those whose results it reads, else in order of their first vertex.
+    """All regions, each after those whose results it reads, else in order of their first vertex.
 
     Raises PlanError where there is no such order.
     """
@@ -58,7 +58,7 @@ def stuck_vertices(graph: JobGraph) -> tuple[int, ...]:
     members = _members(graph)
     needs = _needs(graph, members)
     left = set(members) - set(_sorted(needs))
-    # What only stands behind a circle is not part of it.
+    # A vertex that is only downstream of a circle is not part of it.
     backward = {first: {other for other in left if first in needs[other]} for first in left}
     left -= set(_sorted(backward))
     return tuple(vertex.id for vertex in graph.vertices if any(vertex.id in members[first] for first in left))
@@ -95,7 +95,7 @@ def _needs(graph: JobGraph, members: dict[int, tuple[int, ...]]) -> dict[int, se
 
 
 def _sorted(needs: dict[int, set[int]]) -> list[int]:
-    """Each behind all it needs, the lowest number first; what waits for itself is left out."""
+    """Each after all that it needs, the lowest number first; one that waits for itself is left out."""
     missing = {item: len(wanted) for item, wanted in needs.items()}
     behind: dict[int, list[int]] = {item: [] for item in needs}
     for item, wanted in needs.items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of a finished job, made fit to run once more for readers that hold the slots. Pure.
 
-Whoever waits for a lost partition works for the job that makes it again, and nobody knows how many they are. So no
-stage of it may need slots at the same time: every exchange whose producer would wait for its readers is stored. What
-was chosen on the first run stays chosen, so partitions keep their number and their meaning.
+Tasks that wait for a lost partition work for the job that makes it again, and nobody knows how many they are. So no
+stage of it may need slots at the same time: every exchange whose producer would wait for its readers is stored.
+Choices of the first run stay, so partitions keep their number and their meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
 from penstock.shuffle import PartitionKind
 
 RERUN_KIND = PartitionKind.HYBRID_FULL
-"""What the exchanges become whose two sides would have to run together."""
+"""The kind of exchanges whose two sides would otherwise have to run together."""
 _BY_VALUE = frozenset({"hash", "custom", "broadcast", "to_one"})
 """Exchanges that send a row where its values, or the plan, say; the others go by the order in which rows come."""
 
@@ -26,7 +26,7 @@ def for_any_slots(graph: JobGraph) -> JobGraph:
 
 
 def rows_have_places(graph: JobGraph) -> bool:
-    """Whether each partition of the result holds the same rows on every run, in whatever order.
+    """Tell whether each partition of the result holds the same rows on every run, in whatever order.
 
     Assumed of user code and of DataFrames: the same rows in, the same rows out. A DataFrame's rows may come in other
     partitions, so what is made of one partition's rows together may differ.
@@ -43,7 +43,7 @@ class _Places:
         self._fixed: dict[int, bool] = {}
 
     def is_fixed(self, number: int) -> bool:
-        """Whether each subtask of a vertex gives the same rows on every run."""
+        """Tell whether each subtask of a vertex gives the same rows on every run."""
         if number not in self._fixed:
             self._fixed[number] = self._look(self._graph.vertex(number))
         return self._fixed[number]
@@ -56,14 +56,14 @@ class _Places:
         return all(self._brings_fixed(edge, in_parts=in_parts) for edge in edges)
 
     def _brings_fixed(self, edge: JobEdge, *, in_parts: bool) -> bool:
-        """Whether a consumer gets the same rows over an edge; one that reads some of the producers only, or all."""
+        """Tell whether a consumer gets the same rows over an edge; it reads only some of the producers, or all."""
         by_value = edge.exchange.kind in _BY_VALUE
         if not by_value and edge.exchange.kind != "forward":
             return False
         return self.is_fixed(edge.producer) or (by_value and not in_parts and self._gives_all(edge.producer))
 
     def _gives_all(self, number: int) -> bool:
-        """Whether all subtasks together give the same rows on every run, although each by itself may not."""
+        """Tell whether all subtasks together give the same rows on every run, although each by itself may not."""
         vertex = self._graph.vertex(number)
         if vertex.operators or vertex.combine is not None:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks of a plan begin with, where a checkpoint of a perhaps different plan is restored.
+"""The state that the tasks of a plan begin with if a checkpoint of a perhaps different plan is restored.
 
 Stages are matched by their uids. A stage with as many tasks as before gives each task its own part. One with another
 number gives all parts to each task, which takes its share: of keyed state the rows of its key groups, of a source its
@@ -20,7 +20,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What one task begins with: the names of parts, or that its stage had finished."""
+    """The beginning of one task: the names of parts, or that its stage had finished."""
 
     parts: tuple[str, ...] = ()
     is_finished: bool = False

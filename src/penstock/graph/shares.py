@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many consumers read a blocking result, and which subpartitions each of them: chosen from the bytes produced.
+"""The number of consumers of a blocking result, and the subpartitions of each: chosen from the bytes produced.
 
 Rules. A share is a range of neighbouring subpartitions; all shares together read every byte once. As many as the
 target asks for, at least one for each slot as long as each has a megabyte, never more than there are subpartitions.
@@ -21,7 +21,7 @@ _HUGE = 2
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one consumer reads: `count` subpartitions from `first`; of side `side` only every `parts`-th producer."""
+    """The input of one consumer: `count` subpartitions from `first`; of `side` only every `parts`-th producer."""
 
     first: int
     count: int
@@ -30,7 +30,7 @@ class Share:
     side: int = 0
 
     def reads(self, side: int, producer: int) -> bool:
-        """Whether this producer of this side is in the share."""
+        """Tell whether this producer of this side is in the share."""
         return self.parts == 1 or side != self.side or producer % self.parts == self.part
 
 

@@ -43,7 +43,7 @@ def collation_of(field: pa.Field) -> str | None:
 
 
 def same_columns(one: pa.Schema, other: pa.Schema) -> bool:
-    """Whether two schemas have the same names and types, Spark's names of types included."""
+    """Tell whether two schemas have the same names and types, Spark's names of types included."""
     return bool(one.names == other.names and one.types == other.types) and _names(list(one)) == _names(list(other))
 
 

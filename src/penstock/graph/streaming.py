@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a job a streaming query, and what its tasks are told beside what every task is told."""
+"""The options that make a job a streaming query, and the words that only its tasks are told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_CHECKPOINT = "checkpoint"
 CONTINUOUS = "continuous"
 """When rows in flight are written: while a checkpoint is taken, or as they are given to their channels."""
 KEY_GROUP_HASH = "spark-murmur3-42"
-"""What puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
+"""The hash that puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class StreamingOptions:
 
     @property
     def logs_in_flight(self) -> bool:
-        """Whether rows in flight are logged as they are given out."""
+        """True if rows in flight are logged as they are given out."""
         return self.unaligned and self.persist_in_flight == CONTINUOUS
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDeployment:
-    """What a task of a streaming query begins with.
+    """The beginning of a task of a streaming query.
 
     `owner` is the location's, `<epoch>-<token>`. `restored` are parts of a checkpoint, each with its name and the
     handle that the task which wrote it gave: the subtask's own, or all of its vertex where the parallelism has
@@ -94,7 +94,7 @@ class StreamDeployment:
 
 
 def part_name(uid: str, subtask: int) -> str:
-    """What a subtask's part of a checkpoint is called."""
+    """The name of a subtask's part in a checkpoint."""
     return f"{uid}.{subtask}"
 
 
@@ -106,7 +106,7 @@ def vertex_of_part(part: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class SourceReads:
-    """What a source reads, in words that stay the same from run to run, and its partitions where these have names."""
+    """The words for a source's input, which stay the same from run to run, and its partitions if these have names."""
 
     what: str
     partitions: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class SavedParts:
 
 @dataclass(frozen=True, slots=True)
 class QueryBeginning:
-    """What a driver found at a query's location when it took it over: its own name there, and what to go on from.
+    """The finds of a driver that took over a query's location: its own name there, the checkpoint to go on from.
 
     `older` are the checkpoints in front of that one that are kept too, newest first.
     """
