@@ -30,14 +30,14 @@ MODULES = (
     "penstock.task.operators",
     "penstock.task.exchanges",
 )
-"""What every worker of ours imports sooner or later."""
+"""The modules that every worker of ours imports sooner or later."""
 MORE = "PENSTOCK_PRELOAD"
 
 
 def leave_out_archives() -> None:
     """Take PySpark's own archives off the path where the same PySpark is installed beside them.
 
-    Spark puts them first. What comes out of them is compiled anew in each process, and each worker reads the list of
+    Spark puts them first. A module out of them is compiled anew in each process, and each worker reads the list of
     all their files eighteen times.
     """
     for entry in list(sys.path):

@@ -2,7 +2,8 @@
 """Network memory: segments, the pools that share them out, reference counts, and the builder that fills them.
 
 Everything but the segment memory and the builder lives in the environment process, on one thread, and handles indices
-only. What encodes batches (`arrow`, `fixed_payload`) is not re-exported: an environment has no use for Arrow.
+only. The modules that encode batches (`arrow`, `fixed_payload`) are not re-exported: an environment has no use for
+Arrow.
 """
 
 from penstock.buffer.builder import BufferBuilder

@@ -21,14 +21,14 @@ import pyarrow as pa
 _METADATA_BYTES = 256
 """About what a message carries beside its columns."""
 COMPRESSIONS = ("none", "lz4", "zstd")
-"""How payloads of files may be compressed."""
+"""The compressions that payloads of files may have."""
 
 _END_OF_STREAM = 8
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
-    """Whether a column, or anything nested in one, is dictionary-encoded."""
+    """Tell whether a column, or anything nested in one, is dictionary-encoded."""
     return any(_is_dictionary(column.type) for column in schema)
 
 

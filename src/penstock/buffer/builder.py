@@ -3,7 +3,7 @@
 
 Rules:
 
-- One writer. `commit` ships the part since the last commit, and writing goes on behind it in the same segment;
+- One writer. `commit` ships the part since the last commit, and writing goes on after it in the same segment;
   `finish` ships the rest and says that nothing follows.
 - After a commit, writing goes on at the next multiple of 8, so that a message that starts a piece is aligned as Arrow
   wants it. The gap of at most 7 bytes belongs to no piece.
@@ -38,7 +38,7 @@ class BufferBuilder:
 
     @property
     def written(self) -> int:
-        """Where the next byte goes."""
+        """The place of the next byte."""
         return self._written
 
     @property
@@ -48,12 +48,12 @@ class BufferBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more fits."""
+        """True if nothing more fits."""
         return self.remaining == 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether `finish` was called."""
+        """True once `finish` was called."""
         return self._finished
 
     def append(self, data: memoryview) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels on a channel: the data type byte, and the handle of a slice of a segment.
+"""The things that travel on a channel: the data type byte, and the handle of a slice of a segment.
 
 Rules: a handle is three numbers and a flag, never memory; whoever holds the segment memory turns it into bytes.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads of batches whose columns all have a fixed width, without Arrow's serializer.
 
-A bare IPC record-batch message is a head (the metadata: lengths and offsets) and a body (the columns' buffers). Where
+A bare IPC record-batch message is a head (the metadata: lengths and offsets) and a body (the columns' buffers). If
 all columns have a fixed width, everything in the head that differs between two batches of a schema is a number at a
 known place. So the head is taken from Arrow once, and the numbers of many batches are filled in at once; whoever has
 the columns' bytes puts the body together.
@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.int64]
 _PROBE_ROWS = (72, 3)
 """A head is taken from a batch of so many rows, and tried out on one of so many."""
 _PREFIX = 8
-"""What stands before the metadata: a marker and the metadata's length."""
+"""The length of the bytes before the metadata: a marker and the metadata's length."""
 _WORD = 8
 
 
@@ -88,7 +88,7 @@ class FixedPayloads:
         return words.view(np.uint8)
 
     def _builds(self, probe: pa.RecordBatch) -> bool:
-        """Whether this batch, which holds zeroes and no nulls, gets the bytes that Arrow gives it."""
+        """Tell whether this batch, which holds zeroes and no nulls, gets the bytes that Arrow gives it."""
         sizes = self.body_sizes(np.array([probe.num_rows]), [False] * len(self.widths))
         head = self.heads(np.array([probe.num_rows]), np.zeros((1, len(self.widths)), np.int64), sizes)
         return bool(head.tobytes() + bytes(int(filled_up(sizes).sum())) == probe.serialize().to_pybytes())
@@ -114,7 +114,7 @@ def _probe(schema: pa.Schema, widths: tuple[int, ...], rows: int) -> pa.RecordBa
 
 
 def _places(template: bytes) -> tuple[int, int, int, int]:
-    """Where in a head, in words of 8 bytes, stand: body's length, rows, the columns' figures, the buffers'.
+    """The places in a head, in words of 8 bytes: of the body's length, rows, the columns' figures, the buffers'.
 
     A flatbuffer: a table begins with the way back to a list of its fields' places, a vector with its length.
     """

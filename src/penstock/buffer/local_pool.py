@@ -32,7 +32,7 @@ that would ask for what was just declined. It must not raise."""
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What a pool is guaranteed, what it may have at most, and its overdraft on top, in segments."""
+    """The segments that a pool is guaranteed, those that it may have at most, and its overdraft on top."""
 
     required: int
     maximum: int
@@ -61,7 +61,7 @@ class LocalPoolStatistics:
 
 
 class SegmentSource(Protocol):
-    """What a local pool asks of the network pool."""
+    """The methods of the network pool that a local pool calls."""
 
     def take(self, pool: LocalBufferPool) -> int | None:
         """A free segment, now owned by `pool`."""
@@ -99,32 +99,32 @@ class LocalBufferPool:
 
     @property
     def size(self) -> int:
-        """How many segments the pool may have out at the moment, overdraft apart."""
+        """The number of segments that the pool may have out at the moment, overdraft apart."""
         return self._size
 
     @property
     def requested(self) -> int:
-        """How many segments are out."""
+        """The number of segments that are out."""
         return self._requested
 
     @property
     def is_destroyed(self) -> bool:
-        """Whether `lazy_destroy` was called."""
+        """True once `lazy_destroy` was called."""
         return self._destroyed
 
     @property
     def is_available(self) -> bool:
-        """Whether `request` would give a segment."""
+        """True if `request` would give a segment."""
         return not self._destroyed and self._requested < self._size and self._source.free > 0
 
     @property
     def has_listeners(self) -> bool:
-        """Whether a listener waits."""
+        """True if a listener waits."""
         return bool(self._listeners)
 
     @property
     def wants(self) -> bool:
-        """Whether a listener waits for a segment that the pool may have."""
+        """True if a listener waits for a segment that the pool may have."""
         return bool(self._listeners) and self._requested < self._size
 
     def request(self) -> int | None:

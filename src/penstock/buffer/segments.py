@@ -92,7 +92,7 @@ class SegmentMemory:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._mapping is None
 
     def view(self, index: int, offset: int = 0, length: int | None = None) -> memoryview:
@@ -125,7 +125,7 @@ class SegmentMemory:
         return whole
 
     def release_views(self) -> None:
-        """What was given out as views is not to be used any more: using it raises. The memory stays mapped."""
+        """Views that were given out are not to be used any more: using one raises. The memory stays mapped."""
         views, self._views = self._views, [None] * self._count
         for view in views:
             if view is not None:

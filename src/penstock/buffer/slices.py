@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who still needs a segment: reference counts, and what each attached task holds.
+"""The needs for segments: reference counts, and the segments that each attached task holds.
 
-A segment is shipped as several slices: a builder commits a prefix at a flush and goes on writing behind it, and a
+A segment is shipped as several slices: a builder commits a prefix at a flush and goes on writing after it, and a
 broadcast slice is queued at every subpartition. So a segment has one reference for its open builder and one for each
 slice that somebody has not yet recycled; at zero it goes back to the pool it came from.
 
 Rules:
 
 - A segment is opened by its builder, or by `receive` with one slice and no builder.
-- Tasks are remote peers. What they may name is checked against what they hold: unknown, double and out-of-range
-  names raise ProtocolError, and change nothing.
+- Tasks are remote peers. The segments that they name are checked against those that they hold: unknown, double and
+  out-of-range names raise ProtocolError, and change nothing.
 - When a task dies, `Holdings.drop_all` gives back everything it held, once: granted segments with open builders,
   and slices delivered to it and not recycled. Slices it had committed belong to the subpartitions and stay.
 
@@ -27,7 +27,7 @@ from penstock.shuffle.errors import ProtocolError
 
 
 class SegmentOwner(Protocol):
-    """Where a segment goes when nobody needs it any more: a local buffer pool."""
+    """The owner of a segment that nobody needs any more: a local buffer pool."""
 
     def recycle(self, segment: int) -> None:
         """Take the segment back."""
@@ -143,14 +143,14 @@ class SegmentReferences:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a task holds: segments it builds in, and how many slices of which segments it was given to read."""
+    """The segments of a task: those it builds in, and the number of slices of each that it was given to read."""
 
     building: frozenset[int] = frozenset()
     delivered: dict[int, int] = field(default_factory=dict)
 
 
 class Holdings:
-    """What one attached task holds. Made by `SegmentReferences.attach`, ended by `drop_all`."""
+    """The segments that one attached task holds. Made by `SegmentReferences.attach`, ended by `drop_all`."""
 
     __slots__ = ("_building", "_closed", "_delivered", "_references", "task")
 
@@ -232,7 +232,7 @@ class Holdings:
         return len(building) + sum(delivered.values())
 
     def snapshot(self) -> Held:
-        """What the task holds now."""
+        """The segments that the task holds now."""
         return Held(frozenset(self._building), dict(self._delivered))
 
     def _must_live(self) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader of a subpartition sees, whatever is behind it: a queue, files, both, or a connection.
+"""The view that a reader has of a subpartition, whatever is behind it: a queue, files, both, or a connection.
 
 Rules:
 
 - Every view has the five members of `SubpartitionView`; that is all that the gate of a task on this host needs.
 - A connection that serves a reader elsewhere needs to know what waits before it may be sent: a `ServableView`.
-- What only some views can do is a capability of its own (`CreditListener`, `Resumable`). Who
-  reads asks with `isinstance` whether a view has it, and does without where it has not; no view has a member that
-  does nothing. Asking takes microseconds: when a view is opened, or for what is rare, not for every buffer.
+- What only some views can do is a capability of its own (`CreditListener`, `Resumable`). A reader asks with
+  `isinstance` whether a view has it, and does without if it has not; no view has a member that does nothing. Asking
+  takes microseconds: when a view is opened, or for what is rare, not for every buffer.
 - A view is used on one thread, and never blocks. After `release` it gives nothing and stays silent.
 """
 
@@ -27,9 +27,9 @@ DataListener = Callable[[], None]
 class BufferOrEvent:
     """One thing out of a subpartition: a slice of a segment, data read from a file, or an event's bytes.
 
-    Whoever polls a slice owns one reference of its segment and must recycle it once; data from a file brings its
-    own `recycle`, to be called once when nobody needs the bytes any more. A slice of a hybrid partition, which is
-    only lent, brings one too: it is called behind the reference's release.
+    A reader that polls a slice owns one reference of its segment and must recycle it once; data from a file brings
+    its own `recycle`, to be called once when nobody needs the bytes any more. A slice of a hybrid partition, which is
+    only lent, brings one too: it is called after the reference's release.
     """
 
     data_type: int
@@ -39,7 +39,7 @@ class BufferOrEvent:
 
     @property
     def is_buffer(self) -> bool:
-        """Whether it is data, which costs a credit and holds memory."""
+        """True if it is data, which costs a credit and holds memory."""
         return self.data_type == DataType.DATA
 
 
@@ -48,7 +48,7 @@ class SubpartitionView(Protocol):
 
     @property
     def is_available(self) -> bool:
-        """Whether `poll` would give something, or there is a failure to pass on."""
+        """True if `poll` would give something, or there is a failure to pass on."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -56,13 +56,13 @@ class SubpartitionView(Protocol):
 
     @property
     def next_is_event(self) -> bool:
-        """Whether `poll` would give an event, which costs its reader neither credit nor room."""
+        """True if `poll` would give an event, which costs its reader neither credit nor room."""
 
     def poll(self) -> BufferOrEvent | None:
         """The next thing, or None: nothing there now, blocked, failed or released."""
 
     def release(self) -> None:
-        """The reader is done, for good or bad; idempotent. What is queued is recycled."""
+        """The reader is done, for good or bad; idempotent. Queued items are recycled."""
 
 
 class ServableView(SubpartitionView, Protocol):

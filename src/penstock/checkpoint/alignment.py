@@ -35,7 +35,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All rows in front of the barrier were handled, none behind it: take the task's snapshot, and pass it on.
+    """All rows in front of the barrier were handled, and none after it: take the task's snapshot, and pass it on.
 
     `aligned_since` is when its first channel was blocked, in the caller's seconds.
     """
@@ -125,7 +125,7 @@ class AlignedBarriers:
             raise AssertionError(f"checkpoint {self._current} has all its barriers, and nothing happened")
 
     def _is_over(self, checkpoint: int) -> bool:
-        """Whether it was decided what this task does for the checkpoint."""
+        """Tell whether it was decided what this task does for the checkpoint."""
         return checkpoint < self._current or (checkpoint == self._current and self._barrier is None)
 
     def _begin(self, barrier: CheckpointBarrier, now: float, keep: int | None = None) -> list[Action]:

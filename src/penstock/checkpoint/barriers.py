@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels through the data plane for a checkpoint: barriers, and markers that cancel one.
+"""The messages of a checkpoint through the data plane: barriers, and markers that cancel one.
 
 Both are in-band events of every channel. A barrier divides a channel's rows into those whose effects a checkpoint
 holds and those that come after it. `Alignment` says how the reader treats it. The coordinator chooses it, and only a
@@ -24,7 +24,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class Alignment(IntEnum):
-    """How a barrier passes a task's input."""
+    """The ways in which a barrier passes a task's input."""
 
     AT_LEAST_ONCE = 0
     """Count it, never block."""
@@ -33,7 +33,7 @@ class Alignment(IntEnum):
     UNALIGNED = 2
     """Overtake what is queued, which becomes part of the snapshot."""
     FORCED_ALIGNED = 3
-    """Aligned because this edge can't be otherwise; behind it the barrier is unaligned again."""
+    """Aligned because this edge can't be otherwise; after it the barrier is unaligned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class CheckpointBarrier:
 
     @property
     def blocks_sender(self) -> bool:
-        """Whether its channel stands still behind it until the reader resumes it."""
+        """True if its channel stands still behind it until the reader resumes it."""
         return self.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
 
     @property
     def may_time_out(self) -> bool:
-        """Whether it is aligned now and turns unaligned when `timeout` has passed."""
+        """True if it is aligned now and turns unaligned when `timeout` has passed."""
         return self.alignment is Alignment.ALIGNED and self.timeout is not None
 
     @property
     def overtakes_outputs(self) -> bool:
-        """Whether the task behind it sends it ahead of its rows, over edges that allow that."""
+        """True if the task that receives it sends it ahead of its rows, over edges that allow that."""
         return self.alignment in (Alignment.UNALIGNED, Alignment.FORCED_ALIGNED)
 
 

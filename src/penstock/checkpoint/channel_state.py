@@ -22,7 +22,7 @@ Side = Literal["in", "out"]
 
 VERSION: Final = 1
 CHANNEL: Final = "channel"
-"""What the chunks of channels begin with; no operator has this id."""
+"""The beginning of the ids of channels' chunks; no operator has this id."""
 BROADCAST: Final = -1
 """The consumer of a broadcast's one copy."""
 FORMER: Final = -1
@@ -68,7 +68,7 @@ class ChannelKey:
 
 @dataclass(frozen=True, slots=True)
 class ChannelData:
-    """What one channel held: runs of whole messages, oldest first, and how many rows."""
+    """The rows of one channel: runs of whole messages, oldest first, and the number of rows."""
 
     key: ChannelKey
     runs: list[bytes]
@@ -81,7 +81,7 @@ class ChannelData:
 
 
 def edge_uid(producer: str, consumer: str, side: int = 0, twin: int = 0) -> str:
-    """What an exchange is called in checkpoints, by the uids of its vertices.
+    """The name of an exchange in checkpoints, by the uids of its vertices.
 
     `side` is the consumer's input. `twin` counts exchanges of one side between the same vertices, as a union of a
     stage with itself has.
@@ -95,7 +95,7 @@ def pack(data: ChannelData) -> bytes:
 
 
 def head(lengths: Sequence[int], rows: int) -> bytes:
-    """What is in front of the runs of a chunk, which have these lengths and so many rows."""
+    """The bytes in front of the runs of a chunk, which have these lengths and so many rows."""
     return b"".join([_HEAD.pack(VERSION, len(lengths), rows), *map(_LENGTH.pack, lengths)])
 
 

@@ -8,12 +8,12 @@ order. `now` is a clock's seconds and never goes back.
 
 Rules
 - Checkpoint numbers grow for ever, over restarts too: a late word of an old one finds nothing and is dropped.
-- A task that has handled the end of its data takes part in one more checkpoint, which is triggered at once, and goes
-  when that one is complete. One that has gone is "finished" in every later checkpoint. If it goes while one is under
-  way that it has not acknowledged, the tasks behind it may be heads now, and are told.
+- A task that has handled the end of its data takes part in one more checkpoint, which is triggered at once, and
+  goes when that one is complete. One that has gone is "finished" in every later checkpoint. If it goes while one is
+  under way that it has not acknowledged, the tasks downstream of it may be heads now, and are told.
 - When the query is told to stop, all tasks end their data, and one checkpoint holds the last state of all: the one
-  that a later start goes on from. So nothing is triggered before all have ended, and nothing behind it, where tasks
-  that have gone would be left out.
+  that a later start goes on from. So nothing is triggered before all have ended, and nothing after it, which would
+  leave out tasks that have gone.
 - Periodic checkpoints keep `min_pause` seconds after the end of the last one; those that somebody asked for do not.
   Not more than `max_concurrent` are under way; what is asked for meanwhile is joined into the next one.
 - A checkpoint fails once, and counts if it is newer than the last completed one; more failures in a row than
@@ -36,7 +36,7 @@ from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
 from penstock.checkpoint.schedule import Schedule
 
 Task = Hashable
-"""Whatever names a subtask: it is only compared."""
+"""The name of a subtask, of any type: it is only compared."""
 Heads = Callable[[Collection[Task]], Iterable[Task]]
 """Of a query some of whose tasks have finished: those that run and have no running task in front of them."""
 
@@ -115,7 +115,7 @@ class CheckpointCoordinator:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no metadata is being written, so that `latest_completed` is what a recovery begins with."""
+        """True if no metadata is being written, so that `latest_completed` is the one that a recovery begins with."""
         return all(pending.phase is _Phase.COLLECTING for pending in self._pending.values())
 
     @property
@@ -312,7 +312,7 @@ class CheckpointCoordinator:
 
     @property
     def _alignment(self) -> Alignment:
-        """How checkpoints begin."""
+        """The alignment that checkpoints begin with."""
         return Alignment.UNALIGNED if self._options.aligned_timeout == 0 else self._options.alignment
 
     def _uncovered(self) -> set[Task]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checkpoint coordinator decides, as values; whoever drives it carries them out in order."""
+"""The decisions of the checkpoint coordinator, as values; its driver carries them out in order."""
 
 from __future__ import annotations
 

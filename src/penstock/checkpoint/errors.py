@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with stored checkpoints."""
+"""The errors of stored checkpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody who looks at a checkpoint location finds there."""
+"""The finds of somebody who looks at a checkpoint location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a recovery begins with: the newest good checkpoint, if any, and the newer ones that are not good.
+    """The beginning of a recovery: the newest good checkpoint, if any, and the newer ones that are not good.
 
     `kept` holds the newest ones that are good, newest first, as many as were asked for.
     """

@@ -32,7 +32,7 @@ _NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What an owner's first checkpoint stands on; None: on nothing."""
+    """The base of an owner's first checkpoint; None: it has none."""
 
     stamp: Stamp | None
 
@@ -79,7 +79,7 @@ def lineage(bases: Mapping[Owner, bytes], complete: Sequence[Stamp], where: str)
 
 
 def _took(owner: Owner, stamp: Stamp) -> bool:
-    """Whether this owner took a checkpoint: in names without a token the epoch alone says whose it is."""
+    """Tell whether this owner took a checkpoint: in names without a token the epoch alone says whose it is."""
     return stamp.owner.epoch == owner.epoch and stamp.owner.token in ("", owner.token)
 
 

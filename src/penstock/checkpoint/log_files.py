@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names of files of logs: they say when a file is not written any more, without looking into it.
 
-A task begins a file behind a checkpoint, and ends it at the next one at the latest. So when a later checkpoint is
+A task begins a file after a checkpoint, and ends it at the next one at the latest. So when a later checkpoint is
 complete, each file that was begun before it has its end, and its rows are in front of that checkpoint: what this does
 not need of them no later one does. Checkpoints have growing numbers over all attempts of an owner, and each owner has
 a folder.
@@ -18,7 +18,7 @@ _FOLDER = "logs-"
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """A file: whose it is (`folder` is its owner's), the checkpoint behind which it was begun, and its number."""
+    """A file: whose it is (`folder` is its owner's), the checkpoint after which it was begun, and its number."""
 
     folder: str
     task: str
@@ -50,6 +50,6 @@ def owner_of(folder: str) -> Owner | None:
 
 
 def is_before(name: str, checkpoint: int) -> bool:
-    """Whether a file of a log was begun before a checkpoint; what is no such file was not."""
+    """Tell whether a file of a log was begun before a checkpoint; false for any other file."""
     found = LogName.of("", name)
     return found is not None and found.behind < checkpoint

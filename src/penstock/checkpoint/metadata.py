@@ -45,14 +45,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PartHandle:
-    """Where one task's snapshot lies: a file below the location, of `size` bytes, and its chunks.
+    """The place of one task's snapshot: a file below the location, of `size` bytes, and its chunks.
 
     The file may hold other tasks' snapshots too. Several chunks of one name are the pieces of one content, in order,
     as rows in flight may have.
 
     `positions` are those of channels whose rows are logged, by the names of their chunks: how many rows a consumer
     had taken ("in"), or a producer had given ("out"), since the attempt began. `since` is the complete checkpoint
-    behind which the logged chunks begin, 0: with the attempt (see `logged_rows`).
+    after which the logged chunks begin, 0: with the attempt (see `logged_rows`).
     """
 
     path: str
@@ -70,7 +70,7 @@ class PartHandle:
 
     @property
     def bytes(self) -> int:
-        """What it has written itself."""
+        """The number of bytes that it has written itself."""
         return sum(chunk.length for chunk in self.chunks if not chunk.file)
 
     def file_of(self, chunk: Chunk) -> str:
@@ -118,7 +118,7 @@ class CheckpointMetadata:
 
     @property
     def is_logged(self) -> bool:
-        """Whether rows in flight lie in logs."""
+        """True if rows in flight lie in logs."""
         return any(part.positions for part in self.parts.values())
 
 

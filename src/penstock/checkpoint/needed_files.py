@@ -5,7 +5,8 @@ A recovery looks before it takes a checkpoint, and a commit before it makes one:
 writes leaves the task's file below the mount point, and nothing fails.
 
 On this machine each file is asked for. Another file system answers from afar, so a folder of several needed files is
-listed. What a list does not show, or shows with another size, is asked for by its name: a list may be an old one.
+listed. A file that a list does not show, or shows with another size, is asked for by its name: a list may be an old
+one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def look_at_files(filesystem: fs.FileSystem, root: str, metadata: CheckpointMeta
 
 
 def _is_whole(found: int | None, size: int, *, is_own: bool) -> bool:
-    """What others refer to may have grown since."""
+    """Tell whether a found file is all there; one that another part refers to may have grown since."""
     return found is not None and (found == size or (found > size and not is_own))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may commit to a checkpoint location: the owner that came last. These are the files that say so.
+"""The owner of a checkpoint location, who alone may commit: the one that came last. These are the files that say so.
 
     owners/<epoch>-<token>            a claim; that it is there is all it says
     owners/<epoch>-<token>.base       what the owner's first checkpoint stands on (`lineage`)
@@ -42,7 +42,7 @@ class Ownership:
         self._fs = filesystem
         self._disk = disk
         self._moves = is_here(filesystem)
-        """Whether a file can be written beside its place and get its name in one step."""
+        """True if a file can be written beside its place and get its name in one step."""
         self._location = location
         self._folder = f"{location}/owners"
         self._mine: Owner | None = None
@@ -60,7 +60,7 @@ class Ownership:
         Raises OSError where the location can't be written, and nobody has lost it then.
         """
         self._fs.create_dir(self._folder)
-        # Without it epochs begin anew behind a loss of power, and with the location's own name all goes.
+        # Without it epochs begin anew after a loss of power, and with the location's own name all goes.
         self._disk.sync_folder(self._location)
         with suppress(PermissionError):  # one may not look into the folder above
             self._disk.sync_folder(str(PurePosixPath(self._location).parent))

@@ -21,7 +21,7 @@ MANY: Final = tuple(0.1 * 2**n for n in range(10))
 
 
 def patiently(work: Callable[[], _T], waits: Sequence[float]) -> _T:
-    """What `work` gives; raises its last OSError where every try had one, and other errors at once."""
+    """The result of `work`; raises its last OSError if every try had one, and other errors at once."""
     for wait in waits:
         try:
             return work()

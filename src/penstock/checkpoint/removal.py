@@ -89,7 +89,7 @@ class Removal:
         return removed
 
     def has_logs(self) -> bool:
-        """Whether there are logs."""
+        """True if there are logs."""
         folders = {*self._log_folders, self._own_logs}
         found = self._fs.get_file_info([f"{self._root}/{folder}" for folder in folders])
         self._log_folders = {info.base_name for info in found if info.type == fs.FileType.Directory}

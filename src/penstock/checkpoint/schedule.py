@@ -7,17 +7,17 @@ FAILED_PAUSE = 1.0
 """Seconds between the first checkpoint that failed and the next one that ended tasks wait for."""
 
 BACK_OFF = 5.0
-"""Seconds that the next one waits at most behind many failed ones, unless the interval is longer."""
+"""Seconds that the next one waits at most after many failed ones, unless the interval is longer."""
 _FACTOR = 4.0
 _STEPS = 16
 
 
 class Schedule:
-    """`interval` None: none is due by itself. `min_pause` is kept behind the end of each.
+    """`interval` None: none is due by itself. `min_pause` is kept after the end of each.
 
-    Behind a failed one it is four times the interval, and four times that behind each further one, up to BACK_OFF.
-    The one that ended tasks wait for needs no interval: FAILED_PAUSE grows in the same way. So as many failures as
-    are tolerated last for a while at any interval, and a location in trouble is not pestered.
+    After a failed one it is four times the interval, and four times that after each further one, up to BACK_OFF. The
+    one that ended tasks wait for needs no interval: FAILED_PAUSE grows in the same way. So as many failures as are
+    tolerated last for a while at any interval, and a location in trouble is not pestered.
     """
 
     def __init__(self, interval: float | None, min_pause: float) -> None:
@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether none is due any more, because the query is told to stop."""
+        """True if none is due any more, because the query is told to stop."""
         return self._is_stopping
 
     def begun(self, now: float) -> None:
@@ -71,5 +71,5 @@ class Schedule:
         self._failures = in_a_row
 
     def _back_off(self, unit: float) -> float:
-        """The pause behind the failures in a row: four times as long behind each."""
+        """The pause after the failures in a row: four times as long after each."""
         return min(unit * _FACTOR ** min(self._failures, _STEPS), BACK_OFF) if self._failures else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the owners of a checkpoint location and their checkpoints are called.
+"""The names of the owners of a checkpoint location, and of their checkpoints.
 
 An owner is one driver's claim: its epoch, and a token that no other claim has. Of two owners the one with the higher
 epoch came later; two may take one epoch at the same moment, and then the greater token wins. Every file that an owner

@@ -9,9 +9,9 @@
 
 Tasks write their parts; the driver writes the metadata last, under another name first and then by a move. A recovery
 takes a checkpoint only if its metadata and the sizes of its parts are right; the chunks prove themselves as they are
-read. Where an older checkpoint could be taken in its place, all chunks are read before anything begins with it.
-In a folder of this machine all files of a checkpoint are on the disk before it is complete (`disk`).
-All calls block on the file system: they belong on a thread of their own.
+read. If an older checkpoint could be taken in its place, all chunks are read before anything begins with it. In a
+folder of this machine all files of a checkpoint are on the disk before it is complete (`disk`). All calls block on
+the file system: they belong on a thread of their own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pieces_of(content: Content) -> Sequence[Buffer]:
 
 
 class Sink(Protocol):
-    """What takes a part's bytes."""
+    """The file or memory that takes a part's bytes."""
 
     size: int
     """Those that it has."""
@@ -202,7 +202,7 @@ class PartStorage:
 class CheckpointStorage(PartStorage):
     """The driver's side: claims the location, commits, finds what to restore, removes what is not needed.
 
-    What it can't read it tries again after each of `waits`, for an error of the file system is no damage.
+    A file that it can't read it tries again after each of `waits`, for an error of the file system is no damage.
     """
 
     def __init__(self, location: str, waits: Sequence[float] = FEW, last_waits: Sequence[float] = MANY) -> None:
@@ -243,8 +243,9 @@ class CheckpointStorage(PartStorage):
     def claim(self, keep: int = 1, agree: Callable[[Found], None] = lambda _: None) -> Found:
         """Take the location over, and find as `look` does; `agree` raises where the query can't go on from that.
 
-        Whoever has the location loses it only where nothing was raised: all that can go wrong is tried before. What
-        it completes meanwhile is found by a second look. Nothing is removed before this owner's first commit.
+        The owner of the location loses it only if nothing was raised: all that can go wrong is tried before.
+        Checkpoints that it completes meanwhile are found by a second look. Nothing is removed before this owner's
+        first commit.
         """
         before = self.look(keep)
         agree(before)
@@ -272,7 +273,7 @@ class CheckpointStorage(PartStorage):
         self._ownership.check()
 
     def stamp(self, number: int) -> Stamp:
-        """What a checkpoint of this owner is called."""
+        """The name of a checkpoint of this owner."""
         return Stamp(number, self._ownership.mine)
 
     @property
@@ -284,9 +285,9 @@ class CheckpointStorage(PartStorage):
         """Make a checkpoint exist; raises FencedError where another driver has taken over, or OSError.
 
         Raises CorruptCheckpointError where a file that it needs is not here: the checkpoint does not exist then.
-        Asked twice: an owner that is still the last one behind the move is followed by one that sees the checkpoint.
-        What fails behind the move is tried for long, because the checkpoint can be taken for complete by then. Raises
-        UncertainCheckpointError where nobody can tell.
+        Asked twice: an owner that is still the last one after the move is followed by one that sees the checkpoint. A
+        step that fails after the move is tried for long, because the checkpoint can be taken for complete by then.
+        Raises UncertainCheckpointError where nobody can tell.
         """
         stamp = self.stamp(metadata.number)
         try:

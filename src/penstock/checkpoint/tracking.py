@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """At-least-once: count the barriers of each checkpoint and block nobody.
 
-A snapshot is taken when the last open channel's barrier has come, so it holds rows of faster channels that came
-behind theirs; these are replayed as well after a recovery. Several checkpoints may be under way; the completion of
-one drops all older ones. At most `PENDING_LIMIT` are counted, then the oldest is forgotten: it can only expire.
+A snapshot is taken when the last open channel's barrier has come, so it holds rows of faster channels that came after
+theirs; these are replayed as well after a recovery. Several checkpoints may be under way; the completion of one drops
+all older ones. At most `PENDING_LIMIT` are counted, then the oldest is forgotten: it can only expire.
 """
 
 from __future__ import annotations

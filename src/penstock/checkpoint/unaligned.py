@@ -5,15 +5,15 @@ Rules
 - An unaligned barrier is announced ahead of the rows that it has overtaken. The snapshot is taken at the first one,
   at once; later ones of its checkpoint change nothing here.
 - Each channel tells where a barrier stands among its rows by a *mark*, in order. Rows in front of it that the task
-  had not processed when it took its snapshot are the task's ("in"); what stands behind it is not of this checkpoint:
-  the producer has saved it, or it was sent later. The end of a channel is the mark of every checkpoint.
+  had not processed when it took its snapshot are the task's ("in"); rows behind it are not of this checkpoint: the
+  producer has saved it, or it was sent later. The end of a channel is the mark of every checkpoint.
 - An aligned barrier is treated as ever, and is a mark too. One that may time out is announced when it arrives, and
   what is being aligned turns unaligned when that was long ago: then its channels go on, and late ones too.
 - A newer barrier, a marker, a word from the coordinator: as for aligned ones.
 
-Memory: the rows of channels whose mark has not come are kept until they are stored. That is at most what had left
-the senders' queues when the barrier entered these (a channel's credit and its window), and what a producer that has
-ended left behind.
+Memory: the rows of channels whose mark has not come are kept until they are stored. Those are at most the rows that
+had left the senders' queues when the barrier entered these (a channel's credit and its window), and those that a
+producer that has ended left over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.checkpoint.alignment import NO_CHECKPOINT, Action, AlignedBarriers
 from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
 
 NO_MARK = NO_CHECKPOINT
-"""What is no barrier has this mark."""
+"""The mark of an item that is no barrier."""
 ALWAYS = 1 << 63
 """The mark of a channel's end: above every checkpoint."""
 
@@ -70,7 +70,7 @@ class UnalignedBarriers(AlignedBarriers):
         return super().triggered(barrier, now) + self.time_passed(now)
 
     def time_passed(self, now: float) -> list[Action]:
-        """What is being aligned turns unaligned where that takes too long."""
+        """Turn the barriers that are being aligned to unaligned if that takes too long."""
         deadline = self.deadline
         return self._overtake() if deadline is not None and now >= deadline else []
 
@@ -106,7 +106,7 @@ class Waiting(Generic[Row, Word]):
 
 
 class RowsInFlight(Generic[Row, Word]):
-    """What has come of a task's channels and was not taken, in order, and what of it belongs to a snapshot."""
+    """The rows of a task's channels that have come and were not taken, in order, and those that a snapshot holds."""
 
     def __init__(self, channels: int, former: int = 0) -> None:
         """`former` channels are numbered behind the others, and have nothing but restored rows."""
@@ -127,7 +127,7 @@ class RowsInFlight(Generic[Row, Word]):
 
     @property
     def next(self) -> Waiting[Row, Word] | None:
-        """What is to be taken next."""
+        """The item to be taken next."""
         return self._queue[0] if self._queue else None
 
     @property
@@ -136,7 +136,7 @@ class RowsInFlight(Generic[Row, Word]):
         return frozenset(self._missing)
 
     def rows_came(self, channel: int, rows: Row) -> None:
-        """Rows of a channel, behind all that has come of it."""
+        """Rows of a channel, after all that has come of it."""
         self._queue.append(Waiting(channel, rows, None))
         if channel in self._missing:
             self._saved.append((channel, rows))
@@ -150,7 +150,7 @@ class RowsInFlight(Generic[Row, Word]):
             self._closed(channel, mark)
 
     def take(self) -> Waiting[Row, Word]:
-        """What is next: it is processed now."""
+        """Take the next item: it is processed now."""
         found = self._queue.popleft()
         if found.mark > self._passed[found.channel]:
             self._passed[found.channel] = found.mark

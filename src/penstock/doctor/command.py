@@ -26,7 +26,7 @@ SICK = 1
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What the command line says. Without a master only this machine is looked at, by a local session."""
+    """The options of the command line. Without a master only this machine is looked at, by a local session."""
 
     master: str = "local[2]"
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class ConnectionLogic(Protocol):
         """The next frame to send."""
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
-        """What to tell the peer before closing (error None: because we want to)."""
+        """The last frame for the peer before closing (error None: because we want to)."""
 
     def connection_lost(self, error: BaseException | None = None) -> None:
         """Nothing more will come or go."""
@@ -108,7 +108,7 @@ class FrameConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called or the connection was lost."""
+        """True once `close` was called or the connection was lost."""
         return self._is_closed
 
     def wake(self) -> None:
@@ -137,7 +137,7 @@ class FrameConnection:
         self._guarded(self._read)
 
     def _guarded(self, turn: Callable[[], None]) -> None:
-        """A turn that raises ends the connection; a fault of ours is raised behind that."""
+        """A turn that raises ends the connection; a fault of ours is raised after that."""
         try:
             turn()
         except PenstockError as error:

@@ -79,11 +79,11 @@ class FrameDecoder:
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether the stream may end here: no frame is half received."""
+        """True if the stream may end here: no frame is half received."""
         return self._finish is None and self._start == self._end and self._broken is None
 
     def next_target(self) -> memoryview:
-        """Where the next bytes of the stream belong; never empty."""
+        """The place for the next bytes of the stream; never empty."""
         if self._broken is not None:
             raise self._broken
         if self._remaining:

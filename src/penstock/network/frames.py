@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames: how the messages of a data connection look in bytes.
 
-Rules. Little-endian. Every frame starts with the same 12 bytes: total length u32 (these 12 included), magic u32,
-type u8, version u8, flags u16. A flag bit that a type does not define must be zero. Bodies have a fixed size, or a
-fixed head and one variable tail. Whatever does not fit is a ProtocolError: the peer is to blame, never a crash.
+Rules. Little-endian. Every frame starts with the same 12 bytes: total length u32 (these 12 included), magic u32, type
+u8, version u8, flags u16. A flag bit that a type does not define must be zero. Bodies have a fixed size, or a fixed
+head and one variable tail. A message that does not fit is a ProtocolError: the peer is to blame, never a crash.
 
 Limits are below, with reasons. Payloads of data buffers are never joined with their header: `encode_header` gives the
 header alone, so that the payload's memoryview goes to a gather write as it is.
@@ -80,9 +80,9 @@ CLIENT_TYPES: Final = frozenset(FrameType) - {
     FrameType.ERROR_RESPONSE,
     FrameType.PONG,
 }
-"""What a client may send, so what a server accepts."""
+"""The types that a client may send, so those that a server accepts."""
 SERVER_TYPES: Final = frozenset(FrameType) - CLIENT_TYPES
-"""What a server may send, so what a client accepts."""
+"""The types that a server may send, so those that a client accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _cut(text: str) -> bytes:
 
 
 def decode_buffer_header(body: memoryview, length: int) -> BufferHeader:
-    """The head of a BUFFER_RESPONSE out of its fixed part; `length` is that of the payload behind it."""
+    """The head of a BUFFER_RESPONSE out of its fixed part; `length` is that of the payload after it."""
     receiver, subpartition, sequence, backlog, data_type, checksum = BUFFER.unpack_from(body)
     if data_type != DataType.DATA and length > MAX_EVENT:
         raise ProtocolError(f"an event of {length} bytes: at most {MAX_EVENT} are allowed")

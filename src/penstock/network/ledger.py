@@ -43,7 +43,7 @@ class FloatingSource(Protocol):
 
 
 class SenderCredit:
-    """What the receiver has granted to one reader."""
+    """The credit that the receiver has granted to one reader."""
 
     __slots__ = ("credit", "granted", "initial", "spent")
 

@@ -21,7 +21,7 @@ class ReaderState(Enum):
 
 
 class ReaderEvent(Enum):
-    """What moves a reader."""
+    """The events that move a reader."""
 
     PRODUCED = "produced"
     BARRIER = "barrier sent"
@@ -42,7 +42,7 @@ class ChannelState(Enum):
 
 
 class ChannelEvent(Enum):
-    """What moves a channel."""
+    """The events that move a channel."""
 
     BARRIER = "barrier received"
     RESUME = "resumed"

@@ -49,7 +49,7 @@ _SEQUENCES: Final = 1 << 32
 
 
 class ChannelSink(Protocol):
-    """Where a channel's buffers and events go. Called on the event loop; must neither block nor raise."""
+    """The receiver of a channel's buffers and events. Called on the event loop; must neither block nor raise."""
 
     def take_buffer(self, length: int) -> tuple[int, memoryview] | None:
         """A segment for incoming data, from `ReceiverCredit.take`, and its memory; None fails the channel."""
@@ -66,7 +66,7 @@ class ChannelSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelRequest:
-    """What a channel reads: subpartitions `first` to `last` of a partition, both inclusive."""
+    """The wish of a channel: subpartitions `first` to `last` of a partition, both inclusive."""
 
     partition: PartitionId
     first: int
@@ -107,7 +107,7 @@ class RemoteInputChannel:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages are still received and sent."""
+        """True if messages are still received and sent."""
         return self._lifecycle.state in (ChannelState.OPEN, ChannelState.BLOCKED)
 
     def recycle(self, segment: int) -> None:
@@ -139,7 +139,7 @@ class RemoteInputChannel:
             self._sink.on_error(error)
 
     def take_buffer(self, header: BufferHeader) -> tuple[int, memoryview] | None:
-        """Where the payload of this header goes; None (after failing the channel) where it must be skipped."""
+        """The place for the payload of this header; None (after failing the channel) if it must be skipped."""
         try:
             self._check_header(header)
             held = self.credit.held
@@ -243,7 +243,7 @@ class ConnectionCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether channels can be opened."""
+        """True if channels can be opened."""
         return self._lost is None
 
     def open_channel(self, request: ChannelRequest, sink: ChannelSink, credit: ReceiverCredit) -> RemoteInputChannel:
@@ -254,8 +254,8 @@ class ConnectionCore:
         self._next_receiver += 1
         channel = RemoteInputChannel(self, receiver, request, sink, credit)
         self._channels[receiver] = channel
-        # Sent even if the channel is released at once: the cancellation behind it then tells the producer that
-        # this reader will never come, instead of leaving its subpartition to fill up.
+        # Sent even if the channel is released at once: the cancellation after it then tells the producer that this
+        # reader will never come, instead of leaving its subpartition to fill up.
         self.send(None, PartitionRequest(receiver, request.partition, request.first, request.last, credit.initial))
         return channel
 
@@ -325,7 +325,7 @@ class ConnectionCore:
         self.send(None, Ping(token))
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
-        """What the server is told before the connection is closed: that nobody uses it any more."""
+        """The last frame for the server before the connection is closed: nobody uses it any more."""
         return OutgoingFrame.of(CloseRequest()) if error is None else None
 
     def forget(self, channel: RemoteInputChannel) -> None:

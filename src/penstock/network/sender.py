@@ -99,14 +99,14 @@ class _Reader:
         self.is_queued = self.is_opening = self.is_announcing = False
 
     def is_ready(self) -> bool:
-        """Whether a turn would send something."""
+        """True if a turn would send something."""
         view = self.view
         if view is None or self.lifecycle.state is not ReaderState.READING:
             return False
         return view.is_available and (self.credit.credit > 0 or view.next_is_event)
 
     def has_news(self) -> bool:
-        """Whether the receiver, which grants credit for a backlog only, must be told of another backlog."""
+        """True if the receiver, which grants credit for a backlog only, must be told of another backlog."""
         if self.view is None or self.lifecycle.state is not ReaderState.READING:
             return False
         if self.credit.initial > 0 or self.credit.credit > 0:
@@ -135,7 +135,7 @@ class PartitionRequestQueue:
         return len(self._readers)
 
     def is_waiting(self, receiver: int) -> bool:
-        """Whether this receiver's partition is not produced yet, so that a deadline is needed."""
+        """Tell whether this receiver's partition is not produced yet, so that a deadline is needed."""
         reader = self._readers.get(receiver)
         return reader is not None and reader.lifecycle.state is ReaderState.WAITING
 
@@ -176,7 +176,7 @@ class PartitionRequestQueue:
             self._fail(reader, PartitionNotProducedError(text))
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
-        """What the client is told before the connection is closed: why, if it is to blame."""
+        """The last frame for the client before the connection is closed: the reason, if the client is to blame."""
         if isinstance(error, ProtocolError):
             return OutgoingFrame.of(ErrorResponse(None, error_to_code(error), str(error)))
         return None

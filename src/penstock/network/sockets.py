@@ -106,7 +106,7 @@ class SocketListener:
 
     @property
     def address(self) -> str:
-        """Where to connect to."""
+        """The address to connect to."""
         return self._address
 
     def close(self) -> None:

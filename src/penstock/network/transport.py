@@ -66,7 +66,7 @@ class Transport(Protocol):
 
 
 def split_address(address: str, scheme: str) -> str:
-    """What follows `scheme://`; raises SettingError for another scheme."""
+    """The text after `scheme://`; raises SettingError for another scheme."""
     head, separator, rest = address.partition("://")
     if not separator or head != scheme or not rest:
         raise SettingError(f"address {address!r} is not understood: it must look like {scheme}://...")

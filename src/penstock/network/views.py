@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sending side asks of the partitions that it serves: where views come from, and what to send of an item.
+"""The demands of the sending side on the partitions that it serves: views, and the bytes to send of an item.
 
 Everything here is called on the event loop's thread, and nothing may block. Listeners may be called at any time, also
 within `request_view` and `poll`.
@@ -34,4 +34,4 @@ class PartitionProvider(Protocol):
         """
 
     def outgoing(self, item: BufferOrEvent) -> Outgoing:
-        """What is to be sent of an item that one of these views gave."""
+        """The buffers or bytes to send of an item that one of these views gave."""

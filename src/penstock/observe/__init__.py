@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person looks at: the trace of a job as a file, and its progress on a terminal."""
+"""The views for a person: the trace of a job as a file, and its progress on a terminal."""
 
 from penstock.observe.event_log import EventLog, read_events
 from penstock.observe.progress import Progress, ProgressSnapshot, VertexProgress

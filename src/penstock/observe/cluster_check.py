@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the settings of a cluster and its workers mean for Penstock. Pure."""
+"""The meaning of a cluster's settings and of its workers for Penstock. Pure."""
 
 from __future__ import annotations
 

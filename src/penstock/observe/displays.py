@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the progress of jobs is shown: in place on a terminal, below the cell of a notebook, or nowhere.
+"""The displays of jobs' progress: in place on a terminal, below the cell of a notebook, or nowhere.
 
 A display is given the jobs that run, again and again, then told that there are none. On a terminal it leaves nothing
 behind, like Spark's own bar; in a notebook one line stays, as the cell's output does. Fed by one thread at a time.
@@ -30,7 +30,7 @@ class JobDisplay(Protocol):
 
 
 def display_here(stream: TextIO | None = None) -> JobDisplay | None:
-    """What suits this process: a notebook's cell, a terminal on standard error, or nothing."""
+    """The display that suits this process: a notebook's cell, a terminal on standard error, or none."""
     shell = _ipython()
     if shell is not None and hasattr(shell, "kernel"):
         return NotebookDisplay()

@@ -21,7 +21,7 @@ RESERVED = frozenset({"seq", "at", "job", "event"})
 
 
 class EventLog:
-    """Writes the trace of one job. A second writer of the same file continues behind the first."""
+    """Writes the trace of one job. A second writer of the same file continues after the first."""
 
     def __init__(self, path: Path, job: str, clock: Callable[[], float] = time.time) -> None:
         self.path = path

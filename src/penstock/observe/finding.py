@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check finds: what is, how bad it is, and what to do."""
+"""The finding of a check: a fact, its level, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Level(enum.Enum):
-    """How bad a finding is: well, slower or riskier than need be, or nothing will run."""
+    """The levels of a finding: well, slower or riskier than need be, or nothing will run."""
 
     FINE = "ok"
     DOUBTFUL = "note"
@@ -31,7 +31,7 @@ class Finding:
 
     @classmethod
     def of(cls, subject: str, what: str, *, doubt: str = "", wrong: str = "") -> Finding:
-        """What is wrong counts more than what is doubtful; with neither all is well."""
+        """A wrong counts more than a doubt; with neither all is well."""
         if wrong:
             return cls(subject, Level.WRONG, what, wrong)
         return cls(subject, Level.DOUBTFUL, what, doubt) if doubt else cls.fine(subject, what)

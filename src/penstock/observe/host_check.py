@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine must have, the driver's or a worker's: looked at where this runs, in some milliseconds.
+"""The needs of a machine, the driver's or a worker's: looked at on that machine, in some milliseconds.
 
 `facts` is what can be measured, as plain values that a worker can send; `judge` says what they mean, and does no I/O.
 """
@@ -31,7 +31,7 @@ Facts = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the settings ask of a machine: bytes of network memory, bytes of disk to be kept free, and the folders."""
+    """The demands of the settings on a machine: bytes of network memory, bytes of disk to keep free, the folders."""
 
     memory: int
     reserve: int
@@ -39,7 +39,7 @@ class Needs:
 
 
 def facts(folders: tuple[str, ...] = ()) -> dict[str, object]:
-    """What there is on this machine; nothing that msgpack or pickle would refuse."""
+    """The facts of this machine; no value that msgpack or pickle would refuse."""
     places = folders or (tempfile.gettempdir(),)
     return {
         "host": socket.gethostname(),
