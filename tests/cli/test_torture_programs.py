@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.spark.function_errors import FunctionError
 from penstock.torture.programs.command import ProgramOptions, torture_programs
 from penstock.torture.programs.compare import difference
-from penstock.torture.programs.differences import documented, is_clear
+from penstock.torture.programs.differences import documented, is_clear, left_out
 from penstock.torture.programs.results import Results
 from penstock.torture.programs.run import RIGHT, WRONG, Ending
 from penstock.torture.programs.settings import SETTINGS, setting_of
@@ -45,6 +46,15 @@ def test_a_refusal_that_no_page_names_is_a_finding() -> None:
     assert not documented(None, ValueError("only theirs"))
     assert is_clear(PlanError("here"))
     assert not is_clear(KeyError("inside"))
+
+
+def test_a_function_that_spark_need_not_run_may_fail_here_only() -> None:
+    """In front of `limit(0)` and of `isEmpty()`, and nowhere else; an error of ours is no function's."""
+    error = FunctionError("ValueError: on purpose")
+    assert left_out(error, "s1.isEmpty()", "s1 = s1.mapInArrow(f3, schema)")
+    assert left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(0)")
+    assert not left_out(error, "s1.count()", "s1 = s1.mapInArrow(f3, schema).limit(20)")
+    assert not left_out(PlanError("no such thing"), "s1.isEmpty()", "")
 
 
 def test_a_second_call_goes_on(tmp_path: Path) -> None:

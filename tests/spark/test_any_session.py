@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -63,11 +64,20 @@ def wait_for_tasks(folder: Path) -> None:
     wait_until("both tasks have begun", lambda: len(list(folder.glob("begun-*"))) == 2, SECONDS)
 
 
+def where_it_stands(folder: Path) -> str:
+    """The stacks of all threads of the program, and the last that its terminal shows."""
+    os.kill(int((folder / "pid").read_text()), signal.SIGUSR1)
+    stacks = folder / "stacks.txt"
+    wait_until("the stacks are written", lambda: "most recent call first" in stacks.read_text())
+    return f"{stacks.read_text()}\n{Path('terminal.txt').read_text(encoding='utf-8')[-2000:]}"
+
+
 def interrupt_on_terminal(child: pexpect.spawn, folder: Path) -> None:
     """Press Ctrl-C when the tasks run; they end in time, and the next action has its rows."""
     wait_for_tasks(folder)
     child.sendintr()
-    child.expect(r"STOPPED (\d+) (-?[\d.]+)")  # below zero: tasks may end before we do
+    if child.expect([r"STOPPED (\d+) (-?[\d.]+)", pexpect.TIMEOUT]):  # below zero: tasks may end before we do
+        raise AssertionError(f"the Ctrl-C did not stop it: {where_it_stands(folder)}")
     assert int(child.match[1]) == 2
     assert float(child.match[2]) < on_this_machine(STOP_SECONDS)
     child.expect(r"NEXT 1000 ([\d.]+)")

@@ -6,7 +6,9 @@ Tests import nothing of it. `folder` is in the environment; each step prints one
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,9 @@ import penstock
 
 folder = os.environ["PENSTOCK_A_DAY"]
 ROWS = 1000
+Path(folder, "pid").write_text(str(os.getpid()))
+stacks = os.open(Path(folder, "stacks.txt"), os.O_CREAT | os.O_WRONLY)
+faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)  # for a test that waits in vain
 
 
 def session() -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from penstock.shuffle.errors import PenstockError
+from penstock.spark.function_errors import FunctionError
 
 _OURS = (
     (r"casts nothing|same types|different types|other types", "a union casts nothing"),
@@ -61,6 +62,11 @@ def is_clear(error: Exception) -> bool:
     """Whether an error is Penstock's or PySpark's own, or Python's word about an argument, and says something."""
     is_ours = isinstance(error, PenstockError) or type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
     return (is_ours or type(error) is TypeError) and bool(str(error).strip())
+
+
+def left_out(ours: object, action: str, program: str) -> bool:
+    """Whether an error of a function may come here only: Spark needs no row of it, or not all."""
+    return isinstance(ours, FunctionError) and ("isEmpty" in action or ".limit(0)" in program)
 
 
 def documented(ours: Exception | None, theirs: Exception | None) -> str:

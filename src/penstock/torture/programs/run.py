@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.torture.programs import files, function_verbs, verbs
 from penstock.torture.programs.compare import difference
-from penstock.torture.programs.differences import documented, is_clear, line_of
+from penstock.torture.programs.differences import documented, is_clear, left_out, line_of
 from penstock.torture.programs.program import Program, Shape, StepError, schema_difference
 
 RIGHT, ALIKE, DOCUMENTED, WRONG, UNCLEAR = "right", "refused alike", "documented", "WRONG", "UNCLEAR"
@@ -119,6 +119,8 @@ def _acted(program: Program, number: str) -> tuple[str, str]:
     stream, frame = program.value(f"s{number}"), program.value(f"d{number}")
     mine, other = program.answers(ours, theirs)
     if isinstance(mine, Exception) or isinstance(other, Exception):
+        if not isinstance(other, Exception) and left_out(mine, ours, program.text.whole()):
+            return DOCUMENTED, f"a function runs over all rows that come to it: ours: {line_of(mine)}"
         return _errors(mine, other, program.shape.said)
     found = schema_difference(stream.toDF().schema, frame.schema)
     if found:
