@@ -136,7 +136,7 @@ def test_killed_writer(harness: LocalHarness, task: Callable[..., subprocess.Pop
     os.kill(writer.pid, signal.SIGKILL)
     word = line(reader)
     assert word.startswith("error ProducerFailedError")
-    assert "job-0.0#1" in word
+    assert "job-e0.0#1" in word
     assert wait_idle(harness) < DEADLINE
 
 
