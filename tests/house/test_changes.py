@@ -93,18 +93,20 @@ def test_a_new_event_of_the_jobmaster_is_a_class_a_route_and_a_method(copy: Path
     """Three files of the core, and the event goes in, is decided on, and shows in the job's trace."""
     change(
         "job/core/events.py",
-        "Event = (\n",
+        "ForParts = (\n",
         "@dataclass(frozen=True, slots=True)\n"
         "class RemarkMade:\n"
         '    """Somebody has something to say about a job."""\n\n'
         "    job: str\n"
         "    text: str\n\n\n"
-        "Event = (\n    RemarkMade |\n",
+        "ForParts = (\n    RemarkMade |\n",
     )
     change(
-        "job/core/job_core.py",
-        "            said.TaskFinished: attempts.finished,\n",
-        "            said.TaskFinished: attempts.finished,\n            events.RemarkMade: attempts.remark,\n",
+        "job/core/routing.py",
+        "        case said.TaskFinished():\n",
+        "        case events.RemarkMade():\n"
+        "            yield from parts.attempts.remark(event)\n"
+        "        case said.TaskFinished():\n",
     )
     change(
         "job/core/attempts/attempts.py",

@@ -20,7 +20,6 @@ import pytest
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 from penstock.graph.deployment import TaskDeployment
-from penstock.job.core import instructions as do
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
@@ -31,6 +30,7 @@ from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity, _rep
 from penstock.link import control
 from penstock.link.commands import (
     CancelTask,
+    Command,
     ExpirePartitions,
     ReleaseJob,
     ReleasePartitions,
@@ -633,14 +633,14 @@ def test_an_instruction_that_fails_fails_its_job_and_keeps_no_other(
 ) -> None:
     """A consumer can't be told of its producer: the job ends with that error, and its tasks are told to stop."""
     driver = rig.master._driver
-    tell = driver._actions[do.TellEnvironment]
+    tell = driver.environments.tell
 
-    def refuse(told: do.TellEnvironment) -> None:
-        if isinstance(told.command, UpdatePartitionInfo):
+    def refuse(environment: str, command: Command) -> None:
+        if isinstance(command, UpdatePartitionInfo):
             raise OSError("no such line")
-        tell(told)
+        tell(environment, command)
 
-    monkeypatch.setitem(driver._actions, do.TellEnvironment, refuse)
+    monkeypatch.setattr(driver.environments, "tell", refuse)
     stopped = threading.Event()
 
     def run(environment: FakeEnvironment, deployment: TaskDeployment) -> None:

@@ -109,14 +109,6 @@ class Forgive:
     """What users' code has failed in so far counts no more: the query has got on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unrestorable:
-    """A task could not begin with its part of the checkpoint, because that is damaged."""
-
-    place: Place
-    cause: str
-
-
 # --- for slots
 
 
@@ -248,6 +240,14 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrestorable:
+    """A task could not begin with its part of the checkpoint, because that is damaged."""
+
+    place: Place
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskEnded:
     """A task has ended well."""
 
@@ -337,12 +337,16 @@ class Conclude:
     error: PenstockError | None = None
 
 
-Decision = (
+ForAttempts = (
     Start | Orphan | OrphanMany | OrphanHost | ConfirmFrame | BeginRound | Reset | StopAll | Abandon
-    | DeployRegion | Forgive | Unrestorable | AllThere | RegionRuns | Brief | Interrupt | TaskEnded
-    | LetOff | DrainWorker | DropFrame | DismissWorkers | CancelSpark | HoldStarts | TaskRegistered
-    | Fail | AwaitReason | CompareReaders | Withdraw | MakeRoom
-    | Advance | RememberCause | FailForGood | CancelRequested
-    | Track | Release | ReleaseRead | Unreadable | Record | Conclude
-    | Instruction
+    | DeployRegion | Forgive
 )  # fmt: skip
+ForSlots = LetOff | DrainWorker | DropFrame | DismissWorkers | HoldStarts | CancelSpark
+ForRecovery = Fail | AwaitReason | CompareReaders | Withdraw | MakeRoom
+ForCheckpoints = AllThere | RegionRuns | Brief | Interrupt | Unrestorable | TaskEnded
+ForEnding = Advance | RememberCause | FailForGood
+ForAccounts = Record | Track | Release | ReleaseRead | Unreadable
+
+ForParts = ForAttempts | ForSlots | ForRecovery | ForCheckpoints | ForEnding | ForAccounts
+"""What a part does about its own state."""
+Decision = ForParts | Conclude | TaskRegistered | CancelRequested | Instruction

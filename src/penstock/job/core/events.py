@@ -207,9 +207,8 @@ class StopAsked:
     job: str
 
 
-Event = (
-    JobSubmitted
-    | TaskRegistered
+ForParts = (
+    TaskRegistered
     | PartitionRegistered
     | PartitionRefused
     | PartitionConsumable
@@ -221,9 +220,7 @@ Event = (
     | SparkJobReturned
     | SlotsChanged
     | CancelRequested
-    | DeadlinePassed
     | InstructionFailed
-    | ResultReleased
     | AcknowledgeCheckpoint
     | DeclineCheckpoint
     | DataEnded
@@ -233,6 +230,9 @@ Event = (
     | OwnerSeen
     | StopAsked
 )
+"""What one part of a job's core hears of."""
+ForJob = ForParts | DeadlinePassed
+Event = ForJob | JobSubmitted | ResultReleased
 
 
 def job_of(event: Event) -> str:

@@ -219,6 +219,16 @@ class WarnOfWait:
     text: str
 
 
+ForQuery = (
+    StoreCheckpoint
+    | LookWhoOwns
+    | DiscardCheckpoint
+    | DiscardPart
+    | DiscardLogs
+    | AnswerCheckpoint
+    | WarnOfCheckpoint
+)
+"""What is done with the checkpoints of a query."""
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs
@@ -236,13 +246,7 @@ Instruction = (
     | ResultLost
     | LeaveOut
     | WarnOfWait
-    | StoreCheckpoint
-    | LookWhoOwns
-    | DiscardCheckpoint
-    | DiscardPart
-    | DiscardLogs
-    | AnswerCheckpoint
-    | WarnOfCheckpoint
+    | ForQuery
 )
 
 

@@ -107,8 +107,11 @@ class MasterCore:
                 if job is None:
                     self._answer_stray(event)
                     return
-                starves = isinstance(event, events.DeadlinePassed) and event.deadline.kind is DeadlineKind.LENT
-                starves = starves and event.deadline in job.armed  # type: ignore[union-attr]
+                starves = (
+                    isinstance(event, events.DeadlinePassed)
+                    and event.deadline.kind is DeadlineKind.LENT
+                    and event.deadline in job.armed
+                )
                 self._let(job, job.handle, event)
                 if starves:
                     self._count_lent(job.slots_total)

@@ -69,25 +69,6 @@ class JobDriver:
         self._jobs: dict[str, _RunningJob] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._actions: dict[type, Callable[[Any], None]] = {
-            do.LaunchSparkJobs: self._launch,
-            do.CancelSparkJobs: self._cancel_spark_jobs,
-            do.RegisterPartition: self._register_partition,
-            do.AnswerRegistration: self._answer_registration,
-            do.ReleaseWorker: self._release_worker,
-            do.AnswerProducers: self._answer_producers,
-            do.TellEnvironment: self._tell,
-            do.StartDeadline: self._start_deadline,
-            do.WithdrawDeadline: self._withdraw_deadline,
-            do.ReleasePartitions: self._release_partitions,
-            do.ReleaseJob: self._release_job,
-            do.FailJob: self._fail_job,
-            do.CompleteJob: self._complete_job,
-            do.ResultLost: self._result_lost,
-            do.LeaveOut: self._leave_out,
-            do.WarnOfWait: lambda told: _LOG.warning("%s", told.text),
-            **self.queries.actions,
-        }
 
     def handle(self, event: events.Event) -> None:
         """Give the core an event and do what it says; nothing once this is closed.
@@ -98,12 +79,49 @@ class JobDriver:
             return
         for instruction in self._core.handle(event, self.clock.now()):
             try:
-                self._actions[type(instruction)](instruction)
+                self._carry_out(instruction)
             except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for what it leads to
                 what = f"{do.name_of(instruction)} could not be carried out"
                 _LOG.exception("%s", what)
                 cause = f"{what}: {type(error).__name__}: {error}"
                 self._loop.call_soon(self.handle, events.InstructionFailed(do.job_of(instruction), cause))
+
+    def _carry_out(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.LaunchSparkJobs():
+                self._launch(instruction)
+            case do.CancelSparkJobs():
+                self._cancel_spark_jobs(instruction)
+            case do.RegisterPartition():
+                self._in_background(self._registering(instruction))
+            case do.AnswerRegistration():
+                self._answer_registration(instruction)
+            case do.ReleaseWorker(call):
+                self.calls.answer(call, Registered())
+            case do.AnswerProducers(call, _, error):
+                self.calls.answer(call, error or Done())
+            case do.TellEnvironment(environment, command):
+                self.environments.tell(environment, command)
+            case do.StartDeadline():
+                self._start_deadline(instruction)
+            case do.WithdrawDeadline():
+                self._withdraw_deadline(instruction)
+            case do.ReleasePartitions():
+                self._release_partitions(instruction)
+            case do.ReleaseJob():
+                self._release_job(instruction)
+            case do.FailJob(job, _, error):
+                self._end(job, error)
+            case do.CompleteJob(job, result, partitions, graph):
+                self._end(job, FinishedJob(result, partitions, graph))
+            case do.ResultLost(job):
+                self.on_result_lost(job)
+            case do.LeaveOut():
+                self._leave_out(instruction)
+            case do.WarnOfWait(_, text):
+                _LOG.warning("%s", text)
+            case _:
+                self.queries.carry_out(instruction)
 
     def submit(self, submission: Submission) -> asyncio.Future[FinishedJob]:
         """Submit a job; the future is its end."""
@@ -227,9 +245,6 @@ class JobDriver:
         what = (instruction.job, instruction.spark_job)
         threading.Thread(target=self._launcher.cancel, args=what, name=name, daemon=True).start()
 
-    def _register_partition(self, instruction: do.RegisterPartition) -> None:
-        self._in_background(self._registering(instruction))
-
     async def _registering(self, instruction: do.RegisterPartition) -> None:
         attempt = instruction.producer.attempt
         try:
@@ -245,15 +260,6 @@ class JobDriver:
             self.calls.answer(instruction.call, answer)
         else:
             self.calls.answer(instruction.call, Registered(answer.to_wire()))
-
-    def _release_worker(self, instruction: do.ReleaseWorker) -> None:
-        self.calls.answer(instruction.call, Registered())
-
-    def _answer_producers(self, instruction: do.AnswerProducers) -> None:
-        self.calls.answer(instruction.call, instruction.error or Done())
-
-    def _tell(self, instruction: do.TellEnvironment) -> None:
-        self.environments.tell(instruction.environment, instruction.command)
 
     def _start_deadline(self, instruction: do.StartDeadline) -> None:
         timers = self._jobs[instruction.job].timers
@@ -286,12 +292,6 @@ class JobDriver:
         self.queries.stopping(job)
         self.handle(events.StopAsked(job))
 
-    def _fail_job(self, instruction: do.FailJob) -> None:
-        self._end(instruction.job, instruction.error)
-
-    def _complete_job(self, instruction: do.CompleteJob) -> None:
-        self._end(instruction.job, FinishedJob(instruction.result, instruction.partitions, instruction.graph))
-
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
         self.environments.forget_job(job)
         running = self._jobs.pop(job)
@@ -309,9 +309,6 @@ class JobDriver:
             running.finished.set_exception(outcome)
         else:
             running.finished.set_result(outcome)
-
-    def _result_lost(self, instruction: do.ResultLost) -> None:
-        self.on_result_lost(instruction.job)
 
     def _leave_out(self, instruction: do.LeaveOut) -> None:
         if self.is_ending:

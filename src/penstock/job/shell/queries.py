@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import assert_never
 
 from penstock.checkpoint.errors import CheckpointError, FencedError, UncertainCheckpointError
 from penstock.graph.streaming import SavedParts
@@ -37,16 +37,27 @@ class Queries:
         self._stopping: set[str] = set()
         self._ending: dict[str, Callable[[], None]] = {}
         """Of jobs that are over what is to be done when a last word on them is written."""
-        self.actions: dict[type, Callable[[Any], None]] = {
-            do.StoreCheckpoint: self._store,
-            do.LookWhoOwns: self._look,
-            do.DiscardCheckpoint: self._discard,
-            do.DiscardPart: self._discard_part,
-            do.DiscardLogs: self._discard_logs,
-            do.AnswerCheckpoint: self._answer,
-            do.WarnOfCheckpoint: _warn,
-        }
-        """What it carries out."""
+
+    def carry_out(self, instruction: do.ForQuery) -> None:
+        """Do what the core has decided on a query's checkpoints."""
+        match instruction:
+            case do.StoreCheckpoint(job, saved):
+                self._stores[job].store(saved)
+            case do.LookWhoOwns(job):
+                self._stores[job].look()
+            case do.DiscardCheckpoint(job, checkpoint):
+                self._put(job, lambda storage: storage.discard(checkpoint))
+            case do.DiscardPart(job, handle):
+                self._put(job, lambda storage: storage.discard_part(handle))
+            case do.DiscardLogs(job, before):
+                self._put(job, lambda storage: storage.discard_logs(before))
+            case do.AnswerCheckpoint(_, call, number, cause):
+                self._calls.answer(call, CheckpointError(cause) if number is None else number)
+            case do.WarnOfCheckpoint(job, checkpoint, instead, cause):
+                damaged = f"checkpoint {checkpoint} of {job} can't be restored from"
+                _LOG.warning("%s, checkpoint %s is taken: %s", damaged, instead, cause)
+            case _:
+                assert_never(instruction)
 
     def open(self, job: str, storage: QueryStorage) -> None:
         """A query is going to be submitted."""
@@ -103,32 +114,10 @@ class Queries:
         except RuntimeError:  # the loop is closed, so the query has been given up
             _LOG.debug("the word of a thread came after the JobMaster closed")
 
-    def _store(self, instruction: do.StoreCheckpoint) -> None:
-        self._stores[instruction.job].store(instruction.saved)
-
-    def _look(self, instruction: do.LookWhoOwns) -> None:
-        self._stores[instruction.job].look()
-
-    def _discard(self, instruction: do.DiscardCheckpoint) -> None:
-        if instruction.job in self._stores:
-            self._stores[instruction.job].put(lambda storage: storage.discard(instruction.checkpoint))
-
-    def _discard_part(self, instruction: do.DiscardPart) -> None:
-        if instruction.job in self._stores:
-            self._stores[instruction.job].put(lambda storage: storage.discard_part(instruction.handle))
-
-    def _discard_logs(self, instruction: do.DiscardLogs) -> None:
-        if instruction.job in self._stores:
-            self._stores[instruction.job].put(lambda storage: storage.discard_logs(instruction.before))
-
-    def _answer(self, instruction: do.AnswerCheckpoint) -> None:
-        number = instruction.checkpoint
-        self._calls.answer(instruction.call, CheckpointError(instruction.cause) if number is None else number)
-
-
-def _warn(told: do.WarnOfCheckpoint) -> None:
-    damaged = f"checkpoint {told.checkpoint} of {told.job} can't be restored from"
-    _LOG.warning("%s, checkpoint %s is taken: %s", damaged, told.instead, told.cause)
+    def _put(self, job: str, work: Callable[[QueryStorage], None]) -> None:
+        """In its turn; what is over removes nothing more."""
+        if job in self._stores:
+            self._stores[job].put(work)
 
 
 class _Store:
