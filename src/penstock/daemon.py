@@ -26,7 +26,6 @@ MODULES = (
     "penstock.spark.task",
     "penstock.spark.result_scan",
     "penstock.attachment.attachment",
-    "penstock.services.local.environment",
     "penstock.task.operators",
     "penstock.task.exchanges",
 )
@@ -69,11 +68,11 @@ def preload(more: str = "") -> list[str]:
 
 def look_up() -> None:
     """Find what all workers look up among the installed packages."""
-    from penstock.shuffle import load_service
+    from penstock.shuffle import Settings, load_service
     from penstock.spark.first_contact import version
 
     version()
-    load_service("local")
+    load_service(Settings().shuffle.service).preload()
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdings import open_descriptors
+from holdings import maps_of, open_descriptors
 from penstock.attachment.kept_memory import KeptMemory
 from penstock.buffer import SegmentMemory
 from penstock.link.welcome import Welcome
@@ -83,3 +83,39 @@ def test_two_tasks_at_a_time_have_maps_of_their_own(memory: SegmentMemory) -> No
     assert (first.closed, second.closed) == (True, False)
     kept.take(*welcome(memory)).close()
     assert open_descriptors() <= before
+
+
+def test_memory_that_nobody_asks_for_is_not_mapped(memory: SegmentMemory) -> None:
+    """A task whose service has its data elsewhere closes the descriptor, and what was kept stays for the next one."""
+    kept = KeptMemory()
+    kept.keep()
+    first = kept.offer(*welcome(memory)).map()
+    kept.give_back("first", first)
+    before, maps = open_descriptors(), maps_of(memory.fd)
+    offered = kept.offer(*welcome(memory))
+    assert maps_of(memory.fd) == maps
+    offered.close(is_lost=False)
+    assert open_descriptors() <= before
+    assert kept.offer(*welcome(memory)).map() is first
+    first.close()
+
+
+def test_another_environments_memory_goes_although_nobody_asks(memory: SegmentMemory) -> None:
+    """What an environment left that was lost is not kept by a worker whose services need no memory."""
+    kept = KeptMemory()
+    kept.keep()
+    old = kept.offer(*welcome(memory))
+    mapped = old.map()
+    old.close(is_lost=False)
+    kept.offer(*welcome(memory, "second")).close(is_lost=False)
+    assert mapped.closed
+
+
+def test_memory_of_a_lost_environment_is_not_kept(memory: SegmentMemory) -> None:
+    """It is unmapped at the end of the task that has seen it go."""
+    kept = KeptMemory()
+    kept.keep()
+    offered = kept.offer(*welcome(memory))
+    mapped = offered.map()
+    offered.close(is_lost=True)
+    assert mapped.closed

@@ -9,9 +9,12 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import get_origin, get_type_hints
 
 import pytest
 
+from penstock.shuffle import OwnerContext, ShuffleEnvironmentContext, ShuffleMasterContext
 from source import PACKAGE, ROOT, Module, modules
 
 ROOMS: dict[str, set[str]] = {
@@ -28,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "job": {"checkpoint", "graph", "link", "shuffle"},
     "task": {"record", "shuffle", "graph"},
     "stream": {"checkpoint", "graph", "record", "shuffle", "task"},
-    "services": {"attachment", "shuffle", "buffer", "record", "link", "partition"},
+    "services": {"shuffle", "buffer", "record", "link", "partition"},
     "spark": {"attachment", "job", "task", "stream", "checkpoint", "graph", "link", "shuffle", "observe"},
     "api": {"graph", "shuffle", "job", "spark", "stream", "task"},
     "observe": set(),
@@ -101,6 +104,34 @@ def test_rooms_import_in_one_direction() -> None:
             if room in known and room not in allowed
         ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_nobody_imports_a_service() -> None:
+    """A service is found by its name (`shuffle/registry.py`), a shipped one too; entry points do no more."""
+    wrong = [
+        f"{module.name}:{line} imports {name}"
+        for module in modules("src/penstock")
+        for name, line in module.imports()
+        if name.startswith("penstock.services") and module.room != "services"
+    ]
+    wrong += [
+        f"{module.name}: {node.value}"
+        for module in modules("src/penstock")
+        if module.room != "services"
+        for node in module.nodes
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.startswith("penstock.services")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_a_service_is_given_has_types() -> None:
+    """Each field of its contexts is a class, a number or a function: no bag of objects to be looked through."""
+    for context in (ShuffleEnvironmentContext, ShuffleMasterContext, OwnerContext):
+        for name, kind in get_type_hints(context).items():
+            assert "object" not in str(kind).replace("<", " ").replace(">", " ").split(), f"{context.__name__}.{name}"
+            assert get_origin(kind) not in (dict, Mapping), f"{context.__name__}.{name}"
 
 
 def test_only_the_spark_room_imports_pyspark() -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from environment_thread import EnvironmentThread, environment
+from holdings import maps_of
 from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import GatePort
 from penstock.environment.results import ResultFiles
@@ -28,6 +28,7 @@ from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
 from penstock.partition.registry import PartitionRegistry
 from penstock.services.local.environment import LocalShuffleEnvironment
+from penstock.services.local.port import Port
 from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
@@ -65,7 +66,7 @@ def here(tmp_path: Path) -> Iterator[EnvironmentThread]:
 
 def exchange(attachment: Attachment, number: int, kind: PartitionKind = PartitionKind.PIPELINED_BOUNDED) -> list[int]:
     """Write a partition of three subpartitions and read the second: what comes out."""
-    environment = LocalShuffleEnvironment(attachment, Settings(), owned=False)
+    environment = LocalShuffleEnvironment(attachment, Settings())
     owner = OwnerContext(AttemptId("job", 0, number, number), "test", MetricGroup("test"))
     partition = PartitionDescriptor(DatasetId("job", 0), number, kind, 3)
     place = ShuffleDescriptor(PartitionId(DatasetId("job", 0), number, number), "local", kind, attachment.environment)
@@ -92,10 +93,10 @@ def test_ports_do_not_run_out(here: EnvironmentThread) -> None:
     attachment = here.attach()
     quiet = Port("a port that nothing is said to")
     for _ in range(PORTS):
-        attachment.close_port(attachment.open_port(quiet))
+        attachment.data_plane().close_port(attachment.data_plane().open_port(quiet))
     assert exchange(attachment, 1) == [1, 4, 7]
     assert exchange(attachment, 2, PartitionKind.HYBRID_FULL) == [1, 4, 7]
-    assert attachment.open_port(quiet) > PORTS
+    assert attachment.data_plane().open_port(quiet) > PORTS
     attachment.close()
 
 
@@ -105,10 +106,10 @@ def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: Envir
     kind = PartitionKind.PIPELINED_BOUNDED
     place = ShuffleDescriptor(PartitionId(DatasetId("job", 0), 0, 1), "local", kind, writing.environment)
     owners = [OwnerContext(AttemptId("job", vertex, 0, 1), "test", MetricGroup("test")) for vertex in range(2)]
-    (writer,) = LocalShuffleEnvironment(writing, Settings(), owned=False).create_result_partition_writers(
+    (writer,) = LocalShuffleEnvironment(writing, Settings()).create_result_partition_writers(
         owners[0], [ResultPartitionDescriptor(PartitionDescriptor(DatasetId("job", 0), 0, kind, 2), place, SCHEMA)]
     )
-    (gate,) = LocalShuffleEnvironment(reading, Settings(), owned=False).create_input_gates(
+    (gate,) = LocalShuffleEnvironment(reading, Settings()).create_input_gates(
         owners[1], [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))]
     )
     writer.setup()
@@ -146,10 +147,10 @@ def test_calls_take_no_ports(here: EnvironmentThread) -> None:
     """Questions have numbers of their own."""
     attachment = here.attach()
     quiet = Port("a port that nothing is said to")
-    first = attachment.open_port(quiet)
+    first = attachment.data_plane().open_port(quiet)
     for _ in range(100):
         attachment.ask(calls.GetStatistics(), DEADLINE)
-    assert attachment.open_port(quiet) == first + 1
+    assert attachment.data_plane().open_port(quiet) == first + 1
     attachment.close()
 
 
@@ -211,7 +212,7 @@ def test_a_call_that_nobody_knows_is_answered(here: EnvironmentThread) -> None:
 def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread, words: bytes) -> None:
     """Its connection is closed; another task of the environment goes on."""
     wrong, right = here.attach(), here.attach()
-    wrong.send(words)
+    wrong.data_plane().send(words)
     with pytest.raises(PenstockError, match="gone"):
         wrong.wait(lambda: False, DEADLINE)
     assert exchange(right, 1) == [1, 4, 7]
@@ -246,8 +247,8 @@ def test_frames_for_a_closed_port_are_dropped() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with SegmentMemory.create(1, 4096) as memory, theirs:
         attachment = _attachment(ours, memory)
-        port = attachment.open_port(Port("a port that nothing is said to"))
-        attachment.close_port(port)
+        port = attachment.data_plane().open_port(Port("a port that nothing is said to"))
+        attachment.data_plane().close_port(port)
         theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         with pytest.raises(TimeoutError):
             attachment.wait(lambda: False, 0.05)
@@ -259,7 +260,7 @@ def test_what_is_not_for_a_port_is_an_error() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with SegmentMemory.create(1, 4096) as memory, theirs:
         attachment = _attachment(ours, memory)
-        port = attachment.open_port(Port("the writer of partition 7"))
+        port = attachment.data_plane().open_port(Port("the writer of partition 7"))
         theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         with pytest.raises(ProtocolError, match=r"the writer of partition 7 was told \(0, 0, 0, 9\)"):
             attachment.wait(lambda: False, DEADLINE)
@@ -326,3 +327,17 @@ def test_a_fault_while_a_task_is_served_ends_its_session_alone(
     assert exchange(right, 1) == [1, 4, 7]
     for task in (wrong, waiting, right):
         task.close()
+
+
+def test_a_service_without_a_data_plane_maps_no_memory(here: EnvironmentThread) -> None:
+    """A task asks and is told to stop over its line; the pool is mapped when a service asks for it, once."""
+    memory = here.host.memory.segments.fd
+    before = maps_of(memory)
+    attachment = here.attach()
+    attachment.ask(calls.GetStatistics(), DEADLINE)
+    attachment.check_cancelled()
+    assert maps_of(memory) == before
+    assert attachment.data_plane() is attachment.data_plane()
+    assert maps_of(memory) == before + 1
+    attachment.close()
+    assert maps_of(memory) == before

@@ -150,7 +150,7 @@ def messages_in(data: bytes) -> int:
 
 def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of all sizes, offered as room comes; what a segment does not hold is a figure."""
-    slices = Slices(task.attachment.memory, monkeypatch)
+    slices = Slices(task.attachment.data_plane().memory, monkeypatch)
     writer, gate = task.write(subpartitions=2), task.read((0, 0), (0, 1))
     expected: list[int] = []
     found: list[int] = []

@@ -45,7 +45,7 @@ def door(request: pytest.FixtureRequest, harness: LocalHarness) -> Callable[[], 
     def unix() -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(PATIENCE)
-        connection.connect(f"{commander.rendezvous}/s")
+        connection.connect(str(harness.launch(HOST).place().socket))
         return connection
 
     def tcp() -> socket.socket:
@@ -165,9 +165,9 @@ def test_task_with_another_secret(harness: LocalHarness) -> None:
 def test_secret_is_not_shown(harness: LocalHarness) -> None:
     """Neither in the process's arguments nor in its environment block, nor in its log."""
     folder = Path(f"/proc/{harness.pid(HOST)}")
-    for text in (folder / "cmdline", folder / "environ", Path(harness.commander(HOST).rendezvous, "log")):
+    for text in (folder / "cmdline", folder / "environ", harness.launch(HOST).place().log):
         data = text.read_bytes()
         assert harness.secret not in data
         assert harness.secret.hex().encode() not in data
-    assert oct(Path(harness.commander(HOST).rendezvous).stat().st_mode)[-3:] == "700"
-    assert oct(Path(harness.commander(HOST).rendezvous, "s").stat().st_mode)[-3:] == "600"
+    assert oct(harness.launch(HOST).place().folder.stat().st_mode)[-3:] == "700"
+    assert oct(harness.launch(HOST).place().socket.stat().st_mode)[-3:] == "600"

@@ -71,7 +71,7 @@ def folder_of(harness: LocalHarness, producer: Producer) -> Path:
     """Where a partition's files are."""
     partition = producer.descriptor.partition
     name = f"{partition.dataset}.{partition.index}.{partition.attempt}"
-    return Path(harness.commander("a").rendezvous, "results", name)
+    return harness.launch("a").place().folder / "results" / name
 
 
 def answer(exchange: Exchange, producer: Producer, host: str) -> PenstockError:

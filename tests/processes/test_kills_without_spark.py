@@ -30,6 +30,8 @@ DEADLINE = 18.0
 TASK = """
 import os, sys, time
 import pyarrow as pa
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
     AttemptId, ChannelDescriptor, DatasetId, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
@@ -37,7 +39,8 @@ from penstock.shuffle import (
 )
 role, application, secret, host, environment, address, forks = sys.argv[1:]
 conf = {"spark.penstock.environment.leaseTimeout": "20s", "spark.penstock.network.memory": "64m"}
-context = ShuffleEnvironmentContext(application, host, bytes.fromhex(secret), "", Settings.from_conf(conf))
+task = attach(EnvironmentLaunch(application, bytes.fromhex(secret), "", conf, host))
+context = ShuffleEnvironmentContext(application, bytes.fromhex(secret), Settings.from_conf(conf), task)
 local = LocalShuffleService().create_shuffle_environment(context)
 schema = pa.schema([("id", pa.int64())])
 producer = AttemptId("job", 0, 0, 1)

@@ -58,10 +58,15 @@ def attachment() -> Iterator[list[Attachment]]:
         wait_for_end(ended)
 
 
+def launch() -> EnvironmentLaunch:
+    """How the environment that was started is found."""
+    key, _, value = CONF.partition("=")
+    return EnvironmentLaunch("limits", SECRET, "", {key: value})
+
+
 def attached() -> Attachment:
     """To the environment that was started."""
-    key, _, value = CONF.partition("=")
-    return attach(EnvironmentLaunch("limits", SECRET, "", {key: value}))
+    return attach(launch())
 
 
 def pid_of(attachment: Attachment) -> int:
@@ -107,10 +112,10 @@ def test_out_of_descriptors(attachment: list[Attachment]) -> None:
     started = start("RLIMIT_NOFILE", 48, 48)
     assert started.returncode == 0, started.stderr
     attachment.append(attached())
-    pid, log = pid_of(attachment[0]), Path(attachment[0].rendezvous, "log")
+    pid, log = pid_of(attachment[0]), launch().place().log
     strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(MOST_OF_ONE)]
     for stranger in strangers:
-        stranger.connect(attachment[0].rendezvous + "/s")
+        stranger.connect(str(launch().place().socket))
     wait_until(lambda: "until something comes free" in log.read_text(), "it is out of descriptors")
     cpu, size, began = cpu_seconds(pid), log.stat().st_size, time.monotonic()
     wait_until(lambda: time.monotonic() - began > 1.5, "a while has passed")
@@ -125,11 +130,10 @@ def test_out_of_descriptors(attachment: list[Attachment]) -> None:
 
 def test_silent_connections_lock_no_task_out(attachment: list[Attachment]) -> None:
     """Of those that one process holds and does not prove, the first ones go: there is always room for a task."""
-    key, _, value = CONF.partition("=")
-    attachment.append(attach(EnvironmentLaunch("limits", SECRET, "", {key: value})))
+    attachment.append(attached())
     strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(MOST_OF_ONE + 8)]
     for stranger in strangers:
-        stranger.connect(attachment[0].rendezvous + "/s")
+        stranger.connect(str(launch().place().socket))
     assert strangers[0].recv(1) == b""
     later = attached()
     assert later.ask(GetStatistics(), 10).figures["tasks"] <= MOST_OF_ONE + 2

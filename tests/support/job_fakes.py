@@ -66,6 +66,9 @@ class FakeShuffleService:
         """There is none."""
         raise NotImplementedError
 
+    def preload(self) -> None:
+        """Nothing."""
+
     async def start(self) -> None:
         """Note it."""
         self.story.append("start")

@@ -14,13 +14,20 @@ import pytest
 
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.attachment.task_line import AttachmentLine
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import CancelTask, Shutdown
 from penstock.link.rendezvous import sweep
 from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.services.local.service import LocalShuffleService
-from penstock.shuffle import AttemptId, PartitionId, ProducerDescriptor, Settings, ShuffleMasterContext
-from penstock.shuffle import ShuffleEnvironmentContext as Context
+from penstock.shuffle import (
+    AttemptId,
+    PartitionId,
+    ProducerDescriptor,
+    Settings,
+    ShuffleEnvironment,
+    ShuffleMasterContext,
+)
 from penstock.testing.conformance import JOB
 from penstock.testing.waiting import wait_until
 
@@ -46,6 +53,19 @@ class Job:
         """Nobody to tell."""
 
 
+class AttachedEnvironment(LocalShuffleEnvironment):
+    """The service's environment in a task of its own, which ends with it."""
+
+    def __init__(self, attachment: Attachment, settings: Settings) -> None:
+        super().__init__(attachment, settings)
+        self.attachment = attachment
+
+    def close(self) -> None:
+        """Detach the task too."""
+        super().close()
+        self.attachment.close()
+
+
 class LocalHarness:
     """A started local service without a JobMaster: the harness speaks to each environment itself."""
 
@@ -62,19 +82,25 @@ class LocalHarness:
         self.master.register_job(Job())
         self._commanders: dict[str, Attachment] = {}
 
-    def environment(self, name: str) -> LocalShuffleEnvironment:
+    def environment(self, name: str) -> AttachedEnvironment:
         """A new attachment to a host."""
         self.commander(name)
-        return self.service.create_shuffle_environment(
-            Context(self.application, name, self.secret, "", self.settings)
-        )
+        return AttachedEnvironment(attach(self.launch(name)), self.settings)
+
+    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> AttachmentLine:
+        """The line of a task with this attachment."""
+        assert isinstance(environment, AttachedEnvironment)
+        return AttachmentLine(environment.attachment, attempt)
+
+    def launch(self, name: str) -> EnvironmentLaunch:
+        """How a host's environment is found or started."""
+        return EnvironmentLaunch(self.application, self.secret, "", self.conf, name)
 
     def commander(self, name: str) -> Attachment:
         """The harness's own attachment to a host, which is started where there is none."""
         found = self._commanders.get(name)
         if found is None:
-            launch = EnvironmentLaunch(self.application, self.secret, "", self.conf, name)
-            found = self._commanders[name] = attach(launch)
+            found = self._commanders[name] = attach(self.launch(name))
         return found
 
     def pid(self, name: str) -> int:
@@ -89,8 +115,7 @@ class LocalHarness:
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt, wherever it is."""
         for name in list(self._commanders):
-            launch = EnvironmentLaunch(self.application, self.secret, "", self.conf, name)
-            attachment = attach(launch)
+            attachment = attach(self.launch(name))
             attachment.ask(CancelTask(attempt, "the suite cancels it"), 10)
             attachment.close()
 

@@ -13,11 +13,14 @@ from penstock.shuffle import (
     PartitionId,
     ProducerDescriptor,
     Settings,
+    ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
 from penstock.testing import MemoryShuffleService
 from penstock.testing.conformance import JOB
+from penstock.testing.memory_host import MemoryHost
+from penstock.testing.memory_line import MemoryTaskLine
 from penstock.testing.memory_service import MemoryShuffleEnvironment
 
 REQUEST_TIMEOUT = 0.2
@@ -41,7 +44,7 @@ class MemoryHarness:
 
     def __init__(self, application: str) -> None:
         self.application = application
-        self.service = MemoryShuffleService()
+        self.service = MemoryShuffleService(request_timeout=REQUEST_TIMEOUT)
         self.job = Job()
         self.master = self.service.create_shuffle_master(
             ShuffleMasterContext(application, Settings(), lambda error: pytest.fail(str(error)))
@@ -51,10 +54,14 @@ class MemoryHarness:
 
     def environment(self, name: str) -> MemoryShuffleEnvironment:
         """A new attachment."""
-        extras = {"partition_request_timeout": REQUEST_TIMEOUT}
         return self.service.create_shuffle_environment(
-            ShuffleEnvironmentContext(self.application, name, b"", "", Settings(), extras)
+            ShuffleEnvironmentContext(self.application, b"", Settings(), MemoryHost(name))
         )
+
+    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> MemoryTaskLine:
+        """The line of a task with this attachment."""
+        assert isinstance(environment, MemoryShuffleEnvironment)
+        return environment.create_task_line(attempt)
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """An attempt beside a host; nothing has an address here."""

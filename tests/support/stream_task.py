@@ -72,7 +72,7 @@ def task_of(attachment: Attachment) -> Task:
     owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
     line = AttachmentLine(attachment, owner.attempt)
     whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
-    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole, owned=False))
+    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole))
 
 
 def numbers(*values: int) -> pa.RecordBatch:

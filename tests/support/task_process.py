@@ -12,6 +12,8 @@ from local_harness import LocalHarness, wait_for_end
 TASK = """
 import json, resource, sys
 import pyarrow as pa
+from penstock.attachment.attachment import attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.services.local.service import LocalShuffleService
 from penstock.shuffle import (
     AttemptId, ChannelDescriptor, DatasetId, EndOfPartition, InputGateDescriptor, MetricGroup, OwnerContext,
@@ -20,7 +22,8 @@ from penstock.shuffle import (
 )
 role, application, secret, host, environment, address, label, subpartitions, limit, conf = sys.argv[1:]
 settings = Settings.from_conf(json.loads(conf))
-context = ShuffleEnvironmentContext(application, host, bytes.fromhex(secret), "", settings)
+task = attach(EnvironmentLaunch(application, bytes.fromhex(secret), "", settings.to_conf(), host))
+context = ShuffleEnvironmentContext(application, bytes.fromhex(secret), settings, task)
 local = LocalShuffleService().create_shuffle_environment(context)
 schema = pa.schema([("n", pa.int64())])
 kind, subpartitions = PartitionKind.from_label(label), int(subpartitions)
@@ -56,7 +59,7 @@ else:
     except Exception as error:
         print("error", type(error).__name__, str(error), flush=True)
     writer.close()
-local.close()
+task.close()
 """
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's connection to its host's environment process: the one place of the task side that does socket I/O.
 
-Rules: any thread may send; whoever waits for something receives for everybody (one at a time) and hands each
-frame to the port it is for. There is no receiver thread, so a forked worker carries none. Segments are mapped
-while attached; at `close` they are unmapped, or kept for the process's next task (`kept_memory`). A child that user
-code forks closes its copies at once, so that the environment still sees the end of the task.
+Rules: any thread may send; whoever waits for something receives for everybody (one at a time), and the core hands
+each frame to the port it is for. There is no receiver thread, so a forked worker carries none. Segments are mapped
+when a service asks for them; at `close` they are unmapped, or kept for the process's next task (`kept_memory`). A
+child that user code forks closes its copies at once, so that the environment still sees the end of the task.
 """
 
 from __future__ import annotations
@@ -17,34 +17,24 @@ import struct
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from penstock.attachment.attachment_core import Answered, Arrivals, AttachmentCore
+from penstock.attachment.data_plane import AttachedDataPlane
 from penstock.attachment.kept_memory import kept_memory
 from penstock.attachment.launch import EnvironmentLaunch, connect_or_start, replace_environment
-from penstock.attachment.ports import PORT_FRAMES, Port, Ports
-from penstock.link.commands import TaskAction, read_instruction
-from penstock.link.control import pack, raise_for_error, unpack
-from penstock.link.frames import (
-    FrameReader,
-    FrameType,
-    call_frame,
-    frame,
-    read_reply,
-)
+from penstock.link.control import pack, raise_for_error
+from penstock.link.frames import FrameType, frame
 from penstock.link.handshake import Handshake, Role
-from penstock.link.numbers import Numbered
 from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import Welcome, enter
-from penstock.link.wire import Plain, from_wire, to_wire
+from penstock.link.wire import Plain, from_wire
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
     EnvironmentLostError,
-    PenstockError,
-    ProtocolError,
     TaskCancelledError,
 )
 from penstock.shuffle.ids import AttemptId
@@ -63,49 +53,43 @@ _ATTACH_PAUSE_SECONDS = 0.02
 _TIMEVAL = struct.Struct("@ll")
 
 
-class Arrivals:
-    """What has come to a task: `count` goes up with every frame but the answers; `actions` are for it to take."""
-
-    __slots__ = ("actions", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.actions: deque[TaskAction] = deque()
-
-
 class Attachment:
-    """One task's attachment; made by `attach`."""
+    """One task's attachment, which is the task's `TaskHost`; made by `attach`."""
 
     def __init__(
         self, connection: socket.socket, welcome: Welcome, memory_fd: int, place: Rendezvous, lease: float
     ) -> None:
         self.environment = welcome.environment
         self.address = welcome.address
-        self.memory = kept_memory.take(welcome, memory_fd)
+        self._core = AttachmentCore(welcome.environment)
+        self._memory = kept_memory.offer(welcome, memory_fd)
+        self._data_plane: AttachedDataPlane | None = None
         self._place = place
         self._pulse = PulseWatch(place.pulse, lease)
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(LOOK_SECONDS), 0))
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)
-        self._reader = FrameReader()
         self._sending = threading.Lock()
         self._changed = threading.Condition(threading.RLock())
         self._receiving = False
-        self._broken: PenstockError | None = None
-        self._cancel: str | None = None
-        self._ports = Ports()
-        self._calls: Numbered[Callable[[Plain], None]] = Numbered()
-        self.arrivals = Arrivals()
         self._next_look = 0.0
         self._next_report = 0.0
         self._closed = False
         _open_attachments.add(self)
 
     @property
-    def rendezvous(self) -> str:
-        """The folder where the tasks of this host find its environment."""
-        return str(self._place.folder)
+    def arrivals(self) -> Arrivals:
+        """What has come to the task."""
+        return self._core.arrivals
+
+    def data_plane(self) -> AttachedDataPlane:
+        """The environment's data plane; maps its memory where nobody has asked before."""
+        with self._changed:
+            if self._data_plane is None:
+                memory = self._memory.map()
+                self._data_plane = AttachedDataPlane(memory, self._core.ports, self._changed, self._send)
+            return self._data_plane
 
     def ask(self, request: Request[A], timeout: float | None = None) -> A:
         """Ask the environment or, through it, the JobMaster; raises what the other side raised.
@@ -114,85 +98,50 @@ class Attachment:
         """
         replies: list[Plain] = []
         with self._changed:
-            number = self._calls.add(replies.append)
+            number, question = self._core.ask(request, replies.append)
         try:
-            self.send(call_frame(number, request.METHOD, to_wire(request)))
-            self.wait(lambda: replies, timeout, cancellable=False)
+            self._send(question)
+            self._wait(lambda: replies, timeout, cancellable=False)
         except TimeoutError:
             raise ControlError(f"no answer to {request.METHOD} within {timeout} s") from None
         finally:
             with self._changed:
-                self._calls.remove(number)
+                self._core.give_up(number)
         answer: A = from_wire(request.ANSWER, raise_for_error(replies.pop()))
         return answer
 
-    def tell(self, request: Request[A], answered: Callable[[Plain], None]) -> None:
+    def tell(self, request: Request[Any], answered: Answered) -> None:
         """Ask without waiting. `answered` gets the answer, an error too, when somebody receives it. Any thread."""
         with self._changed:
-            number = self._calls.add(answered)
-        self.send(call_frame(number, request.METHOD, to_wire(request)))
+            _, question = self._core.ask(request, answered)
+        self._send(question)
 
-    def hand_in(self, request: Request[A]) -> None:
+    def hand_in(self, request: Request[Any]) -> None:
         """A last request of something that ends. An environment that is gone has given everything back already."""
         with contextlib.suppress(EnvironmentLostError, ControlError):
             self.ask(request, _HAND_IN_SECONDS)
 
-    def send(self, data: bytes) -> None:
-        """Send whole frames; raises EnvironmentLostError when the environment is gone."""
-        try:
-            with self._sending:
-                left = memoryview(data)[self._send(data) :]
-                while len(left):
-                    left = left[self._send(left) :]
-        except OSError as error:
-            self._broken = self._lost(error)
-            raise self._broken from error
-
-    def open_port(self, port: Port) -> int:
-        """Give a writer or gate its number."""
-        with self._changed:
-            return self._ports.add(port)
-
-    def close_port(self, number: int) -> None:
-        """Forget a writer or gate; frames for it are dropped from now on."""
-        with self._changed:
-            self._ports.remove(number)
-
-    def wait(self, ready: Callable[[], object], timeout: float | None = None, *, cancellable: bool = True) -> None:
+    def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
         """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
 
         What has arrived is taken, however short the timeout.
         """
-        left, begin = timeout, time.monotonic()
-        with self._changed:
-            while not ready():
-                self.check(cancellable=cancellable)
-                if left is not None and left < 0:
-                    raise TimeoutError
-                if self._receiving:
-                    self._changed.wait(left)
-                else:
-                    self._receive(left)
-                left = None if timeout is None else begin + timeout - time.monotonic()
+        self._wait(ready, timeout, cancellable=True)
 
     def look(self) -> None:
         """Take what has arrived, without waiting."""
         with self._changed:
-            if not self._receiving and self._broken is None and self._poller.poll(0):  # far cheaper than a receive
+            if not self._receiving and self._core.end is None and self._poller.poll(0):  # far cheaper than a receive
                 self._receive(0)
 
     def begin(self) -> None:
         """The task goes on to another attempt: it is not told to stop any more, nor what the last one was to do."""
         with self._changed:
-            self._cancel = None
-            self.arrivals.actions.clear()
+            self._core.begin()
 
-    def check(self, *, cancellable: bool = True) -> None:
+    def check(self) -> None:
         """Raise what ends the task, where that has come: TaskCancelledError, or EnvironmentLostError."""
-        if cancellable and self._cancel is not None:
-            raise TaskCancelledError(self._cancel)
-        if self._broken is not None:
-            raise self._broken
+        self._core.check()
 
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""
@@ -200,15 +149,15 @@ class Attachment:
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             self.look()
-        if self._cancel is not None:
-            raise TaskCancelledError(self._cancel)
+        if self._core.cancelled is not None:
+            raise TaskCancelledError(self._core.cancelled)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Tell the environment how far the task is; passed on with its next heartbeat. At most every half second."""
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _REPORT_SECONDS
-            self.send(frame(FrameType.REPORT, pack(dict(metrics))))
+            self._send(frame(FrameType.REPORT, pack(dict(metrics))))
 
     def close(self) -> None:
         """Detach; idempotent. What was finished stays, what was not is given up by the environment."""
@@ -217,61 +166,46 @@ class Attachment:
         self._closed = True
         _open_attachments.discard(self)
         with contextlib.suppress(OSError, EnvironmentLostError):
-            self.send(frame(FrameType.BYE))
+            self._send(frame(FrameType.BYE))
         self._socket.close()
         with self._changed:
-            self._ports.clear()
-        if self._broken is None:
-            kept_memory.give_back(self.environment, self.memory)
-        else:
-            self.memory.close()
+            self._core.ports.clear()
+            self._memory.close(is_lost=self._core.end is not None)
 
     def forget(self) -> None:
         """Close this process's copies of the descriptors without a word: for a forked child."""
         self._closed = True
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
-        with contextlib.suppress(OSError):
-            os.close(self.memory.fd)
+        self._memory.forget()
+
+    def _wait(self, ready: Callable[[], object], timeout: float | None, *, cancellable: bool) -> None:
+        left, begin = timeout, time.monotonic()
+        with self._changed:
+            while not ready():
+                self._core.check(cancellable=cancellable)
+                if left is not None and left < 0:
+                    raise TimeoutError
+                if self._receiving:
+                    self._changed.wait(left)
+                else:
+                    self._receive(left)
+                left = None if timeout is None else begin + timeout - time.monotonic()
 
     def _receive(self, timeout: float | None) -> None:
         # The condition is released while the socket is waited for, so other threads may come and wait too.
         self._receiving = True
         self._changed.release()
         try:
-            count = self._receive_into(self._reader.target(), timeout)
+            count = self._receive_into(self._core.target(), timeout)
         finally:
             self._changed.acquire()
             self._receiving = False
             self._changed.notify_all()
         if count is None:
             self._look_after_environment()
-            return
-        if count == 0:
-            self._broken = self._lost(None)
-            return
-        self._reader.received(count)
-        try:
-            for kind, body in self._reader.frames():
-                self._take(kind, body)
-        except (PenstockError, struct.error, ValueError) as error:
-            self._broken = ProtocolError(f"the environment {self.environment} broke the protocol: {error}")
-            self._broken.__cause__ = error
-
-    def _send(self, data: bytes | memoryview) -> int:
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:  # it has waited for LOOK_SECONDS
-            self._look_after_environment()
-            if self._broken is not None:
-                raise TimeoutError("it does not run") from None
-            return 0
-
-    def _look_after_environment(self) -> None:
-        """An environment that does not run any more is ended: nobody would ever hear of it again."""
-        if self._broken is None and self._pulse.has_stopped():
-            self._broken = self._lost(TimeoutError(f"it has not run for {self._pulse.lease:g} s"))
-            replace_environment(self._place, self._socket)
+        else:
+            self._core.received(count)
 
     def _receive_into(self, target: memoryview, timeout: float | None) -> int | None:
         try:
@@ -281,49 +215,33 @@ class Attachment:
         except BlockingIOError:
             return None
         except OSError as error:
-            self._broken = self._lost(error)
+            self._core.lost(error)
             return None
 
-    def _take(self, kind: FrameType, body: memoryview) -> None:
-        for_port = PORT_FRAMES.get(kind)
-        if for_port is not None:
-            for_port(self._ports, body)
-        elif kind in _HANDLERS:
-            _HANDLERS[kind](self, body)
-        else:
-            raise ProtocolError(f"a frame of type {kind.name} is not for a task")
-        if kind is not FrameType.REPLY:
-            self.arrivals.count += 1
+    def _send(self, data: bytes) -> None:
+        """Send whole frames; raises EnvironmentLostError when the environment is gone."""
+        try:
+            with self._sending:
+                left = memoryview(data)[self._send_some(data) :]
+                while len(left):
+                    left = left[self._send_some(left) :]
+        except OSError as error:
+            raise self._core.lost(error) from error
 
-    def _on_reply(self, body: memoryview) -> None:
-        number, answer = read_reply(body)
-        answered = self._calls.get(number)
-        if answered is not None:  # else it came too late
-            self._calls.remove(number)
-            answered(answer)
+    def _send_some(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:  # it has waited for LOOK_SECONDS
+            self._look_after_environment()
+            if self._core.end is not None:
+                raise TimeoutError("it does not run") from None
+            return 0
 
-    def _on_action(self, body: memoryview) -> None:
-        action = read_instruction(unpack(bytes(body)))
-        if not isinstance(action, TaskAction):
-            raise ProtocolError(f"{action} is not for a task")
-        self.arrivals.actions.append(action)
-
-    def _on_cancel(self, body: memoryview) -> None:
-        self._cancel = bytes(body).decode(errors="replace")
-
-    def _lost(self, error: OSError | None) -> EnvironmentLostError:
-        reason = f" ({error})" if error is not None else ""
-        return EnvironmentLostError(
-            f"the environment process {self.environment} of this host is gone{reason}:"
-            " its log is removed with it; see the JobMaster's message for what it held"
-        )
-
-
-_HANDLERS: dict[FrameType, Callable[[Attachment, memoryview], None]] = {
-    FrameType.REPLY: Attachment._on_reply,  # noqa: SLF001 - the class's own table of frame handlers
-    FrameType.CANCEL: Attachment._on_cancel,  # noqa: SLF001
-    FrameType.ACTION: Attachment._on_action,  # noqa: SLF001
-}
+    def _look_after_environment(self) -> None:
+        """An environment that does not run any more is ended: nobody would ever hear of it again."""
+        if self._core.end is None and self._pulse.has_stopped():
+            self._core.lost(TimeoutError(f"it has not run for {self._pulse.lease:g} s"))
+            replace_environment(self._place, self._socket)
 
 
 def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attachment:

@@ -6,8 +6,9 @@ Spark's Python workers run task after task. To map the segments anew and make th
 
 Rules: a process keeps one memory at most, of the environment it was attached to last, and only after `keep` was
 called: who calls it ends with the application. What is given to one attachment is not given to a second at the same
-time; that maps for itself. Memory of an environment that is gone is not kept. Limit: when an environment dies while
-a worker has nothing to do, its memory goes with the worker's next task, or its end.
+time; that maps for itself. A task whose services ask for no memory maps none. Memory of an environment that is gone
+is not kept. Limit: when an environment dies while a worker has nothing to do, its memory goes with the worker's next
+task, or its end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ class KeptMemory:
     def keep(self) -> None:
         """From now on what is given back is kept."""
         self._is_kept = True
+
+    def offer(self, welcome: Welcome, memory_fd: int) -> OfferedMemory:
+        """What a task has of it that was just welcomed; takes over the descriptor. Another environment's goes."""
+        with self._lock:
+            memory = None
+            if self._environment != welcome.environment:
+                memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+        return OfferedMemory(self, welcome, memory_fd)
 
     def take(self, welcome: Welcome, memory_fd: int) -> SegmentMemory:
         """The environment's memory, mapped; takes over its descriptor. Errors of `SegmentMemory.attach`."""
@@ -60,6 +71,47 @@ class KeptMemory:
         if memory is not None:
             with contextlib.suppress(OSError):
                 os.close(memory.fd)
+
+
+class OfferedMemory:
+    """What a welcome offers to one attachment: mapped when somebody asks for it, and not before."""
+
+    def __init__(self, kept: KeptMemory, welcome: Welcome, memory_fd: int) -> None:
+        self._kept = kept
+        self._welcome = welcome
+        self._fd = memory_fd
+        self._memory: SegmentMemory | None = None
+
+    def map(self) -> SegmentMemory:
+        """The memory, once. Errors of `SegmentMemory.attach`."""
+        if self._memory is None:
+            fd, self._fd = self._fd, -1
+            self._memory = self._kept.take(self._welcome, fd)
+        return self._memory
+
+    def close(self, *, is_lost: bool) -> None:
+        """The attachment is over, perhaps because its environment is; idempotent."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            self._close_descriptor()
+        elif is_lost:
+            memory.close()
+        else:
+            self._kept.give_back(self._welcome.environment, memory)
+
+    def forget(self) -> None:
+        """Close this process's copy of the descriptor: for a forked child."""
+        if self._memory is None:
+            self._close_descriptor()
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                os.close(self._memory.fd)
+
+    def _close_descriptor(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 kept_memory = KeptMemory()

@@ -1,55 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writers' and gates' ends of an attachment: what the environment may tell them, and how its frames find them."""
+"""The open ports of an attachment, and how the environment's frames find them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 from penstock.link.control import carried_error, unpack
 from penstock.link.frames import FrameType, read_channel, read_event, read_port, read_segments, read_slices
 from penstock.link.numbers import Numbered
-from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.host import HostPort
 
-OnGrant = Callable[[tuple[int, ...]], None]
-"""Segments to write into."""
-OnStore = Callable[[str], None]
-"""Memory has come to its end: store in this folder."""
-OnSlice = Callable[[int, int, int, int], None]
-"""Data of a channel: channel, segment, offset, length."""
-OnEvent = Callable[[int, int, bytes], None]
-"""An event of a channel: channel, data type, payload."""
-OnError = Callable[[int, BaseException], None]
-"""A channel can't be read, or what was written can't be kept."""
-
-
-class Port:
-    """Functions that are called with the attachment's lock held; what is not given is refused with ProtocolError."""
-
-    __slots__ = ("name", "on_error", "on_event", "on_grant", "on_slice", "on_store")
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        on_slice: OnSlice | None = None,
-        on_event: OnEvent | None = None,
-        on_error: OnError | None = None,
-    ) -> None:
-        self.name = name
-        self.on_slice: OnSlice = on_slice or self._refuse
-        self.on_event: OnEvent = on_event or self._refuse
-        self.on_error: OnError = on_error or self._refuse
-        self.on_grant: OnGrant = self._refuse
-        """Set by a writer's end."""
-        self.on_store: OnStore = self._refuse
-        """Set by the one writer that stores."""
-
-    def _refuse(self, *said: object) -> NoReturn:
-        raise ProtocolError(f"{self.name} was told {said}, which is not for it")
-
-
-Ports = Numbered[Port]
+Ports = Numbered[HostPort]
 """The open ports of one attachment. A frame for one that is closed crossed its closing: it is dropped."""
 
 

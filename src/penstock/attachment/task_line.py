@@ -29,6 +29,7 @@ class AttachmentLine:
 
     def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment
+        self._arrivals = attachment.arrivals
         self._attempt = attempt
         self._seen = 0
         self._refused: deque[PenstockError] = deque()
@@ -41,14 +42,14 @@ class AttachmentLine:
             if not self._has_news() and seconds != 0:
                 with contextlib.suppress(TimeoutError):
                     attachment.wait(self._has_news, seconds)
-        self._seen = attachment.arrivals.count
+        self._seen = self._arrivals.count
         attachment.check()
         if self._refused:
             raise self._refused.popleft()
 
     def take_actions(self) -> list[Action]:
         """What the JobMaster has said since the last call, in order; what it said to another attempt is dropped."""
-        told, waiting = [], self._attachment.arrivals.actions
+        told, waiting = [], self._arrivals.actions
         while waiting:
             told.append(waiting.popleft())
         return [each.action for each in told if each.attempt == self._attempt]
@@ -85,7 +86,7 @@ class AttachmentLine:
         self._attachment.report(metrics)
 
     def _has_news(self) -> bool:
-        return self._attachment.arrivals.count != self._seen or bool(self._refused)
+        return self._arrivals.count != self._seen or bool(self._refused)
 
     def _tell(self, request: Request[Any], done: Callable[[Plain], None] | None = None) -> None:
         with contextlib.suppress(EnvironmentLostError):  # raised where the task waits, not where a thread stores

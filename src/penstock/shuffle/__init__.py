@@ -14,10 +14,12 @@ from penstock.shuffle.descriptors import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event, TaskEvent
+from penstock.shuffle.host import HostDataPlane, HostPort, SharedSegments, TaskHost
 from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId
 from penstock.shuffle.kinds import PartitionKind, mode_to_kind
 from penstock.shuffle.metrics import MetricGroup
 from penstock.shuffle.registry import load_service
+from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
     InputGate,
     JobShuffleContext,
@@ -41,6 +43,8 @@ __all__ = [
     "EpochAhead",
     "EpochEnd",
     "Event",
+    "HostDataPlane",
+    "HostPort",
     "InputGate",
     "InputGateDescriptor",
     "JobShuffleContext",
@@ -51,9 +55,11 @@ __all__ = [
     "PartitionKind",
     "ProducerDescriptor",
     "Received",
+    "Request",
     "ResultPartitionDescriptor",
     "ResultPartitionWriter",
     "Settings",
+    "SharedSegments",
     "ShuffleDescriptor",
     "ShuffleEnvironment",
     "ShuffleEnvironmentContext",
@@ -61,6 +67,7 @@ __all__ = [
     "ShuffleMasterContext",
     "ShuffleService",
     "TaskEvent",
+    "TaskHost",
     "load_service",
     "mode_to_kind",
 ]

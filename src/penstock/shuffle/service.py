@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.shuffle.descriptors import (
@@ -22,6 +22,7 @@ from penstock.shuffle.descriptors import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.events import EndOfPartition, Event
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.ids import AttemptId, PartitionId
 from penstock.shuffle.metrics import MetricGroup
 from penstock.shuffle.settings import Settings
@@ -153,7 +154,7 @@ class ShuffleEnvironment(Protocol):
         """Replace an unknown producer of a gate by the real one; False where the gate is gone. Any thread."""
 
     def close(self) -> None:
-        """Detach this task process; idempotent."""
+        """Give back what this environment itself holds, not the host; idempotent."""
 
 
 class JobShuffleContext(Protocol):
@@ -202,17 +203,12 @@ class ShuffleMaster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:
-    """What a task process knows when it attaches to its host's environment.
-
-    `rendezvous` is the folder of the environment process (its socket, lock and files).
-    """
+    """What a service's environment in a task process is made with. `host` is the task's own, and detached with it."""
 
     application: str
-    environment: str
     secret: bytes
-    rendezvous: str
     settings: Settings
-    extras: Mapping[str, object] = field(default_factory=dict)
+    host: TaskHost
 
 
 class ShuffleService(Protocol):
@@ -226,4 +222,7 @@ class ShuffleService(Protocol):
         """The driver side."""
 
     def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
-        """The host side, for one task process."""
+        """The host side, for one task."""
+
+    def preload(self) -> None:
+        """Import what tasks use, in a process that they are forked from; may do nothing."""

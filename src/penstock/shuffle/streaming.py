@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.shuffle.actions import Action
 from penstock.shuffle.descriptors import InputGateDescriptor, ResultPartitionDescriptor
 from penstock.shuffle.events import Event
-from penstock.shuffle.ids import AttemptId, PartitionId
+from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext, Received
 
 
@@ -161,9 +161,6 @@ class StreamEnvironment(Protocol):
     ) -> list[StreamInputGate]:
         """Gates in the order of the descriptors; they take no resources before their `setup`."""
 
-    def create_task_line(self, attempt: AttemptId) -> TaskLine:
-        """The line of the task that has this environment and works on this attempt; one at a time."""
-
 
 @dataclass(frozen=True, slots=True)
 class HandedPart:
@@ -199,7 +196,7 @@ class HostStore(Protocol):
 
 
 class TaskLine(Protocol):
-    """The one place where a streaming task waits, and its line to the JobMaster.
+    """The one place where a streaming task waits, and its line to the JobMaster. The engine makes it.
 
     What is said to the JobMaster may be said by any thread, raises nothing, and its answer is not waited for. Where
     that is an error, or the line is broken, the next `wait` raises it.

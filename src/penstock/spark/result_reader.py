@@ -99,10 +99,10 @@ def read_attached(
     attachment: Attachment, wanted: Sequence[ShuffleDescriptor], schema: pa.Schema, launch: EnvironmentLaunch
 ) -> Batches:
     """The batches of these partitions, none of them empty, over an attachment; errors as of `read_partitions`."""
-    from penstock.spark.task import TaskEnvironments
+    from penstock.spark.task import TaskEnvironments, environment_context
 
     with ExitStack() as stack:
-        environments = TaskEnvironments(launch, attachment, Settings.from_conf(launch.settings))
+        environments = TaskEnvironments(environment_context(launch, attachment, Settings.from_conf(launch.settings)))
         stack.callback(environments.close)
         parts: list[Batches] = []
         for descriptor in wanted:

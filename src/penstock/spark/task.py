@@ -31,6 +31,7 @@ from penstock.shuffle import (
     Settings,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
+    TaskHost,
     load_service,
 )
 from penstock.shuffle.errors import (
@@ -258,7 +259,7 @@ def _run_subtask(
     rows: Batches | None,
 ) -> SubtaskReport:
     settings = Settings.from_conf(plan.launch.settings)
-    environments = TaskEnvironments(plan.launch, attachment, settings)
+    environments = TaskEnvironments(environment_context(plan.launch, attachment, settings))
     subtask = SubtaskPlan(plan.graph, plan.graph.vertex(deployment.attempt.vertex), deployment)
     try:
         if plan.graph.streaming is not None:
@@ -276,18 +277,16 @@ def _run_subtask(
         environments.close()
 
 
-class TaskEnvironments:
-    """The shuffle environments one task uses, by service; they share the task's attachment."""
+def environment_context(launch: EnvironmentLaunch, host: TaskHost, settings: Settings) -> ShuffleEnvironmentContext:
+    """What the shuffle environments of one task are made with; they share its host."""
+    return ShuffleEnvironmentContext(launch.application, launch.secret, settings, host)
 
-    def __init__(self, launch: EnvironmentLaunch, attachment: Attachment, settings: Settings) -> None:
-        self._context = ShuffleEnvironmentContext(
-            launch.application,
-            attachment.environment,
-            launch.secret,
-            attachment.rendezvous,
-            settings,
-            {"attachment": attachment},
-        )
+
+class TaskEnvironments:
+    """The shuffle environments one task uses, by service."""
+
+    def __init__(self, context: ShuffleEnvironmentContext) -> None:
+        self._context = context
         self._environments: dict[str, ShuffleEnvironment] = {}
 
     def of(self, service: str) -> ShuffleEnvironment:

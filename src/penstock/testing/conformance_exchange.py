@@ -35,6 +35,7 @@ from penstock.shuffle import (
     ShuffleEnvironment,
     ShuffleMaster,
 )
+from penstock.shuffle.streaming import TaskLine
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
@@ -74,6 +75,9 @@ class ServiceUnderTest(Protocol):
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """Who an attempt beside this host is, with the host's own id and data address."""
+
+    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+        """The line of the task that has this attachment and works on this attempt; asked of services that stream."""
 
     def cancel(self, attempt: AttemptId) -> None:
         """Tell an attempt to stop, as the engine would. Called from another thread than the task's."""
@@ -246,6 +250,10 @@ class Exchange:
         environment = self._service.environment(host)
         self._attached.append(environment)
         return environment
+
+    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+        """The line of a task with this attachment."""
+        return self._service.task_line(environment, attempt)
 
     def cancel(self, owner: OwnerContext) -> None:
         """Tell a task to stop."""

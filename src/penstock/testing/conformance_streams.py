@@ -157,6 +157,9 @@ class Workbench(Protocol):
     def attach(self, host: str) -> ShuffleEnvironment:
         """A task's own attachment to a host."""
 
+    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+        """The line of a task with this attachment."""
+
     @staticmethod
     def partition(written: Written) -> PartitionDescriptor:
         """What is to be written."""
@@ -180,11 +183,11 @@ class Streams:
     ) -> StreamProducer:
         """A writer that is not set up yet."""
         owner, descriptor = registered or self.register(written)
-        environment = streaming(self._exchange.attach(written.host))
+        attached = self._exchange.attach(written.host)
         result = ResultPartitionDescriptor(self._exchange.partition(written), descriptor, written.schema)
-        (writer,) = environment.create_stream_writers(owner, [result])
+        (writer,) = streaming(attached).create_stream_writers(owner, [result])
         self._exchange.members.append(writer)
-        return StreamProducer(writer, environment.create_task_line(owner.attempt), owner, descriptor)
+        return StreamProducer(writer, self._exchange.task_line(attached, owner.attempt), owner, descriptor)
 
     def register(self, written: Written) -> tuple[OwnerContext, ShuffleDescriptor]:
         """A partition whose writer comes later."""
@@ -195,16 +198,15 @@ class Streams:
         """A gate that is set up."""
         owner = self._exchange.owner(1)
         attached = self._exchange.attach(self._host)
-        environment = streaming(attached)
         channels = tuple(ChannelDescriptor(*source) for source in sources)
-        (gate,) = environment.create_stream_gates(owner, [InputGateDescriptor(0, schema, channels)])
+        (gate,) = streaming(attached).create_stream_gates(owner, [InputGateDescriptor(0, schema, channels)])
         self._exchange.members.append(gate)
         gate.setup()
 
         def update(descriptor: ShuffleDescriptor) -> bool:
             return attached.update_partition_info(owner.attempt, descriptor)
 
-        return StreamConsumer(gate, environment.create_task_line(owner.attempt), owner, update)
+        return StreamConsumer(gate, self._exchange.task_line(attached, owner.attempt), owner, update)
 
     def pair(self, subpartitions: int = 1) -> tuple[StreamProducer, StreamConsumer]:
         """A producer, and a consumer of all its subpartitions."""

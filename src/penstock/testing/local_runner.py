@@ -47,6 +47,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.errors import JobError, PartitionError, PlanError, SlotsError, TaskCancelledError
 from penstock.task import SubtaskPlan, failure_text, run_subtask
+from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_service import MemoryShuffleService
 
 _JOIN_SECONDS = 300.0
@@ -128,7 +129,7 @@ class _LocalJob:
         self._job = f"local-{next(_numbers)}"
         service = MemoryShuffleService()
         self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, settings, _ignore))
-        context = ShuffleEnvironmentContext(self._job, "local", b"", "", settings)
+        context = ShuffleEnvironmentContext(self._job, b"", settings, MemoryHost("local"))
         self._environment: ShuffleEnvironment = service.create_shuffle_environment(context)
         self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
         self._cancelled = threading.Event()

@@ -7,10 +7,10 @@ is only a name. A full back-pressured partition blocks its writer until a reader
 cancelled (`MemoryShuffleEnvironment.cancel`) or the partition ends.
 
 Beyond the interface: `MemoryShuffleEnvironment.cancel`, `.lose` and `.create_task_line`.
-`extras["partition_request_timeout"]` sets the seconds after which an unproduced partition is
-PartitionNotProducedError (otherwise `spark.penstock.job.slotsTimeout`), `extras["message_rows"]` the most rows of a
-streaming message: a streaming partition has room for `exclusiveBuffersPerChannel` messages for each subpartition and
-`floatingBuffersPerGate` more. When not to use it: for data that does not fit memory, for more than one
+The service's `request_timeout` is the seconds after which an unproduced partition is PartitionNotProducedError
+(otherwise `spark.penstock.job.slotsTimeout`), its `message_rows` the most rows of a streaming message: a streaming
+partition has room for `exclusiveBuffersPerChannel` messages for each subpartition and `floatingBuffersPerGate` more.
+When not to use it: for data that does not fit memory, for more than one
 process, for any measurement.
 """
 
@@ -57,18 +57,12 @@ Member = MemoryResultPartitionWriter | MemoryInputGate | MemoryStreamWriter | Me
 class MemoryShuffleEnvironment:
     """One task's view of the registry, under its environment's name."""
 
-    def __init__(self, context: ShuffleEnvironmentContext) -> None:
-        self.name = context.environment
+    def __init__(self, context: ShuffleEnvironmentContext, request_timeout: float, message_rows: int) -> None:
+        self.name = context.host.environment
         self._registry = attach(context.application)
         self._network = context.settings.network
-        timeout = context.extras.get("partition_request_timeout", context.settings.job.slots_timeout)
-        if not isinstance(timeout, int | float):
-            raise PenstockError(f"partition_request_timeout is {timeout!r}, not a number of seconds")
-        self._gate_context = GateContext(self._registry, self.name, float(timeout))
-        rows = context.extras.get("message_rows", MESSAGE_ROWS)
-        if not isinstance(rows, int) or rows < 1:
-            raise PenstockError(f"message_rows is {rows!r}, not a number of rows")
-        self._message_rows = rows
+        self._gate_context = GateContext(self._registry, self.name, request_timeout)
+        self._message_rows = message_rows
         self._members: list[Member] = []
         self._closed = False
 
@@ -199,6 +193,12 @@ class MemoryShuffleMaster:
 class MemoryShuffleService:
     """The plug-in; name it by `penstock.testing.memory_service:MemoryShuffleService`."""
 
+    def __init__(self, *, request_timeout: float | None = None, message_rows: int = MESSAGE_ROWS) -> None:
+        if message_rows < 1:
+            raise PenstockError(f"message_rows is {message_rows}, not a number of rows")
+        self._request_timeout = request_timeout
+        self._message_rows = message_rows
+
     @property
     def name(self) -> str:
         """`memory`."""
@@ -210,4 +210,8 @@ class MemoryShuffleService:
 
     def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> MemoryShuffleEnvironment:
         """The host side, for one task."""
-        return MemoryShuffleEnvironment(context)
+        timeout = context.settings.job.slots_timeout if self._request_timeout is None else self._request_timeout
+        return MemoryShuffleEnvironment(context, timeout, self._message_rows)
+
+    def preload(self) -> None:
+        """Nothing more is imported in tasks."""

@@ -61,6 +61,7 @@ from penstock.stream.sources import sources_of
 from penstock.stream.steps import refuse_other_steps
 from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService
+from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_line import MemoryTaskLine
 from penstock.torture.local_host import LocalHost, LocalHostStore
 
@@ -182,11 +183,9 @@ class LocalQuery:
         self._job = f"query{next(_numbers)}"
         self._execution = ExecutionGraph(self.graph)
         self._tasks = [(vertex.id, subtask) for vertex, subtask in self._execution.subtasks()]
-        service = MemoryShuffleService()
+        service = MemoryShuffleService(message_rows=self.message_rows)
         self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, self.settings, _ignore))
-        context = ShuffleEnvironmentContext(
-            self._job, "local", b"", "", self.settings, {"message_rows": self.message_rows}
-        )
+        context = ShuffleEnvironmentContext(self._job, b"", self.settings, MemoryHost("local"))
         self._environment = service.create_shuffle_environment(context)
         self._host = LocalHost() if self.unaligned else None
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE

@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 import penstock
 from endless_jobs import Action, endless, running, watching
 from penstock.attachment.attachment import Attachment, attach
+from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link import control
 from penstock.link.calls import GetStatistics
 from penstock.link.handshake import Handshake, Role
@@ -58,9 +59,13 @@ class Hosts:
                 pass
         return sorted(found)
 
+    def launches(self) -> list[EnvironmentLaunch]:
+        """How the environment beside each executor is found."""
+        return [dataclasses.replace(self.launch, scope_key=str(pid)) for pid in self.executors()]
+
     def attach(self) -> list[Attachment]:
         """An attachment to each environment."""
-        return [attach(dataclasses.replace(self.launch, scope_key=str(pid))) for pid in self.executors()]
+        return [attach(launch) for launch in self.launches()]
 
     def figures(self) -> list[dict[str, float]]:
         """What each environment counts."""
@@ -165,13 +170,13 @@ def is_refused(connection: socket.socket) -> bool:
     return False
 
 
-def doors(attachment: Attachment) -> Iterator[socket.socket]:
+def doors(launch: EnvironmentLaunch, attachment: Attachment) -> Iterator[socket.socket]:
     """A new connection by TCP, and one by the host's own socket."""
     host, _, port = attachment.address.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         yield connection
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(attachment.rendezvous + "/s")
+        connection.connect(str(launch.place().socket))
         yield connection
 
 
@@ -217,12 +222,12 @@ def test_intruders(cluster: Any, hosts: Hosts, tmp_path: Path) -> None:
     action = Action(held.toDF().agg(f.count("n"), f.sum("n"), f.sum("total")).first)
     tracker = cluster.sparkContext._jsc.sc().statusTracker()
     wait_until("the job runs", lambda: len(tracker.getActiveJobIds()) >= 2, 60)
-    for attachment in hosts.attach():
+    for launch, attachment in zip(hosts.launches(), hosts.attach(), strict=True):
         for junk in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(200), b"PSTK" + bytes(300)):
-            for connection in doors(attachment):
+            for connection in doors(launch, attachment):
                 connection.sendall(junk)
                 assert is_closed(connection)
-        for connection in doors(attachment):
+        for connection in doors(launch, attachment):
             assert is_refused(connection)
         attachment.close()
     for answer in answers_of_master(hosts.launch.master):

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of the `local` service as a task sees it: its writers, gates and line over one attachment."""
+"""The environment of the `local` service as a task sees it: its writers and gates, over the host of one task."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.task_line import AttachmentLine
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
 from penstock.services.local.gate import SegmentInputGate
@@ -30,19 +28,19 @@ from penstock.shuffle import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.errors import SettingError
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 
 
 class LocalShuffleEnvironment:
     """A task process's view of its host's environment process."""
 
-    def __init__(self, attachment: Attachment, settings: Settings, *, owned: bool) -> None:
-        self._attachment = attachment
+    def __init__(self, host: TaskHost, settings: Settings) -> None:
+        self._host = host
         self._verify = settings.network.completeness_check
         self._blocking = settings.blocking
         self._network = settings.network
         self._in_flight_time = settings.streaming.in_flight_time
-        self._owned = owned
 
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -52,9 +50,7 @@ class LocalShuffleEnvironment:
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
-        return [
-            SegmentInputGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
-        ]
+        return [SegmentInputGate(self._host, owner, descriptor, verify=self._verify) for descriptor in descriptors]
 
     def create_stream_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -64,49 +60,43 @@ class LocalShuffleEnvironment:
             if kind is not PartitionKind.PIPELINED_BOUNDED:
                 raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         return [
-            SegmentStreamWriter(self._attachment, owner, descriptor, self._fill(descriptor), verify=self._verify)
+            SegmentStreamWriter(self._host, owner, descriptor, self._fill(descriptor), verify=self._verify)
             for descriptor in descriptors
         ]
 
     def _fill(self, descriptor: ResultPartitionDescriptor) -> SegmentFill:
         own = 1 if descriptor.partition.broadcast else descriptor.partition.subpartitions
         segments = own * self._network.exclusive_buffers_per_channel + self._network.floating_buffers_per_gate
-        return SegmentFill(self._in_flight_time, segments, self._attachment.memory.segment_size, time.monotonic)
+        return SegmentFill(
+            self._in_flight_time, segments, self._host.data_plane().memory.segment_size, time.monotonic
+        )
 
     def create_stream_gates(
         self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
     ) -> list[StreamInputGate]:
         """Gates of a streaming query, in the order of the descriptors."""
-        return [
-            SegmentStreamGate(self._attachment, owner, descriptor, verify=self._verify) for descriptor in descriptors
-        ]
-
-    def create_task_line(self, attempt: AttemptId) -> AttachmentLine:
-        """The line of the task that works on this attempt."""
-        return AttachmentLine(self._attachment, attempt)
+        return [SegmentStreamGate(self._host, owner, descriptor, verify=self._verify) for descriptor in descriptors]
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""
-        self._attachment.ask(ReleasePartitions(tuple(partitions)))
+        self._host.ask(ReleasePartitions(tuple(partitions)))
 
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
         """The partitions that hold memory or files on this host."""
-        return list(self._attachment.ask(ListOccupying()).partitions)
+        return list(self._host.ask(ListOccupying()).partitions)
 
     def update_partition_info(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Replace an unknown producer of a gate by the real one."""
-        return self._attachment.ask(UpdatePartitionInfo(consumer, descriptor)).updated
+        return self._host.ask(UpdatePartitionInfo(consumer, descriptor)).updated
 
     def close(self) -> None:
-        """Detach, where this environment made the attachment itself; idempotent."""
-        if self._owned:
-            self._attachment.close()
+        """Nothing is held but by writers and gates."""
 
     def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> ResultPartitionWriter:
-        attachment, kind = self._attachment, descriptor.partition.kind
+        host, kind = self._host, descriptor.partition.kind
         if kind.is_hybrid:
             reserve = self._blocking.reserve
-            return HybridPartitionWriter(attachment, owner, descriptor, verify=self._verify, reserve=reserve)
+            return HybridPartitionWriter(host, owner, descriptor, verify=self._verify, reserve=reserve)
         if kind.pipelined:
-            return SegmentPartitionWriter(attachment, owner, descriptor, verify=self._verify)
-        return BlockingPartitionWriter(attachment, owner, descriptor, self._blocking)
+            return SegmentPartitionWriter(host, owner, descriptor, verify=self._verify)
+        return BlockingPartitionWriter(host, owner, descriptor, self._blocking)

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.attachment.attachment import Attachment
 from penstock.buffer.arrow import PayloadFormat
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
@@ -30,15 +29,16 @@ from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, OwnerContext, PartitionId, Received
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
+from penstock.shuffle.host import TaskHost
 
 
 class SegmentInputGate(GateEnd):
-    """An `InputGate` over an attachment."""
+    """An `InputGate` over the data plane of its host."""
 
     def __init__(
-        self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool = True
+        self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool = True
     ) -> None:
-        super().__init__(attachment, owner, descriptor)
+        super().__init__(host, owner, descriptor)
         self._metrics = owner.metrics
         codec = BatchCodec(descriptor.schema)
         self._counters = [CompletenessCounter() for _ in descriptor.channels]
@@ -78,7 +78,7 @@ class SegmentInputGate(GateEnd):
         begin = time.monotonic()
         left = None if deadline is None else max(0.0, deadline - begin)
         try:
-            self._attachment.wait(lambda: self._incoming, left)
+            self._host.wait(lambda: self._incoming, left)
         finally:
             self._metrics.add("idle_seconds", time.monotonic() - begin)
 
@@ -86,7 +86,7 @@ class SegmentInputGate(GateEnd):
         if isinstance(item, tuple):
             segment, offset, length = item
             self._metrics.add("bytes_in", length)
-            batches = self._assemblers[channel].feed(self._attachment.memory.view(segment, offset, length))
+            batches = self._assemblers[channel].feed(self._memory.view(segment, offset, length))
             self._recycle(segment)
             self._ready.extend(Received(channel, batch) for batch in batches)
         elif isinstance(item, bytes):
@@ -141,7 +141,7 @@ class SegmentInputGate(GateEnd):
     def _read_stream(self, channel: int, views: Iterator[memoryview]) -> Iterator[Received]:
         """Pieces of a channel's stream, which were checked: where a batch lies in one piece it is not copied."""
         for view in views:
-            self._attachment.check_cancelled()
+            self._host.check_cancelled()
             self._metrics.add("bytes_in", len(view))
             self._metrics.add("disk_bytes_in", len(view))
             for batch in self._assemblers[channel].feed(view, is_kept=True):
@@ -152,7 +152,7 @@ class SegmentInputGate(GateEnd):
         stored = StoredRange.from_message(message)
         found = stored.open()
         for batch in found.batches():
-            self._attachment.check_cancelled()
+            self._host.check_cancelled()
             size = self._size(batch)
             self._metrics.add("bytes_in", size)
             self._metrics.add("disk_bytes_in", size)
@@ -168,7 +168,7 @@ class SegmentInputGate(GateEnd):
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
         try:
-            self._attachment.ask(ReportMissingFile(partition, str(error)))
+            self._host.ask(ReportMissingFile(partition, str(error)))
         except PenstockError as answer:
             return answer
         return error

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gate's end of an attachment: what has come and was not looked at yet, and what goes back."""
+"""A gate's end of its host's data plane: what has come and was not looked at yet, and what goes back."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Any
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.link.calls import CloseGate, OpenGate
 from penstock.link.frames import FrameType, channel_frame, segments_frame
+from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import OwnerContext
 
 Item = tuple[int, int, int] | bytes | dict[str, Any] | BaseException
@@ -24,8 +24,10 @@ _SHIP_AT = 4
 class GateEnd:
     """What the gates of batch tasks and of streaming ones have in common."""
 
-    def __init__(self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
-        self._attachment = attachment
+    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self._host = host
+        self._plane = host.data_plane()
+        self._memory = self._plane.memory
         self._owner = owner
         self._descriptor = descriptor
         self._incoming: deque[tuple[int, Item]] = deque()
@@ -46,21 +48,21 @@ class GateEnd:
         """Make the gate known and request the partitions that are known already."""
         name = f"gate {self._descriptor.gate}"
         port = Port(name, on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error)
-        self._port = self._attachment.open_port(port)
+        self._port = self._plane.open_port(port)
         self._lifecycle.move(GateEvent.SET_UP)
-        self._attachment.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
+        self._host.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
 
     def resume_consumption(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
-        self._attachment.send(channel_frame(FrameType.RESUME, self._port, channel, b""))
+        self._plane.send(channel_frame(FrameType.RESUME, self._port, channel, b""))
 
     def close(self) -> None:
         """Cancel what is still open and give back all buffers; idempotent."""
         was_open = self._lifecycle.state is GateState.OPEN
         self._lifecycle.move(GateEvent.CLOSE)
         if was_open:
-            self._attachment.close_port(self._port)
-            self._attachment.hand_in(CloseGate(self._port))
+            self._plane.close_port(self._port)
+            self._host.hand_in(CloseGate(self._port))
         self._incoming.clear()
 
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
@@ -84,5 +86,5 @@ class GateEnd:
     def _ship(self) -> None:
         """Give back what was copied, if there is any: ahead of a wait."""
         if self._copied:
-            self._attachment.send(segments_frame(FrameType.RECYCLE, self._port, self._copied))
+            self._plane.send(segments_frame(FrameType.RECYCLE, self._port, self._copied))
             self._copied.clear()

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.link.frames import stored_frame
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.record.framing import HEADER, Message
 from penstock.services.local.builders import OwnFile
+from penstock.services.local.port import Port
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import OwnerContext, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import StorageError
+from penstock.shuffle.host import TaskHost
 
 
 class HybridPartitionWriter(SegmentPartitionWriter):
@@ -30,14 +30,14 @@ class HybridPartitionWriter(SegmentPartitionWriter):
 
     def __init__(
         self,
-        attachment: Attachment,
+        host: TaskHost,
         owner: OwnerContext,
         descriptor: ResultPartitionDescriptor,
         *,
         verify: bool = True,
         reserve: int = 0,
     ) -> None:
-        super().__init__(attachment, owner, descriptor, verify=verify)
+        super().__init__(host, owner, descriptor, verify=verify)
         self._reserve = reserve
         self._file: OwnFile | None = None
         self._is_storing = False
@@ -64,9 +64,9 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         open segments, as nobody can store or forget those.
         """
         if self._file is None or not self._file.is_under_way:
-            needed = -(-(HEADER.size + message.length) // self._attachment.memory.segment_size)
+            needed = -(-(HEADER.size + message.length) // self._plane.memory.segment_size)
             if len(self._end.segments) < needed:
-                self._attachment.look()
+                self._host.look()
             has_room = len(self._end.segments) >= needed
             if self._is_storing == has_room and self._file is not None:
                 self._builders.finish()
@@ -99,7 +99,7 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         try:
             yield
         except StorageError as error:
-            self._attachment.look()
+            self._host.look()
             if self._error is not None:
                 raise self._error from error
             raise
@@ -114,4 +114,4 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         size = sum(each.length for _, each in extents)
         self._metrics.add("bytes_out", size)
         self._metrics.add("bytes_stored", size)
-        self._attachment.send(stored_frame(self._end.port, records))
+        self._plane.send(stored_frame(self._end.port, records))

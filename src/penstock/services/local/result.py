@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.attachment.attachment import Attachment
 from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import Split
@@ -24,6 +23,7 @@ from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import OwnerContext, PartitionId, ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.settings import BlockingSettings
 
@@ -35,12 +35,12 @@ class BlockingPartitionWriter:
 
     def __init__(
         self,
-        attachment: Attachment,
+        host: TaskHost,
         owner: OwnerContext,
         descriptor: ResultPartitionDescriptor,
         settings: BlockingSettings,
     ) -> None:
-        self._attachment = attachment
+        self._host = host
         self._owner = owner
         self._descriptor = descriptor
         self._settings = settings
@@ -65,7 +65,7 @@ class BlockingPartitionWriter:
         settings = self._settings
         layout = layout_of(self._descriptor.partition, settings.hash_max_subpartitions)
         count, buffer = self.subpartitions, settings.sort_buffer
-        opened = self._attachment.ask(OpenFiles(self._owner.attempt, self.partition, count, layout.value, buffer))
+        opened = self._host.ask(OpenFiles(self._owner.attempt, self.partition, count, layout.value, buffer))
         self._lifecycle.move(WriterEvent.SET_UP)
         paths = [Path(path) for path in opened.paths]
         # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
@@ -116,7 +116,7 @@ class BlockingPartitionWriter:
         self._metrics.add("rows_out", sum(end.rows for end in ends))
         self._metrics.add("bytes_out", sum(self._sizes))
         self._metrics.add("bytes_stored", files.bytes_on_disk)
-        self._attachment.ask(FinishFiles(self.partition, ends))
+        self._host.ask(FinishFiles(self.partition, ends))
 
     def fail(self, cause: BaseException) -> None:
         """Remove the files; readers get ProducerFailedError."""
@@ -126,7 +126,7 @@ class BlockingPartitionWriter:
         if self._files is not None:
             self._files.abort()
         is_storage = isinstance(cause, StorageError)
-        self._attachment.hand_in(FailFiles(self.partition, f"{type(cause).__name__}: {cause}", is_storage))
+        self._host.hand_in(FailFiles(self.partition, f"{type(cause).__name__}: {cause}", is_storage))
 
     def subpartition_bytes(self) -> tuple[int, ...]:
         """The payload bytes of each subpartition as stored; empty before `finish`."""
@@ -152,7 +152,7 @@ class BlockingPartitionWriter:
     def _writable(self) -> HashFiles | SortMergeWriter:
         if self._lifecycle.state is not WriterState.WRITING or self._files is None:
             raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
-        self._attachment.check_cancelled()
+        self._host.check_cancelled()
         return self._files
 
     def _guarded(self, action: Callable[[], T]) -> T:

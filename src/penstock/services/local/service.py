@@ -6,7 +6,6 @@ What a task needs (`environment`, and all that writes and reads) is imported in 
 
 from __future__ import annotations
 
-from penstock.attachment.launch import EnvironmentLaunch
 from penstock.shuffle import (
     JobShuffleContext,
     PartitionDescriptor,
@@ -31,16 +30,14 @@ class LocalShuffleService:
         return LocalShuffleMaster()
 
     def create_shuffle_environment(self, context: ShuffleEnvironmentContext) -> ShuffleEnvironment:
-        """The host side; shares the task's attachment where there is one."""
-        from penstock.attachment.attachment import Attachment, attach
+        """The host side, over the data plane of the task's host."""
         from penstock.services.local.environment import LocalShuffleEnvironment
 
-        attachment = context.extras.get("attachment")
-        if isinstance(attachment, Attachment):
-            return LocalShuffleEnvironment(attachment, context.settings, owned=False)
-        conf = context.settings.to_conf()
-        launch = EnvironmentLaunch(context.application, context.secret, "", conf, context.environment)
-        return LocalShuffleEnvironment(attach(launch), context.settings, owned=True)
+        return LocalShuffleEnvironment(context.host, context.settings)
+
+    def preload(self) -> None:
+        """Import what writes and reads."""
+        from penstock.services.local import environment  # noqa: F401 - imported ahead, nothing else
 
 
 class LocalShuffleMaster:

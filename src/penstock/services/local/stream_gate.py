@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.attachment.attachment import Attachment
 from penstock.buffer.data_types import DataType
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
@@ -25,6 +24,7 @@ from penstock.services.local.gate_end import GateEnd, Item
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event, decode_event
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import OwnerContext, Received
 from penstock.shuffle.sums import EpochEnds
 
@@ -72,12 +72,10 @@ class StreamChannel:
 
 
 class SegmentStreamGate(GateEnd):
-    """A `StreamInputGate` over an attachment."""
+    """A `StreamInputGate` over the data plane of its host."""
 
-    def __init__(
-        self, attachment: Attachment, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool
-    ) -> None:
-        super().__init__(attachment, owner, descriptor)
+    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor, *, verify: bool) -> None:
+        super().__init__(host, owner, descriptor)
         codec = BatchCodec(descriptor.schema)
         sources = [channel.source for channel in descriptor.channels]
         self._channels = [
@@ -137,7 +135,7 @@ class SegmentStreamGate(GateEnd):
         if isinstance(item, tuple):
             segment, offset, length = item
             self._owner.metrics.add("bytes_in", length)
-            batches = self._channels[channel].take(self._attachment.memory.view(segment, offset, length))
+            batches = self._channels[channel].take(self._memory.view(segment, offset, length))
             (self._copied.append if is_ahead else self._recycle)(segment)
             self._ready.extend([Received(channel, batch) for batch in batches])
         elif isinstance(item, bytes):

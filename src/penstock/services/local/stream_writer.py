@@ -18,8 +18,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.link.calls import STREAM_BUILDERS
@@ -27,12 +25,14 @@ from penstock.link.frames import ALL, FrameType, segments_frame
 from penstock.record.framing import Message
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.overtaken import OvertakenSlices
+from penstock.services.local.port import Port
 from penstock.services.local.stream_messages import MessageCutter, StreamSums, framed
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
 from penstock.shuffle.events import EpochEnd, Event, decode_event
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
 from penstock.shuffle.streaming import EventKind, Overtaken
@@ -48,28 +48,28 @@ _SHIP_AT = 4
 
 
 class SegmentStreamWriter:
-    """A `StreamPartitionWriter` over an attachment."""
+    """A `StreamPartitionWriter` over the data plane of its host."""
 
     def __init__(
         self,
-        attachment: Attachment,
+        host: TaskHost,
         owner: OwnerContext,
         descriptor: ResultPartitionDescriptor,
         fill: SegmentFill,
         *,
         verify: bool,
     ) -> None:
-        self._attachment = attachment
+        self._plane = host.data_plane()
         self._metrics = owner.metrics
         self._descriptor = descriptor
         count = descriptor.partition.subpartitions
-        self._segment_size = attachment.memory.segment_size
+        self._segment_size = self._plane.memory.segment_size
         self._cutter = MessageCutter(descriptor.schema, self._segment_size, verify=verify)
         self._fill = fill
         self._sums = StreamSums(count)
         self._builders: dict[int, BufferBuilder] = {}
         self._changed: dict[int, BufferBuilder] = {}
-        self._end = WriterEnd(attachment, owner, descriptor, _SHIP_AT)
+        self._end = WriterEnd(host, owner, descriptor, _SHIP_AT)
         self._rest: tuple[int, memoryview] | None = None
         self._continued: set[int] = set()
         """Segments that begin in the middle of a message, of which nothing is shipped yet."""
@@ -167,8 +167,8 @@ class SegmentStreamWriter:
     def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
         """Copy a slice that a barrier has overtaken, where somebody wants it: it was lent."""
         if self._overtaken.is_wanted:
-            self._overtaken.add(channel, bytes(self._attachment.memory.view(segment, offset, length)))
-        self._attachment.send(segments_frame(FrameType.RECYCLE, self._end.port, [segment]))
+            self._overtaken.add(channel, bytes(self._plane.memory.view(segment, offset, length)))
+        self._plane.send(segments_frame(FrameType.RECYCLE, self._end.port, [segment]))
 
     def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
         """Note that all was lent which a barrier has overtaken of a subpartition; there are no other events."""

@@ -13,14 +13,13 @@ import time
 
 import pyarrow as pa
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.link.frames import ALL, FrameType, port_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import Message, MessageWriter
 from penstock.services.local.builders import Builders, OwnSegments, SharedSegment
+from penstock.services.local.port import Port
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle import (
     EndOfData,
@@ -31,6 +30,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import TaskCancelledError
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import fingerprint_of
 
 _SHIP_AT = 8
@@ -40,22 +40,23 @@ _FLUSH_LOOK_SECONDS = 0.01
 
 
 class SegmentPartitionWriter:
-    """A `ResultPartitionWriter` over an attachment. The lock lets another thread flush."""
+    """A `ResultPartitionWriter` over the data plane of its host. The lock lets another thread flush."""
 
     def __init__(
         self,
-        attachment: Attachment,
+        host: TaskHost,
         owner: OwnerContext,
         descriptor: ResultPartitionDescriptor,
         *,
         verify: bool = True,
     ) -> None:
-        self._attachment = attachment
+        self._host = host
+        self._plane = host.data_plane()
         self._descriptor = descriptor
         self._metrics = owner.metrics
         self._lock = threading.RLock()
         count = descriptor.partition.subpartitions
-        self._end = WriterEnd(attachment, owner, descriptor, _SHIP_AT)
+        self._end = WriterEnd(host, owner, descriptor, _SHIP_AT)
         self._builders: Builders = OwnSegments(count, self._take_segment, self._end.note)
         self._is_waiting = False
         self._counters = [CompletenessCounter() for _ in range(count)]
@@ -114,7 +115,7 @@ class SegmentPartitionWriter:
     def is_available(self) -> bool:
         """Whether a write can start without waiting for a buffer."""
         if not self._end.segments:
-            self._attachment.look()
+            self._host.look()
         return bool(self._end.segments)
 
     def finish(self) -> None:
@@ -180,15 +181,15 @@ class SegmentPartitionWriter:
 
     def _wait_for_segment(self) -> None:
         self._end.ship()
-        self._attachment.look()
+        self._host.look()
         if self._end.segments:
             return
         self._show_all()
         begin = time.monotonic()
-        self._attachment.send(port_frame(FrameType.OVERDRAFT, self._end.port))
+        self._plane.send(port_frame(FrameType.OVERDRAFT, self._end.port))
         self._is_waiting = True
         try:
-            self._attachment.wait(lambda: self._end.segments or self._error)
+            self._host.wait(lambda: self._end.segments or self._error)
         finally:
             self._is_waiting = False
             self._metrics.add("back_pressured_seconds", time.monotonic() - begin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer's end of an attachment: its port, the segments that it was granted, and what it tells of them.
+"""A writer's end of its host's data plane: its port, the segments that it was granted, and what it tells of them.
 
 Pieces of segments that readers may see are noted in order and sent several in one message. What is said besides, an
 event or the end, is the caller's to send behind that.
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from penstock.attachment.attachment import Attachment
-from penstock.attachment.ports import Port
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import CONTINUES, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
+from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.events import Event, encode_event
+from penstock.shuffle.host import TaskHost
 from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
 
@@ -29,15 +29,15 @@ _ERROR_LIMIT = 64 << 10
 class WriterEnd:
     """What the writers of batch tasks and of streaming ones have in common. `most` pieces go into one message."""
 
-    def __init__(
-        self, attachment: Attachment, owner: OwnerContext, descriptor: ResultPartitionDescriptor, most: int
-    ) -> None:
+    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: ResultPartitionDescriptor, most: int) -> None:
         self.partition: PartitionId = descriptor.shuffle.partition
         self.port = 0
         """Known from the opening on."""
         self.segments: deque[int] = deque()
         """Granted, and not begun."""
-        self._attachment = attachment
+        self._host = host
+        self._plane = host.data_plane()
+        self._memory = self._plane.memory
         self._attempt = owner.attempt
         self._metrics = owner.metrics
         self._descriptor = descriptor.partition
@@ -56,12 +56,12 @@ class WriterEnd:
         Raises InsufficientBuffersError.
         """
         port.on_grant = self.segments.extend
-        self.port = self._attachment.open_port(port)
+        self.port = self._plane.open_port(port)
         made = self._descriptor
         opening = OpenWriter(
             self.port, self._attempt, self.partition, made.subpartitions, made.broadcast, made.kind, streams
         )
-        opened = self._attachment.ask(opening)
+        opened = self._host.ask(opening)
         self._lifecycle.move(WriterEvent.SET_UP)
         return opened.packed
 
@@ -73,7 +73,7 @@ class WriterEnd:
     def begin_segment(self) -> BufferBuilder:
         """A builder of a segment that was granted."""
         segment = self.segments.pop()  # the last one: its memory is still in the cache
-        return BufferBuilder(segment, self._attachment.memory.view(segment))
+        return BufferBuilder(segment, self._memory.view(segment))
 
     def note(self, target: int, piece: BufferSlice) -> None:
         """Keep a piece for the next message."""
@@ -92,7 +92,7 @@ class WriterEnd:
         """Send what was noted, if there is any."""
         if self._noted:
             self._metrics.add("buffers_out", len(self._noted))
-            self._attachment.send(slices_frame(FrameType.SLICES, self._noted))
+            self._plane.send(slices_frame(FrameType.SLICES, self._noted))
             self._noted.clear()
 
     def send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType = DataType.EVENT) -> None:
@@ -101,22 +101,22 @@ class WriterEnd:
             event_frame(FrameType.WRITER_EVENT, self.port, data_type, target, encode_event(event))
             for target, event in events
         ]
-        self._attachment.send(b"".join(frames))
+        self._plane.send(b"".join(frames))
 
     def finish(self) -> None:
         """Everything was sent, the closing events too."""
         self._lifecycle.move(WriterEvent.FINISH)
-        self._attachment.ask(FinishWriter(self.port))
+        self._host.ask(FinishWriter(self.port))
 
     def fail(self, cause: BaseException) -> None:
         """Give the partition up, where it is being written: readers get ProducerFailedError with this cause."""
         if self._lifecycle.state is WriterState.WRITING:
             self._lifecycle.move(WriterEvent.FAIL)
             text = f"{type(cause).__name__}: {cause}"[:_ERROR_LIMIT]
-            self._attachment.hand_in(FailWriter(self.port, text, isinstance(cause, StorageError)))
+            self._host.hand_in(FailWriter(self.port, text, isinstance(cause, StorageError)))
 
     def close(self) -> None:
         """Forget the port and what was granted; idempotent."""
         self._lifecycle.move(WriterEvent.CLOSE)
-        self._attachment.close_port(self.port)
+        self._plane.close_port(self.port)
         self.segments.clear()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task and its environment have said to each other: open ports, questions, orders, and how the line ended.
+
+Bytes go in, and calls of those they are for come out; what is to be sent comes out as bytes. There is no socket,
+clock, lock or thread in here: the shell (`attachment`) receives and sends, and holds its lock around each call.
+
+Rules: a frame that is not for a task, for a port or call that never was, or that can't be read, ends the line with
+ProtocolError; what crossed the closing of its port, or an answer that nobody waits for any more, is dropped. A line
+ends once: the first reason stays.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.attachment.ports import PORT_FRAMES, Ports
+from penstock.link.commands import TaskAction, read_instruction
+from penstock.link.control import unpack
+from penstock.link.frames import FrameReader, FrameType, call_frame, read_reply
+from penstock.link.numbers import Numbered
+from penstock.link.wire import Plain, to_wire
+from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError, TaskCancelledError
+from penstock.shuffle.requests import Request
+
+Answered = Callable[[Plain], None]
+"""Takes the answer to a question, an error too (`raise_for_error`)."""
+
+
+class Arrivals:
+    """What has come to a task: `count` goes up with every frame but the answers; `actions` are for it to take."""
+
+    __slots__ = ("actions", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.actions: deque[TaskAction] = deque()
+
+
+class AttachmentCore:
+    """One line, from its welcome to its end."""
+
+    def __init__(self, environment: str) -> None:
+        self.environment = environment
+        self.arrivals = Arrivals()
+        self.ports: Ports = Numbered()
+        self.end: PenstockError | None = None
+        """Why nothing more can be said."""
+        self.cancelled: str | None = None
+        """Why the task is to stop."""
+        self._calls: Numbered[Answered] = Numbered()
+        self._reader = FrameReader()
+
+    def target(self) -> memoryview:
+        """Memory to receive into next."""
+        return self._reader.target()
+
+    def received(self, count: int) -> None:
+        """So many bytes have come into the target; 0 is the end of the stream."""
+        if count == 0:
+            self.lost(None)
+            return
+        self._reader.received(count)
+        try:
+            for kind, body in self._reader.frames():
+                self._take(kind, body)
+        except (PenstockError, struct.error, ValueError) as error:
+            self._break_off(error)
+
+    def lost(self, cause: OSError | None) -> EnvironmentLostError:
+        """Nothing more comes or goes; the error says so."""
+        reason = f" ({cause})" if cause is not None else ""
+        error = EnvironmentLostError(
+            f"the environment process {self.environment} of this host is gone{reason}:"
+            " its log is removed with it; see the JobMaster's message for what it held"
+        )
+        self.end = self.end or error
+        return error
+
+    def ask(self, request: Request[Any], answered: Answered) -> tuple[int, bytes]:
+        """The number of a question, and what to send; `answered` is called when the answer is received."""
+        number = self._calls.add(answered)
+        return number, call_frame(number, request.METHOD, to_wire(request))
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for this answer any more; idempotent."""
+        self._calls.remove(number)
+
+    def begin(self) -> None:
+        """The task goes on to another attempt: it is not told to stop any more, nor what the last one was to do."""
+        self.cancelled = None
+        self.arrivals.actions.clear()
+
+    def check(self, *, cancellable: bool = True) -> None:
+        """Raise what ends the task, where that has come: TaskCancelledError, or what ended the line."""
+        if cancellable and self.cancelled is not None:
+            raise TaskCancelledError(self.cancelled)
+        if self.end is not None:
+            raise self.end
+
+    def _take(self, kind: FrameType, body: memoryview) -> None:
+        for_port = PORT_FRAMES.get(kind)
+        if for_port is not None:
+            for_port(self.ports, body)
+        elif kind is FrameType.REPLY:
+            self._answer(*read_reply(body))
+            return
+        elif kind is FrameType.ACTION:
+            self._act(body)
+        elif kind is FrameType.CANCEL:
+            self.cancelled = bytes(body).decode(errors="replace")
+        else:
+            raise ProtocolError(f"a frame of type {kind.name} is not for a task")
+        self.arrivals.count += 1
+
+    def _answer(self, number: int, answer: Plain) -> None:
+        answered = self._calls.get(number)
+        if answered is not None:  # else it came too late
+            self._calls.remove(number)
+            answered(answer)
+
+    def _act(self, body: memoryview) -> None:
+        action = read_instruction(unpack(bytes(body)))
+        if not isinstance(action, TaskAction):
+            raise ProtocolError(f"{action} is not for a task")
+        self.arrivals.actions.append(action)
+
+    def _break_off(self, error: Exception) -> None:
+        broken = ProtocolError(f"the environment {self.environment} broke the protocol: {error}")
+        broken.__cause__ = error
+        self.end = self.end or broken

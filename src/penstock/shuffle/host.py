@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a shuffle service may use of the host that its task runs on.
+
+The engine attaches each task to the environment process of its host, whatever service moves its data: over this line
+the task gets its orders and is told to stop. A service gets it as the `host` of its context. One that keeps its data
+elsewhere needs `check_cancelled`, and `wait` where its waits are to end with the task. One that keeps it in the
+environment process asks for the `data_plane`; only then is the memory of the host mapped. Any thread may call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from penstock.shuffle.requests import Request
+
+A = TypeVar("A")
+
+
+class SharedSegments(Protocol):
+    """The memory of a host, which its environment and its tasks map."""
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment."""
+
+    def view(self, index: int, offset: int = 0, length: int | None = None, /) -> memoryview:
+        """The bytes of a segment, or of a part of it. Raises ProtocolError for what lies outside."""
+
+
+class HostPort(Protocol):
+    """What the environment tells one writer or gate. Called as frames come, by whoever receives; must not wait.
+
+    A ProtocolError that is raised here ends the attachment.
+    """
+
+    def on_slice(self, channel: int, segment: int, offset: int, length: int, /) -> None:
+        """Data of a channel lies here."""
+
+    def on_event(self, channel: int, data_type: int, payload: bytes, /) -> None:
+        """An event of a channel, in order with its slices."""
+
+    def on_error(self, channel: int, error: BaseException, /) -> None:
+        """A channel can't be read, or what was written can't be kept."""
+
+    def on_grant(self, segments: tuple[int, ...], /) -> None:
+        """Segments to write into."""
+
+    def on_store(self, folder: str, /) -> None:
+        """Memory has come to its end: store in this folder."""
+
+
+class HostDataPlane(Protocol):
+    """The environment's data plane as one task uses it: segments, and ports for what is said of them."""
+
+    @property
+    def memory(self) -> SharedSegments:
+        """The host's memory. Views of it are good until the task is detached."""
+
+    def open_port(self, port: HostPort, /) -> int:
+        """Give a writer or gate its number."""
+
+    def close_port(self, number: int, /) -> None:
+        """Forget a writer or gate; frames for it are dropped from now on."""
+
+    def send(self, frames: bytes, /) -> None:
+        """Send whole frames (`penstock.link.frames`); raises EnvironmentLostError when the environment is gone."""
+
+
+class TaskHost(Protocol):
+    """The host of one task."""
+
+    @property
+    def environment(self) -> str:
+        """The name of its environment process."""
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""
+
+    def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
+        """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
+
+        What has arrived is taken, however short the timeout.
+        """
+
+    def look(self) -> None:
+        """Take what has arrived, without waiting."""
+
+    def ask(self, request: Request[A], timeout: float | None = None) -> A:
+        """Ask the environment or, through it, the JobMaster; raises what the other side raised.
+
+        Raises ControlError when there is no answer within `timeout` seconds (None: no limit).
+        """
+
+    def hand_in(self, request: Request[Any]) -> None:
+        """A last request of something that ends. An environment that is gone has given everything back already."""
+
+    def data_plane(self) -> HostDataPlane:
+        """The environment's data plane; maps its memory where nobody has asked before."""
