@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kill where Spark itself would try a task again."""
+"""Kills and errors where Spark itself tries a task again."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 import penstock
 from endless_jobs import LIMIT_SECONDS, Action, all_slots_work, endless, running, watching
@@ -17,6 +20,15 @@ from sessions import SLOTS, Kind, Sessions
 pytestmark = pytest.mark.spark
 
 WITH_RETRIES = Kind(f"local[{SLOTS},3]", SLOTS, (("spark.penstock.restart.strategy", "none"),))
+WITH_RESTARTS = Kind(
+    f"local[{SLOTS},3]",
+    SLOTS,
+    (
+        ("spark.penstock.restart.strategy", "fixed"),
+        ("spark.penstock.restart.attempts", "1"),
+        ("spark.penstock.restart.delay", "0s"),
+    ),
+)
 
 
 def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -> None:
@@ -32,3 +44,19 @@ def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -
     assert took < LIMIT_SECONDS
     assert not (tmp_path / "ended").exists()
     all_slots_work(spark)
+
+
+@pytest.mark.parametrize("kind", [WITH_RETRIES, WITH_RESTARTS], ids=["once", "again"])
+def test_an_error_that_comes_again_in_a_dataframe_is_told(sessions: Sessions, kind: Kind) -> None:
+    """Spark runs the task again each time, so its job never says why: the error that the task had comes out."""
+    spark = sessions.of(kind)
+    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2).mapInArrow(_breaks_off, "id long"))
+    for action in (stream.count, stream.keyBy("id", numPartitions=2).toDF().collect):
+        with pytest.raises(PythonException, match="ValueError: the source breaks off"):
+            action()
+
+
+def _breaks_off(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, batch.num_rows // 2)
+        raise ValueError("the source breaks off")

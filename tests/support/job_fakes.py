@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from penstock.graph.deployment import TaskDeployment
+from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
 from penstock.job.launcher import LaunchRequest
 from penstock.job.shell.client import MasterClient
@@ -221,7 +222,7 @@ class ThreadLauncher:
             thread.start()
         for thread in threads:
             thread.join()
-        request.returned(launched.id, None, False)
+        request.returned(SparkJobReturned(job, launched.id))
 
     def _run_task(self, task: TaskId, spark_job: SparkJobId) -> None:
         assert self.environment is not None

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.query_storage import QueryStorage
 from penstock.shuffle import Settings
 
-Returned = Callable[[SparkJobId, str | None, bool], None]
-"""Which Spark job, error text or None, whether it was cancelled; from any thread, once for each."""
+Returned = Callable[[SparkJobReturned], None]
+"""The end of a Spark job; called from any thread, once for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,12 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
 from penstock.shuffle.errors import PenstockError
 from penstock.spark.checks import python_hint, worker_hint
+from penstock.spark.task_errors import error_of_task
 from penstock.spark.user_thread import UserThread
 
 _LOG = logging.getLogger(__name__)
@@ -152,20 +154,21 @@ class _SparkJobWork:
 
     def run(self) -> None:
         """Run one Spark job and tell how it went."""
-        error: str | None = "it did not return"
-        cancelled = False
+        job, error, cancelled, task_error = self.request.submission.job, "it did not return", False, ""
         try:
             self._run()
-            error = None
+            error = ""
         except Exception as failure:  # noqa: BLE001 - whatever Spark raises is the job's error
             error, cancelled = self._said(failure)
             error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
             if self.launcher.is_stopped:  # all that Spark raises then follows from it, and trying again can't help
                 error, cancelled = "its SparkSession was stopped", True
+            elif cancelled and self.launched.vertex is not None:
+                task_error = error_of_task(self.payload.session.sparkContext, tag_of(job, self.launched.id))
         finally:
             self.workers_submitted.set()
-            self.launcher.returned(self.request.submission.job, self.launched.id)
-            self.request.returned(self.launched.id, error, cancelled)
+            self.launcher.returned(job, self.launched.id)
+            self.request.returned(SparkJobReturned(job, self.launched.id, error or None, cancelled, task_error))
 
     @staticmethod
     def _said(failure: Exception) -> tuple[str, bool]:

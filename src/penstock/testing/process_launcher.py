@@ -35,6 +35,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
 
@@ -243,8 +244,9 @@ class _Launched:
         except Exception as failure:  # noqa: BLE001 - the JobMaster must hear of it
             error = f"{type(failure).__name__}: {failure}"
         finally:
-            self._launcher.returned(self._request.submission.job, self.spark_job.id)
-            self._request.returned(self.spark_job.id, error, cancelled)
+            job = self._request.submission.job
+            self._launcher.returned(job, self.spark_job.id)
+            self._request.returned(SparkJobReturned(job, self.spark_job.id, error, cancelled))
 
     def cancel(self, why: str = "") -> None:
         """Kill the workers; none is started again."""

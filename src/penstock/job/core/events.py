@@ -114,12 +114,16 @@ class EnvironmentLost:
 
 @dataclass(frozen=True, slots=True)
 class SparkJobReturned:
-    """One of a job's Spark jobs is over: with success, cancelled, or with an error."""
+    """One of a job's Spark jobs is over: with success, cancelled, or with an error.
+
+    `task_error` is the error of a task that failed in one that was cancelled, where Spark knows one.
+    """
 
     job: str
     spark_job: SparkJobId
     error: str | None = None
     cancelled: bool = False
+    task_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

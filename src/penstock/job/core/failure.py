@@ -23,13 +23,17 @@ class Rank(IntEnum):
     CAUSE = 0
     LOSS = 1
     """A lost task. As good as a cause, but where a DataFrame broke off: Spark ends this task too, and says why."""
-    CONSEQUENCE = 2
-    ECHO = 3
+    UNEXPLAINED = 2
+    """Tasks that Spark stopped or runs again without a word why. It may know more once its job has ended."""
+    CONSEQUENCE = 3
+    ECHO = 4
     """Spark's word on its own job."""
-    CUT_OFF = 4
+    CUT_OFF = 5
     """A task whose DataFrame ended in mid-data, of which Spark knows more."""
-    OWN_CANCEL = 5
+    OWN_CANCEL = 6
     """Spark's word on a job that we told it to cancel."""
+    TASK_ERROR = 7
+    """Spark's word on a task of such a job. It explains what nobody has explained, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class FailureCause:
         """Take a report; `kind` is what the user is to see raised."""
         if rank is Rank.LOSS:
             if self.awaits_spark:
+                return
+            rank = Rank.CAUSE
+        if rank is Rank.TASK_ERROR and self._best is not None:
+            if self._best.rank is not Rank.UNEXPLAINED:
                 return
             rank = Rank.CAUSE
         if self._best is None or rank < self._best.rank:

@@ -18,7 +18,6 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
-from penstock.job.core.ids import SparkJobId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
@@ -223,12 +222,11 @@ class JobDriver:
         job = instruction.job
         running = self._jobs[job]
 
-        def returned(spark_job: SparkJobId, error: str | None, cancelled: bool) -> None:
-            event = events.SparkJobReturned(job, spark_job, error, cancelled)
+        def returned(event: events.SparkJobReturned) -> None:
             try:
                 self._loop.call_soon_threadsafe(self._returned, event)
             except RuntimeError:  # the loop is closed, so the job has been given up
-                _LOG.debug("Spark job %s of %s returned after the JobMaster closed", spark_job, job)
+                _LOG.debug("Spark job %s of %s returned after the JobMaster closed", event.spark_job, job)
 
         try:
             request = LaunchRequest(running.submission, instruction.graph, instruction.spark_jobs, returned)

@@ -30,11 +30,13 @@ _OURS = (
     (r"task slots|slots are needed|needs \d+ slots", "a pipelined plan needs its slots at once"),
     (r"is a map: make a list", "explode takes lists"),
     (r"does not fit its type|cannot be read as|is not a ", "what does not fit its type fails the job"),
+    (r"which JSON has as base64", "JSON has bytes as base64"),
     (r"may not be null|NOT NULL|is not nullable", "a null where none may be is refused"),
 )
 _THEIRS = (
     (r"nulls in input cannot be viewed as non-nullable", "PySpark cannot collect its own maps"),
     (r"RESULT_COLUMN_TYPES_MISMATCH.*tz=", "PySpark refuses the time zone that it gave itself"),
+    (r"NonExistentTimeError|AmbiguousTimeError", "pandas has no clock for an hour that a time zone left out"),
     (r"NullPointerException|ClassCastException|INTERNAL_ERROR|MatchError", "Spark fails inside"),
     (
         r"UNRESOLVED_COLUMN.*\x60|INVALID_ATTRIBUTE_NAME_SYNTAX|INVALID_EXTRACT_BASE_FIELD_TYPE",

@@ -159,4 +159,4 @@ def lost_to_another(subtask: Subtask) -> so.Fail:
         f"{subtask.title} ended, but Spark runs its task again: its rows may have ended early. Spark's page and the"
         " logs of its executors say why"
     )
-    return so.Fail(frozenset({subtask.place}), cause, Rank.LOSS, subtask.round, explains=True)
+    return so.Fail(frozenset({subtask.place}), cause, Rank.UNEXPLAINED, subtask.round, explains=True)

@@ -161,7 +161,7 @@ class Recovery:
             yield so.HoldStarts(held=False)
         else:
             cause = "tasks were stopped, and Spark does not say why"
-            yield so.Fail(self.unexplained, cause, Rank.CONSEQUENCE, explains=True)
+            yield so.Fail(self.unexplained, cause, Rank.UNEXPLAINED, explains=True)
 
     def _is_burst(self, launched: int) -> bool:
         """Whether a failure now is a consequence of the last one that counted."""

@@ -104,7 +104,7 @@ class Arrivals:
         elif event.cancelled:
             yield events.CancelRequested(event.job, event.error or "its Spark job was cancelled")
         elif event.error is not None:
-            yield so.FailForGood(self._words(launched, event))
+            yield so.FailForGood(self._words(launched, event.error))
         else:
             yield so.ConfirmFrame(launched.vertex)
 
@@ -126,12 +126,14 @@ class Arrivals:
             own = event.cancelled and self._spark_jobs.was_cancelled(event.spark_job)
             kind = JobCancelledError if event.cancelled else JobError
             rank = Rank.OWN_CANCEL if own else Rank.ECHO
-            yield so.FailForGood(self._words(launched, event), rank, kind, anew=False)
+            yield so.FailForGood(self._words(launched, event.error), rank, kind, anew=False)
+            if own and event.task_error:
+                yield so.FailForGood(self._words(launched, event.task_error), Rank.TASK_ERROR, anew=False)
 
-    def _words(self, launched: SparkJob, event: events.SparkJobReturned) -> str:
+    def _words(self, launched: SparkJob, error: str) -> str:
         vertex = launched.vertex
         name = "the tasks" if vertex is None else self._topology.graph.vertex(vertex).name
-        return f"the Spark job of {name} failed: {event.error}"
+        return f"the Spark job of {name} failed: {error}"
 
     def _too_late(self, event: events.TaskRegistered) -> so.Decision:
         error = too_late(event.task, self._topology.graph.name, self._phase.state)
