@@ -17,6 +17,6 @@ def words(batches):
 
 
 spark = SparkSession.builder.master("local[4]").getOrCreate()
-lines = penstock.readText(spark, sys.argv[1]).filter("value <> ''")
-counts = lines.mapInArrow(words, "word string").groupBy("word").count()
+lines = penstock.readText(spark, sys.argv[1])
+counts = lines.mapInArrow(words, "word string").filter("word <> ''").groupBy("word").count()
 counts.sortBy("count", ascending=False).show(10)

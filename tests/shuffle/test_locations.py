@@ -14,7 +14,7 @@ import pytest
 
 from penstock import readParquet
 from penstock.api.parquet_sink import ParquetTarget
-from penstock.api.paths import data_files, stored_at
+from penstock.api.paths import data_files, located, stored_at
 from penstock.api.streaming.places import filesystem_of
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import PartStorage
@@ -63,3 +63,14 @@ def test_a_uri_that_leads_nowhere_is_refused_by_name(
     """Another host's file, and a file system that nobody knows."""
     with pytest.raises(error, match=uri):
         use(uri)
+
+
+def test_a_file_system_that_cannot_be_loaded_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow lists each place where it looked for libhdfs; its first line is enough."""
+
+    def unable(_: str) -> Any:
+        raise OSError("Unable to load libjvm\ndlopen(libjvm.so) failed\ndlopen(/lib/libjvm.so) failed")
+
+    monkeypatch.setattr("penstock.api.paths.at_uri", unable)
+    with pytest.raises(SettingError, match=r"^hdfs:///x cannot be opened: Unable to load libjvm: write a local path"):
+        located("hdfs:///x")

@@ -16,7 +16,7 @@ import pytest
 from penstock.shuffle import Settings
 from penstock.spark import application
 from penstock.spark.application import Application, start_workers
-from penstock.spark.preflight import import_ahead, is_here
+from penstock.spark.preflight import import_ahead, is_here, run_workers_in_this_python
 from penstock.spark.runtime import session_conf
 from penstock.spark.shared_workers import in_shared_workers
 from penstock.spark.slots import only_local_folder
@@ -48,6 +48,30 @@ def test_a_running_session_takes_our_daemon(spark: Any) -> None:
     assert (
         Path(only_local_folder(context)).parent == Path(folder).parent
     )  # Spark has a folder for itself, and one more
+
+
+@pytest.mark.spark
+def test_a_dataframe_that_is_older_than_the_first_stream_keeps_its_workers(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was made with the path's Python, which knows no Penstock: our daemon could not start there."""
+    conf, context = spark.sparkContext._jsc.sc().conf(), spark.sparkContext
+    before = conf.get(_DAEMON)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(context, "pythonExec", "python3")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    try:
+        conf.remove(_DAEMON)
+        run_workers_in_this_python(context)
+        assert context.pythonExec == sys.executable
+        import_ahead(context)
+        assert not conf.contains(_DAEMON)
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+        import_ahead(context)
+        assert conf.get(_DAEMON) == "penstock.daemon"
+    finally:
+        conf.set(_DAEMON, before)
 
 
 def test_another_python_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

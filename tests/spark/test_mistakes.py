@@ -52,6 +52,7 @@ def desk(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Desk:
     (files / "full").mkdir()
     (files / "full" / "x").write_text("x")
     (files / "text.parquet").write_text("no Parquet\n")
+    (files / "array.json").write_text('[\n{"a": 1},\n{"a": 2}\n]\n')
     (files / "bad.csv").write_text("a,1\nb,x\n")
     pq.write_table(pa.table({"word": ["a", "b"], "n": [1, 2]}), files / "words.parquet")
     ddl = "word string, n long, l array<long>, m map<string, long>"
@@ -366,6 +367,18 @@ MISTAKES: dict[str, tuple[Callable[[Desk], Any], type[BaseException], str, str]]
         SettingError,
         "s4://bucket/x cannot be opened",
         "a URI that pyarrow.fs knows",
+    ),
+    "a scheme of Hadoop's": (
+        lambda d: penstock.readCsv(d.spark, "s3a://bucket/x.csv"),
+        SettingError,
+        "s3a://bucket/x.csv cannot be opened",
+        "write s3://bucket/x.csv",
+    ),
+    "an array of objects as lines": (
+        lambda d: penstock.readJson(d.spark, d.files / "array.json"),
+        SchemaError,
+        "readJson: the first line is an array",
+        "multiLine=True",
     ),
     "a folder that is not empty": (
         lambda d: d.other.writeParquet(d.files / "full"),

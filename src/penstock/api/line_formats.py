@@ -96,6 +96,11 @@ def json_schema(lines: bytes, types: Inference, *, corrupt: str = CORRUPT) -> pa
     try:
         found = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=max(len(lines), 1 << 10)))
     except pa.ArrowInvalid as error:
+        if lines.lstrip().startswith(b"["):
+            raise SchemaError(
+                "readJson: the first line is an array, and each line must be an object: read the file with "
+                "fromDataFrame(spark.read.json(path, multiLine=True))"
+            ) from error
         raise SchemaError(
             f"readJson: {error}: give a schema, with a column {corrupt} string for lines that are bad"
         ) from error

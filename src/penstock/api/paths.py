@@ -45,15 +45,22 @@ def located(path: str) -> tuple[pafs.FileSystem, list[str]]:
         try:
             filesystem, inner = at_uri(path)
         except (ValueError, OSError) as error:
-            raise SettingError(
-                f"{path} cannot be opened: {error}: write a local path, or a URI that pyarrow.fs knows (s3, gs, hdfs)"
-            ) from error
+            raise SettingError(_not_opened(path, error)) from error
         return filesystem, [inner]
     inner = str(Path(path).expanduser().absolute())
     if glob.has_magic(inner) and not Path(inner).exists():
         matches = sorted(glob.glob(inner, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
         return here(), matches
     return here(), [inner]
+
+
+def _not_opened(path: str, error: Exception) -> str:
+    """In one line: without libhdfs, Arrow's own text lists each place where it looked for it."""
+    reason, hint = str(error).partition("\n")[0], "a local path, or a URI that pyarrow.fs knows (s3, gs, hdfs)"
+    scheme, _, rest = path.partition("://")
+    if scheme in {"s3a", "s3n"}:  # Hadoop's names
+        hint = f"s3://{rest}"
+    return f"{path} cannot be opened: {reason}: write {hint}"
 
 
 def stored_at(uri: str) -> tuple[pafs.FileSystem, str]:

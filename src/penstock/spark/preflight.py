@@ -37,8 +37,7 @@ def run_workers_in_this_python(context: SparkContext) -> None:
     PySpark takes `python3` of the path, which without an activated environment knows neither Penstock nor what the
     user has installed.
     """
-    said = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if not said and is_local(context) and context.pythonExec == _UNSET and sys.executable:
+    if not _is_said(context) and is_local(context) and context.pythonExec == _UNSET and sys.executable:
         context.pythonExec = sys.executable
 
 
@@ -47,9 +46,11 @@ def import_ahead(context: SparkContext) -> None:
 
     Spark reads this setting when a task needs a worker, in local mode from the driver's own conf. What the user has
     set stays. So does all where another Python, or a fresh process of this one, may know no Penstock: there our
-    daemon could not start, and no Python function of the user's would run.
+    daemon could not start, and no Python function of the user's would run. A DataFrame that was made before
+    Penstock's first stream keeps the Python of that time, so that one must know Penstock too.
     """
-    if is_local(context) and is_here(context.pythonExec) and _is_installed_here():
+    pythons = {context.pythonExec} if _is_said(context) else {context.pythonExec, _UNSET}
+    if is_local(context) and all(map(is_here, pythons)) and _is_installed_here():
         conf = context._jsc.sc().conf()  # noqa: SLF001 - PySpark gives a copy
         conf.setIfMissing(_DAEMON, "penstock.daemon")
 
@@ -60,6 +61,10 @@ def is_here(python: str) -> bool:
     if found is None or not sys.executable:
         return False
     return Path(found).absolute().parent == Path(sys.executable).parent and Path(found).samefile(sys.executable)
+
+
+def _is_said(context: SparkContext) -> bool:
+    return "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
 
 
 def _is_installed_here() -> bool:
