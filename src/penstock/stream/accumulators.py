@@ -31,7 +31,7 @@ class Accumulator(Protocol):
 
     @property
     def arrays(self) -> Sequence[SlotArray]:
-        """What its state consists of."""
+        """The arrays of its state."""
 
     def add(self, column: pa.Array, slots: Slots, count: int) -> None:
         """Take the rows of a batch: `slots` says whose each is, and `count` slots there are in all."""

@@ -5,7 +5,7 @@ Two ways to keep the states, chosen from the functions:
 - counts, sums and means of integers and floats, extremes of numbers and times: arrays of numbers (`accumulators`);
 - everything else that `agg` knows: rows of states, merged as in a batch job (`state_rows`).
 
-A state belongs to the task that its key's rows come to. Where a vertex's parallelism has changed, each task takes the
+A state belongs to the task that its key's rows come to. If a vertex's parallelism has changed, each task takes the
 keys of its key groups out of all states, so the exchange in front must go by key groups then.
 """
 
@@ -32,7 +32,7 @@ from penstock.task.keys import plain
 
 @dataclass(frozen=True, slots=True)
 class KeyedAggregate:
-    """An aggregation by key over a stream without end, behind an exchange by the same keys (or to one task).
+    """An aggregation by key over a stream without end, after an exchange by the same keys (or to one task).
 
     Its rows are the keys and the results of `result_schema`, once for each step that touched a key. `apply` is the
     same over a bounded input: one row for each key.
@@ -46,7 +46,7 @@ class KeyedAggregate:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         items = ", ".join(item.title for item in self.aggregations)
         return f"aggregate by {', '.join(self.keys) or 'all rows'}: {items}"
 
@@ -78,7 +78,7 @@ class AggregateStep(PlainStep):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
         return self._operator.name
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
@@ -108,7 +108,7 @@ class AggregateStep(PlainStep):
 
     @property
     def _what(self) -> str:
-        """What the states are: the aggregation, and the types of keys and states."""
+        """The kind of the states: the aggregation, and the types of keys and states."""
         return f"{self.name} ({', '.join(str(field.type) for field in self._plan.state_schema)})"
 
     def _slots(self, batch: pa.RecordBatch) -> Slots:
@@ -197,7 +197,7 @@ class RowStates:
         if known.any():
             before = found[known]
             there = self._with_keys(before)
-            # What was there comes first, so the order of the groups is: those, then the new ones.
+            # The old ones come first, so the order of the groups is: those, then the new ones.
             fresh = self._plan.reduce(pa.concat_batches([there, fresh]))
             found = np.concatenate([before, found[~known]])
         self._rows.put(found, fresh.select(range(self._keys, fresh.num_columns)))

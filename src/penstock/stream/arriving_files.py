@@ -38,13 +38,13 @@ LISTING_SHARE = 0.05
 LOOK_SECONDS = 600.0
 """A listing that takes longer hangs: the query begins anew."""
 GONE_SECONDS = 300.0
-"""How long a file that was begun may be away."""
+"""Seconds that a file that was begun may be away."""
 _RETRY_SECONDS = (0.5, 10.0)
 """The first wait for one that is away, and the longest."""
 _POLL_SECONDS = 0.008
-"""How long a poll goes on through files without rows."""
+"""Seconds that a poll goes on through files without rows."""
 _ASK_SECONDS = (0.001, 0.05)
-"""How soon a look under way is asked for: after a quarter of its time, in these bounds."""
+"""Seconds until a look under way is asked for: a quarter of its time, in these bounds."""
 
 _LOG = logging.getLogger("penstock.stream")
 
@@ -61,12 +61,12 @@ class FilesSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"{self.format.name} files of {self.folder}"
 
     @property
     def reads(self) -> str:
-        """What its positions in checkpoints are of: a folder of this machine is the same by whatever path."""
+        """The input that its positions in checkpoints are of: a local folder is the same by whatever path."""
         if is_here(self.filesystem):
             return f"{self.format.name} files of {os.path.realpath(self.folder)}"
         kind = self.filesystem.type_name.removeprefix("py::")
@@ -87,7 +87,7 @@ class FilesSource:
         return FilesReader(self, (subtask, parallelism), progress, World(LooksBeside(str(subtask))))
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-        """What is there now, for a batch job."""
+        """The rows of the files that are there now, for a batch job."""
         bounded = FilesSource(self.filesystem, self.folder, self.format, is_bounded=True)
         world = World(LooksAtOnce(), gone_seconds=0.0)
         yield from read_whole(FilesReader(bounded, (subtask, parallelism), FileProgress(), world))
@@ -99,7 +99,7 @@ class FilesSource:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a reader has beside its files: how it looks, both clocks, and how long a begun file may be away."""
+    """The surroundings of a reader: its way to look, both clocks, and the time that a begun file may be away."""
 
     looks: Looks
     clock: Callable[[], float] = time.monotonic
@@ -143,7 +143,7 @@ class FilesReader:
 
     @property
     def is_ended(self) -> bool:
-        """Whether all files of a bounded source were read."""
+        """True if all files of a bounded source were read."""
         progress = self._progress
         return self._source.is_bounded and progress.is_listed and not (progress.begun or progress.waiting)
 
@@ -173,7 +173,7 @@ class FilesReader:
         return given
 
     def snapshot(self) -> bytes:
-        """What is done, and how far the others are."""
+        """The files that are done, and the positions in the others."""
         return self._progress.packed(is_bounded=self._source.is_bounded)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class FilesReader:
                 self._open(name)
 
     def _read_on(self) -> bool:
-        """The next rows of the file; False behind its end, or where it is gone."""
+        """The next rows of the file; False after its end, or if it is gone."""
         name = self._file
         try:
             self._part = next(self._rows, None)
@@ -209,7 +209,7 @@ class FilesReader:
             self._leave(name)
             return False
         except BaseException:
-            # Whoever asks once more gets the rows behind what was given.
+            # A reader that asks once more gets the rows after those that were given.
             self._file = ""
             self._again.insert(0, name)
             raise

@@ -22,14 +22,16 @@ Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
 """A name, and what makes the bytes, or pieces of them: called by the thread that stores them, so it may use immutable
 values only."""
 SOURCE = "source"
-"""What a source's chunks are named by: it is no step."""
+"""The name that a source's chunks go by: it is no step."""
 State = Mapping[str, bytes]
 """The chunks of one subtask's step, by name, as they were stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Where a step runs. `place` is how messages name it; key groups are numbers below `max_parallelism`.
+    """The place of a step in the query.
+
+    `place` is how messages name it; key groups are numbers below `max_parallelism`.
 
     `owner` is the driver that has the query's checkpoint location, `<epoch>-<token>`: of two the later one is
     greater, also as text. It is empty for a query without checkpoints. `attempt` counts the attempts of this driver.
@@ -50,19 +52,19 @@ class Step(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Begin with these states: none, this subtask's own, or those of all subtasks where their number changed."""
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """What a batch of rows gives."""
+        """The rows that a batch of rows gives."""
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
         """The rows that were held back: a barrier comes."""
 
     def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
-        """The last rows: no more input comes. Where the query was `stopped` the data itself has not ended."""
+        """The last rows: no more input comes. If the query was `stopped`, the data itself has not ended."""
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """The state as immutable values; nothing that comes later may change them."""
@@ -148,7 +150,7 @@ class Chain:
             )
 
     def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """What comes out of the chain's end for this batch."""
+        """The rows that come out of the chain's end for this batch."""
         batches = [batch]
         for _, step in self._steps:
             if not batches:
@@ -157,7 +159,7 @@ class Chain:
         return batches
 
     def end_epoch(self) -> list[pa.RecordBatch]:
-        """What the steps held back, gone through those behind them."""
+        """The rows that the steps held back, gone through the later steps."""
         batches: list[pa.RecordBatch] = []
         for _, step in self._steps:
             batches = self._through(step, batches)
@@ -166,7 +168,7 @@ class Chain:
         return batches
 
     def end_input(self, *, stopped: bool) -> list[pa.RecordBatch]:
-        """The last rows of all steps, gone through those behind them."""
+        """The last rows of all steps, gone through the later ones."""
         batches: list[pa.RecordBatch] = []
         for _, step in self._steps:
             batches = self._through(step, batches)
@@ -211,7 +213,7 @@ class Chain:
 
     @contextmanager
     def _noted(self, step: Step) -> Iterator[None]:
-        """What the step raises gets a note with its name."""
+        """An error that the step raises gets a note with its name."""
         try:
             yield
         except BaseException as error:

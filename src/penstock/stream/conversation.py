@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream task does about barriers, ends and the coordinator's words, as a sans-I/O core.
+"""The part of a stream task that answers barriers, ends and the coordinator's words, as a sans-I/O core.
 
 Each call is one thing that came; it returns what the task does about it, in order. Rows are none of it.
 
@@ -81,7 +81,7 @@ class Conversation:
         self._last_part: int | None = None
         """The first checkpoint that this task took part in since its data has ended."""
         self._is_free = not with_checkpoints
-        """Whether such a checkpoint is complete, or none is needed."""
+        """True if such a checkpoint is complete, or none is needed."""
         self._is_finished = False
         self._unsettled: int | None = None
         """The newest snapshot with rows in flight, until its checkpoint is complete or given up."""
@@ -97,12 +97,12 @@ class Conversation:
 
     @property
     def has_data(self) -> bool:
-        """Whether rows may still come."""
+        """True if rows may still come."""
         return self._has_data
 
     @property
     def is_finished(self) -> bool:
-        """Whether the task was told to finish."""
+        """True if the task was told to finish."""
         return self._is_finished
 
     def event_came(self, channel: int, event: Event, now: float) -> list[Decision]:

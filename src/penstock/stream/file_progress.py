@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a subtask is with the files of a folder, and the bytes of that in checkpoints.
+"""The progress of a subtask through the files of a folder, and its bytes in checkpoints.
 
 It is the hashes of the names that are done (`known_files`), and by name how far it is in the files that it has begun.
 Of a bounded source it is also the names that are still to be read, once the folder was looked into: a later attempt
@@ -33,7 +33,7 @@ class Begun:
 
 @dataclass(slots=True)
 class FileProgress:
-    """What is done, and how far the files are that are not.
+    """The files that are done, and the positions in those that are not.
 
     `waiting` are the files that were seen and not begun, with the days of their changes; the last is read first.
     `is_listed`: they are all that a bounded source has to read.
@@ -72,7 +72,7 @@ class FileProgress:
         return name
 
     def looked(self, known: KnownFiles, new: dict[str, int]) -> None:
-        """A look is over: what is known behind it, and the files that it did not know."""
+        """A look is over: the names that are known after it, and the files that it did not know."""
         for name in (*self._read_since, *self.begun):
             new.pop(name, None)
         self.known, self._handed, self._read_since = known, None, []

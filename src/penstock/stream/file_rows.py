@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of one file, from a position on: lines that a format parses, and Parquet.
 
-A position is a pair: where a part of the file begins (a byte of the uncompressed text, a row group) and how many rows
-behind it were given. Reading from a position gives the rows that a reader which had never stopped would have given.
+A position is a pair: the place where a part of the file begins (a byte of the uncompressed text, a row group) and the
+number of rows after it that were given. Reading from a position gives the rows that a reader which had never stopped
+would have given.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ Placed = tuple[Position, pa.RecordBatch]
 
 
 class FileFormat(Protocol):
-    """How files become rows; picklable."""
+    """The way from files to rows; picklable."""
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     @property
     def schema(self) -> pa.Schema:
         """The rows' schema."""
 
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
-        """The rows behind a position, each batch with the position that it follows; raises SchemaError."""
+        """The rows after a position, each batch with the position that it follows; raises SchemaError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class LineFiles:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return self.format.name
 
     @property
@@ -94,7 +95,7 @@ class ParquetFiles:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "parquet"
 
     def rows(self, filesystem: pafs.FileSystem, path: str, position: Position) -> Iterator[Placed]:
@@ -132,7 +133,7 @@ class ParquetFiles:
 
 @contextmanager
 def _decoding(filesystem: pafs.FileSystem, file: str) -> Iterator[None]:
-    """What a decoder says of a file is an error of its contents, SchemaError; reading it may fail otherwise.
+    """A decoder's complaint about a file is an error of its contents, SchemaError; reading it may fail otherwise.
 
     Arrow's decoders raise OSError too. Those of this machine's disks have a number, so one without is a decoder's.
     Elsewhere nothing tells them apart, and whoever reads tries again.
@@ -169,7 +170,7 @@ def _opened(filesystem: pafs.FileSystem, path: str, offset: int) -> Any:
 
 
 def _whole_lines(stream: Any) -> Iterator[bytes]:
-    """All of a stream, cut behind ends of lines; the last line may have none."""
+    """All of a stream, cut after ends of lines; the last line may have none."""
     rest = b""
     while data := stream.read(READ_BYTES):
         rest += data

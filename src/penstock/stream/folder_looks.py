@@ -2,7 +2,8 @@
 """Looking into a folder beside the task: a thread lists it and finds out what is new.
 
 A folder of 200,000 files takes seconds to list, and a mount may hang. Meanwhile the task reads on and answers
-barriers. A look gets what is known when it begins and gives what is known behind it; it shares nothing with the task.
+barriers. A look gets the names that are known when it begins and gives those that are known when it ends; it shares
+nothing with the task.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Listed = Sequence[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known behind a look, and the files that are not, with the days of their changes.
+    """The names that are known after a look, and the files that are not, with the days of their changes.
 
     The last of `new` is to be read first: to take what is first out of a dict costs the more, the more was taken.
     `refused` are those that may have been read and forgotten, with their times of change.
@@ -41,20 +42,20 @@ Work = Callable[[], Look]
 
 
 class Looks(Protocol):
-    """How looks are carried out, one at a time."""
+    """The way in which looks are carried out, one at a time."""
 
     def begin(self, work: Work) -> None:
         """Begin one; none may be under way."""
 
     def result(self) -> Look | None:
-        """What it found, once; None before. Raises what the look raised."""
+        """The look that was begun, once; None before it has ended. Raises what the look raised."""
 
     def close(self) -> None:
         """Wait for none any more."""
 
 
 class LooksAtOnce:
-    """Whoever begins a look waits for it: a batch job does."""
+    """Looks for which the caller waits: a batch job does."""
 
     def __init__(self) -> None:
         self._found: Look | None = None
@@ -64,7 +65,7 @@ class LooksAtOnce:
         self._found = work()
 
     def result(self) -> Look | None:
-        """What it found."""
+        """The look."""
         found, self._found = self._found, None
         return found
 
@@ -85,7 +86,7 @@ class LooksBeside:
         self._look.start()
 
     def result(self) -> Look | None:
-        """What it found, if it has ended."""
+        """The look, if it has ended."""
         look = self._look
         if look is None or look.is_alive():
             return None
@@ -127,7 +128,7 @@ def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
 def look(
     files: Listed, known: KnownFiles, read: Sequence[tuple[int, Hashes]], share: tuple[int, int], clock_day: int
 ) -> Look:
-    """What of a listing is new to a subtask, which knows these and has read some more since.
+    """The files of a listing that are new to a subtask, which knows these and has read some more since.
 
     `share` is its number and how many subtasks there are.
     """

@@ -5,12 +5,12 @@
     <folder>/part-<uid>-<subtask>-<owner>-<token>.parquet    published, by a change of its name
     <folder>/.folder-<uid>-<owner>                           the folder's mark (see `sink_folder`)
 
-A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint,
-whose thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it
-is the reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names; behind its
-first complete checkpoint it removes what earlier attempts have left besides. `uid` tells queries that write into one
-folder apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also where another
-driver has taken over: so a task that begins late leaves the files of the attempts behind its own alone.
+A file holds what came between two barriers. At the second it is closed, and its name goes into the checkpoint, whose
+thread waits until it is on the disk; when that is complete it gets the name that readers see. From then on it is the
+reader's, who may move it on. An attempt begins by publishing what the restored checkpoint names; after its first
+complete checkpoint it removes what earlier attempts have left besides. `uid` tells queries that write into one folder
+apart; it must be the same in all attempts of a query. `owner` grows with each attempt, also where another driver has
+taken over: so a task that begins late leaves the files of later attempts alone.
 
 Limits: a file system that can't change a name in one step (object stores) shows a file when it is there as a whole.
 """
@@ -59,7 +59,7 @@ class FolderSink:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"{self.format} {self.folder}"
 
     def owned(self, owner: str) -> FolderSink:
@@ -84,7 +84,7 @@ class FolderSink:
                     ) from error
 
     def check_anew(self) -> None:
-        """Raise CheckpointError where this query has published files, which it does behind a checkpoint only."""
+        """Raise CheckpointError if this query has published files, which it does only after a checkpoint."""
         found = self.filesystem.get_file_info(pafs.FileSelector(self.folder, allow_not_found=True))
         published = next((info.base_name for info in found if info.base_name.startswith(f"part-{self.uid}-")), None)
         if published is not None:
@@ -174,7 +174,7 @@ class FolderWriter:
         while len(self._published) > _REMEMBERED:
             del self._published[next(iter(self._published))]
         if not self._has_committed:
-            with suppress(OSError):  # behind the next one, then
+            with suppress(OSError):  # after the next one, then
                 self._sink.remove_leftovers(*self._share)
                 self._has_committed = True
 

@@ -30,7 +30,7 @@ _STAY_ALIGNED = ("forward", "rescale", "broadcast")
 
 
 PIECE_BYTES = 256 << 10
-"""A piece is closed with the message behind which it is no smaller."""
+"""A piece is closed with the message after which it is no smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def rows_of(waiting: InFlight) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class SavedChannel:
-    """What a snapshot holds of one channel: its rows, oldest first; bytes are messages as they are on the wire.
+    """The rows of one channel in a snapshot, oldest first; bytes are messages as they are on the wire.
 
     `has_barrier`: the channel's barrier stands behind them, so its producer takes part in the checkpoint.
     """
@@ -107,7 +107,7 @@ def piece_of(schema: pa.Schema, rows: Sequence[pa.RecordBatch]) -> list[bytes | 
 
 
 def allows_overtaking(graph: JobGraph, edge: int) -> bool:
-    """Whether a barrier may overtake rows on this edge: on none into a task that has an edge that stays aligned."""
+    """Tell whether a barrier may overtake rows on this edge: on none into a task with an edge that stays aligned."""
     if edge == RESULT_EDGE:
         return False
     consumer = graph.edge(edge).consumer
@@ -115,12 +115,12 @@ def allows_overtaking(graph: JobGraph, edge: int) -> bool:
 
 
 def uid_of(vertex: JobVertex) -> str:
-    """What a vertex is called in checkpoints."""
+    """The name of a vertex in checkpoints."""
     return vertex.uid or f"v{vertex.id}"
 
 
 def edge_uids(graph: JobGraph) -> Mapping[int, str]:
-    """What each edge is called in checkpoints, by its number."""
+    """The name of each edge in checkpoints, by the edge's number."""
     found: dict[int, str] = {}
     twins: dict[tuple[int, int, int], int] = {}
     for edge in graph.edges:
@@ -144,11 +144,11 @@ class _Piece:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is large enough, and ends with a message: one of several segments came in several slices."""
+        """True if it is large enough, and ends with a message: one of several segments came in several slices."""
         return self.size >= PIECE_BYTES and not self._assembler.pending
 
     def add(self, rows: bytes | pa.RecordBatch) -> None:
-        """Put rows behind those that are in it."""
+        """Put rows after those that are in it."""
         if isinstance(rows, bytes):
             parts: tuple[bytes | memoryview, ...] = (rows,)
             self._rows += sum(batch.num_rows for batch in self._assembler.feed(memoryview(rows), is_kept=True))

@@ -91,7 +91,7 @@ class StreamInputs:
 
     @property
     def positions(self) -> dict[str, int]:
-        """How many rows of each channel were taken, by the names of their chunks; restored ones are not counted."""
+        """Numbers of rows that were taken of each channel, by names of chunks; restored ones are not counted."""
         return {key.chunk: rows for key, rows in zip(self._keys[: self._channels], self._taken, strict=False)}
 
     def take_event(self) -> tuple[int, Event] | None:

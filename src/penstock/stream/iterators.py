@@ -4,8 +4,8 @@
 Rules
 - Such a function asks for its input, while a step is pushed its input. So it runs in a thread of its own, always the
   same one for a task, and the task's thread stands still while it runs: never do both go on at once.
-- Its iterator ends with each epoch, and the next epoch's first batch calls the function anew. What it holds back
-  comes out when its iterator ends.
+- Its iterator ends with each epoch, and the next epoch's first batch calls the function anew. Rows that it holds
+  back come out when its iterator ends.
 - A class in place of a function is made once for the task, and its object is called for each epoch: what `__init__`
   sets up (a model) stays. A function that sets up much in each call is told of that, once.
 - A function that ends before its iterator has ended would drop rows, and more with each epoch: that is an error.
@@ -37,7 +37,7 @@ SLOW_START_SECONDS = 0.1
 
 
 class _Word(Enum):
-    """What the two threads say to each other beside batches."""
+    """The words that the two threads say to each other besides batches."""
 
     WANTED = "the function asks for a batch"
     DONE = "the function has ended"
@@ -59,21 +59,21 @@ class IteratorStep(PlainStep):
         self._from_function: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_running = False
-        """Whether the function was called in this epoch."""
+        """True if the function was called in this epoch."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
         return self._operator.name
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """What the function gives until it asks for more."""
+        """The rows that the function gives until it asks for more."""
         given = [] if self._is_running else self._call()
         self._to_function.put(batch)
         return [*given, *self._until(_Word.WANTED)]
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
-        """What the function gives when its iterator ends."""
+        """The rows that the function gives when its iterator ends."""
         if not self._is_running:
             return ()
         self._is_running = False

@@ -38,7 +38,7 @@ class KeyIndex(Protocol):
     """The keys of one subtask."""
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
 
     def slots(self, columns: Sequence[pa.Array]) -> Slots:
         """The slot of each row; keys that are new get the next ones."""
@@ -77,7 +77,7 @@ class Grown:
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """What is in use."""
+        """The values in use."""
         return self._values[: self._used]
 
     def extend(self, values: npt.NDArray[Any]) -> None:
@@ -363,7 +363,7 @@ def _taken(runs: Sequence[pa.Array], kind: pa.DataType, rows: pa.Array) -> pa.Ar
 
 
 def _equal(known: Sequence[pa.Array], given: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Where all columns of two sets of keys are the same, nulls and NaN among the values."""
+    """A mask that is true where all columns of two sets of keys are the same, nulls and NaN among the values."""
     same = np.ones(len(known[0]), np.bool_)
     for column, given_column in zip(known, given, strict=True):
         one, other = _bits(column), _bits(given_column)

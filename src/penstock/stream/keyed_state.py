@@ -118,7 +118,7 @@ def _read(what: str, packed: bytes, place: str) -> tuple[int, int]:
 
 
 def _check(what: str, state: State, context: StepContext) -> bool:
-    """Whether keys have moved between subtasks since it was written."""
+    """Tell whether keys have moved between subtasks since it was written; CheckpointError if they can't."""
     if ABOUT not in state:
         raise CorruptCheckpointError(f"{context.place}: its keyed state can't be read: it has no chunk {ABOUT!r}")
     width, parallelism = _read(what, state[ABOUT], context.place)

@@ -6,8 +6,8 @@ dropped, or gives a part. Such a name stays for `KEPT_DAYS` more days, and then 
 last day of which that happened. A file that changed on that day or before, and whose name is unknown, may have been
 read: whoever looks refuses it. All younger unknown ones are new, so none is read twice and none is left out.
 
-A name is seen on this machine's day, or on the day of its file's change if that is later. How much time has passed
-since, the folder says: the day of its youngest file counts, but none that this machine's clock has not reached. So
+A name is seen on this machine's day, or on the day of its file's change if that is later. The folder says how much
+time has passed since: the day of its youngest file counts, but none that this machine's clock has not reached. So
 neither a writer's clock nor the reader's makes names old alone.
 
 Two names of one hash count as one: of a million names that happens once in 40 million folders.
@@ -34,7 +34,7 @@ Packed = tuple[int, int, list[tuple[int, bytes]]]
 
 
 def hash_of(name: str) -> int:
-    """What is remembered of a name; it also says which subtask reads the file."""
+    """The hash by which a name is remembered; it also says which subtask reads the file."""
     return xxhash.xxh3_64_intdigest(name.encode())
 
 
@@ -53,7 +53,7 @@ class KnownFiles:
 
     @classmethod
     def merged(cls, many: Iterable[Self]) -> Self:
-        """What any of these knows; what one may have forgotten, all may."""
+        """The names that any of these knows; names that one may have forgotten, all may."""
         parts = tuple(many)
         of_day = _gathered(pair for part in parts for pair in part.of_day)
         today = max((part.today for part in parts), default=0)
@@ -73,7 +73,7 @@ class KnownFiles:
 
     @property
     def count(self) -> int:
-        """How many names are remembered."""
+        """The number of names that are remembered."""
         return sum(len(names) for _, names in self.of_day)
 
     def unknown(self, listed: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -84,7 +84,7 @@ class KnownFiles:
         return found
 
     def seen(self, listed: Hashes, changed: Days, clock_day: int) -> KnownFiles:
-        """Behind a listing: each file's hash and the day of its change; `clock_day` is this machine's.
+        """The names after a listing: each file's hash and the day of its change; `clock_day` is this machine's.
 
         No day is forgotten on which a file changed that is still to be read.
         """

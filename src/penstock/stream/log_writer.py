@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the thread of a log of rows does: gathers them by channel, writes pieces, and ends files.
+"""The work of the thread of a log of rows: it gathers them by channel, writes pieces, and ends files.
 
 A file is ended at each snapshot, as a file of an object store is there when it is ended, and when it is large. A file
 that can't be written is lost with its rows: the next snapshot gets the reason, and later rows go to a new file.
@@ -41,7 +41,7 @@ class _Gathered:
 
 @dataclass(frozen=True, slots=True)
 class CutPieces:
-    """The log at a snapshot: the pieces behind checkpoint `since`, and the bytes written since the last snapshot."""
+    """The log at a snapshot: the pieces after checkpoint `since`, and the bytes written since the last snapshot."""
 
     pieces: list[Chunk]
     size: int
@@ -66,7 +66,7 @@ class LogWriter:
         self._pieces: deque[Chunk] = deque(maxlen=MOST_PIECES)
         """and of ended ones, as far back as snapshots tell of them."""
         self._ended = 0
-        """How many pieces ended files have had in all,"""
+        """The number of pieces that ended files have had in all,"""
         self._ended_at: dict[int, int] = {}
         """and in front of each snapshot."""
         self._failure: Exception | None = None
@@ -90,7 +90,7 @@ class LogWriter:
     def cut(self, checkpoint: int, since: int) -> CutPieces:
         """Write all that there is and end the file: a snapshot is taken. Pieces in front of `since` are forgotten.
 
-        Raises why rows behind the last snapshot could not be written.
+        Raises the reason if rows after the last snapshot could not be written.
         """
         self._write_all()
         try:

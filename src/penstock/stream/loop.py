@@ -47,7 +47,7 @@ _Due = Decision | CheckpointBarrier | EndOfData
 
 @dataclass(frozen=True, slots=True)
 class TaskParts:
-    """What a task consists of; `source` is None where it has gates, `store` where there are no checkpoints.
+    """The parts of a task; `source` is None if it has gates, `store` if there are no checkpoints.
 
     `step_clock` counts what steps take of their thread's time; None: all time. `persisting` is the way in which rows
     in flight get into snapshots, the same as the outputs have.
@@ -113,7 +113,7 @@ class StreamLoop:
         self._pending: tuple[int, float] | None = None
         """Of the last step its rows and when it began, while some of what it gave has no room."""
         self._due: deque[_Due] = deque()
-        """What is passed on behind all rows, in order."""
+        """Decisions to be passed on after all rows, in order."""
         self._counts = dict.fromkeys(_COUNTS, 0.0)
         self._reported = self._published = self._times.began
         self._publications = 0
@@ -161,7 +161,7 @@ class StreamLoop:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether input may be taken."""
+        """True if input may be taken."""
         return not self._due and self._outputs.is_empty and self._persisting.has_room
 
     def _turn(self) -> bool:
@@ -207,7 +207,7 @@ class StreamLoop:
         return moved
 
     def _take(self) -> bool:
-        """One step of input, and the events behind it; whether there was any."""
+        """Take one step of input, and the events after it; tell whether there was any."""
         began = _Moment(self._clock(), self._step_clock())
         if self._source is not None:
             return self._read(self._source, began)
@@ -256,7 +256,7 @@ class StreamLoop:
         self._outputs.put(batches, self._clock(), waits=waits)
 
     def _decided(self, decisions: list[Decision]) -> None:
-        """What waits for no row is done at once, the rest is due."""
+        """Do at once what waits for no row; the rest is due."""
         for decision in decisions:
             if isinstance(decision, Commit):
                 self._chain.completed(decision.checkpoint)
@@ -273,7 +273,7 @@ class StreamLoop:
         return moved
 
     def _may_pass(self, due: _Due) -> bool:
-        """Whether no row is in front of it that it may not overtake."""
+        """Tell whether no row is in front of it that it may not overtake."""
         if self._outputs.is_empty:
             return True
         if isinstance(due, Resume):
@@ -331,7 +331,7 @@ class StreamLoop:
     def _give_up(self, checkpoint: int) -> None:
         """A checkpoint will not be completed: nothing is stored of it, and what is due for it is not any more."""
         self._snapshots.give_up(checkpoint)
-        # What is aligned waits for the rows in front of it, and the next checkpoint would wait behind it.
+        # An aligned one waits for the rows in front of it, and the next checkpoint would wait behind it.
         self._due = deque(due for due in self._due if _checkpoint_of(due) != checkpoint)
 
     def _end_data(self, decided: EndData) -> None:

@@ -15,7 +15,7 @@ class NoopSink:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "noop"
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> NoopWriter:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outputs of a stream task: rows find their subpartitions, and those without room wait here.
 
-Nothing here waits. What a step gave and no segment has room for is pending, at most one step of it, because the task
-takes no input until it is gone; then, and not before, events may follow. Rows of a subpartition keep their order.
-What was written becomes visible `buffer_timeout` seconds after the first of it: 0 at once, negative when a segment is
-full.
+Nothing here waits. Rows of a step that no segment has room for are pending, those of one step at most, because the
+task takes no input until they are gone; then, and not before, events may follow. Rows of a subpartition keep their
+order. Written rows become visible `buffer_timeout` seconds after the first of them: 0 at once, negative when a
+segment is full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.stream.persisting import AtCheckpoint, Persisting
 
 @dataclass(frozen=True, slots=True)
 class OutputChannels:
-    """What an output's channels are called in checkpoints, and whether barriers may overtake rows in them."""
+    """The names of an output's channels in checkpoints, and whether barriers may overtake rows in them."""
 
     edge: str
     subtask: int
@@ -57,12 +57,12 @@ class StreamOutput:
 
     @property
     def allows_overtaking(self) -> bool:
-        """Whether barriers may overtake rows."""
+        """True if barriers may overtake rows."""
         return self.channels is not None and self.channels.allows_overtaking
 
     @property
     def is_empty(self) -> bool:
-        """Whether all rows were taken."""
+        """True if all rows were taken."""
         return not self._pending and not self.writer.has_pending
 
     def put(self, batch: pa.RecordBatch) -> None:
@@ -92,7 +92,7 @@ class StreamOutput:
             self.writer.drop_overtaken()
 
     def saved(self, schema: pa.Schema) -> list[SavedChannel] | None:
-        """What the barrier overtook, when that is known."""
+        """The rows that the barrier overtook, when they are known."""
         if self.channels is None or not self._persisting.needs_overtaken:
             return []
         if self._overtaken is None:
@@ -148,7 +148,7 @@ class StreamOutputs:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all rows were taken, so that events may follow."""
+        """True if all rows were taken, so that events may follow."""
         return all(output.is_empty for output in self._outputs)
 
     @property
@@ -188,12 +188,12 @@ class StreamOutputs:
 
     @property
     def has_spanning(self) -> bool:
-        """Whether a row larger than a segment is given out in part: no barrier may come in its middle."""
+        """True if a row larger than a segment is given out in part: no barrier may come in its middle."""
         return any(output.writer.has_pending for output in self._outputs)
 
     @property
     def overtakes_everywhere(self) -> bool:
-        """Whether barriers may overtake rows on every output."""
+        """True if barriers may overtake rows on every output."""
         return all(output.allows_overtaking for output in self._outputs)
 
     def restore(self, rows: Mapping[ChannelKey, Sequence[InFlight]]) -> set[ChannelKey]:
@@ -208,7 +208,7 @@ class StreamOutputs:
         self.flush()
 
     def saved(self) -> list[SavedChannel] | None:
-        """What the last barrier overtook, when that is known of all outputs; ask until then, and `forget` it."""
+        """The rows that the last barrier overtook, once known of all outputs; ask until then, and `forget` them."""
         found = [output.saved(self._schema) for output in self._outputs if output.allows_overtaking]
         known = [channels for channels in found if channels is not None]
         return [each for channels in known for each in channels] if len(known) == len(found) else None
@@ -219,14 +219,14 @@ class StreamOutputs:
             output.forget()
 
     def end_epoch(self, payload: bytes, kind: EventKind, *, behind_only: bool = False) -> None:
-        """Pass a barrier on, behind all rows; only when `is_empty`. `behind_only`: where it did not overtake them."""
+        """Pass a barrier on, after all rows; only when `is_empty`. `behind_only`: where it did not overtake them."""
         for output in self._outputs:
             if not (behind_only and output.allows_overtaking):
                 output.writer.end_epoch(payload, kind)
         self.flush()
 
     def emit(self, event: Event) -> None:
-        """Pass an event on, behind all rows; only when `is_empty`."""
+        """Pass an event on, after all rows; only when `is_empty`."""
         for output in self._outputs:
             output.writer.emit(event)
         self.flush()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose fault an error of a source, a sink or the checkpoints' storage is: the world's around the query, or a bug's.
 
-The operation decides together with the error's type, and never the traceback: the same ENOENT is the world's out of
-a sink's `write`, also of one that a user wrote, and the user's out of a function of `mapInArrow`. What is the world's
-becomes an `OutsideError`, for which the query begins anew, however often, with the growing wait. All else stays as it
-is: a `ValueError`, a value that a declared schema refuses, a file whose contents can't be read.
+The operation decides together with the error's type, and never the traceback: the same ENOENT is the world's out of a
+sink's `write`, also of one that a user wrote, and the user's out of a function of `mapInArrow`. An error of the
+world's becomes an `OutsideError`, for which the query begins anew, however often, with the growing wait. All else
+stays as it is: a `ValueError`, a value that a declared schema refuses, a file whose contents can't be read.
 
 The world's are:
 
@@ -63,7 +63,7 @@ def outside(operation: str) -> Iterator[None]:
 
 
 def is_outside(error: BaseException) -> bool:
-    """Whether an error of such an operation is the world's."""
+    """Tell whether an error of such an operation is the world's."""
     if isinstance(error, OSError | OutsideError):
         return True
     if isinstance(error, CheckpointError) and not isinstance(error, _OURS):

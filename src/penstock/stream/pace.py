@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows a step takes: it takes no longer than a few milliseconds, and what it gives is not much in flight.
+"""The number of rows of a step: it takes no longer than a few milliseconds, and its result is not much in flight.
 
 A control action waits for a step at most, so steps are bounded in time; they are as large as that allows, because
 everything costs per batch. The size follows the time that the last steps took for a row, without the time in which
 others had the cores (`step_clock`).
 
-What a step gave waits in the task where readers are slow, and is in flight as all else is. So a step also takes no
-more rows than the readers take in a part of the time that rows are to be in flight, and no more bytes than a few
+Rows that a step gave wait in the task if readers are slow, and are in flight as all others are. So a step also takes
+no more rows than the readers take in a part of the time that rows are to be in flight, and no more bytes than a few
 segments hold.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 STEP_SECONDS = 0.008
 LEAST_ROWS = 1_000
 FEWEST_ROWS = 100
-"""Where each row takes so long that a step of these is as long as one may be."""
+"""The size at which each row takes so long that a step of these is as long as one may be."""
 MOST_ROWS = 1 << 16
 STEP_BYTES = 4 << 20
 """Of the rows that a step takes or gives, by those of the steps before."""
@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def rows(self) -> int:
-        """How many rows the next step takes at most."""
+        """The number of rows that the next step takes at most."""
         return min(self._rows, self._room) if self._in_flight_time > 0 else self._rows
 
     def waited(self, rows: int, seconds: float) -> None:

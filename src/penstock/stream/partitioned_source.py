@@ -39,11 +39,11 @@ _EMPTY_BATCHES = 100
 """After so many without a row the task has other things to do: it answers barriers between two polls."""
 
 Position = tuple[Any, int]
-"""An offset, and how many rows behind it were given."""
+"""An offset, and the number of rows after it that were given."""
 
 
 class PartitionedRows(Protocol):
-    """What a user writes; picklable."""
+    """The source that a user writes; picklable."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,11 +53,11 @@ class PartitionedRows(Protocol):
         """The names of the partitions. They are asked for when a run starts; a later run may have more of them."""
 
     def read(self, partition: str, offset: Any) -> Iterator[tuple[pa.RecordBatch | None, Any]]:
-        """The rows behind an offset (None: all), each batch with the offset behind it; None where nothing is there.
+        """The rows after an offset (None: all), each batch with the offset after it; None if nothing is there.
 
-        A batch without rows moves the offset, and more is asked for at once.
-        Offsets are plain values: numbers, texts, bytes, None, lists and maps of such. What was given is copied before
-        more is asked for, so its memory may be used again.
+        A batch without rows moves the offset, and more is asked for at once. Offsets are plain values: numbers,
+        texts, bytes, None, lists and maps of such. A batch is copied before more is asked for, so its memory may be
+        used again.
         """
 
 
@@ -79,13 +79,16 @@ class PartitionedSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows: the user's `name`, or that of the class. It tells sources apart in checkpoints."""
+        """The name that `explain` shows: the user's `name`, or that of the class.
+
+        It tells sources apart in checkpoints.
+        """
         named = getattr(self.rows, "name", None)
         return named if isinstance(named, str) and named else type(self.rows).__name__
 
     @property
     def reads(self) -> str:
-        """What its positions in checkpoints are of."""
+        """The name of the input that its positions in checkpoints are of."""
         kind = type(self.rows).__name__
         return f"partitions of {kind}" if self.name == kind else f"partitions of {kind} {self.name}"
 
@@ -139,7 +142,7 @@ class PartitionedReader:
 
     @property
     def is_ended(self) -> bool:
-        """Whether all partitions have."""
+        """True if all partitions have ended."""
         return not self._open
 
     @property
@@ -184,7 +187,7 @@ class _Partition:
         self.position = position
         self.is_ended = False
         self.is_under_way = False
-        """Whether it was asked for long, and may have more at once."""
+        """True if it was asked for long, and may have more at once."""
         offset, self._skip = position
         self._found = rows.read(name, offset)
         self._batch: pa.RecordBatch | None = None

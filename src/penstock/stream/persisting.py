@@ -22,13 +22,13 @@ class Persisting(Protocol):
     """One way."""
 
     needs_overtaken: bool
-    """Whether snapshots hold what their barriers overtake in the outputs."""
+    """True if snapshots hold the rows that their barriers overtake in the outputs."""
     settles_all: bool
-    """Whether any snapshot, not just one whose barrier overtakes rows, may hold rows in flight."""
+    """True if any snapshot, not just one whose barrier overtakes rows, may hold rows in flight."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the task may give out more rows."""
+        """True if the task may give out more rows."""
 
     def dealt_out(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
         """These rows were given to a channel."""
@@ -82,7 +82,7 @@ class Continuous:
 
     @property
     def has_room(self) -> bool:
-        """Whether the log keeps up."""
+        """True if the log keeps up."""
         return self._log.has_room
 
     def dealt_out(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
@@ -90,7 +90,7 @@ class Continuous:
         self._log.append(key, rows)
 
     def incoming(self, captured: Sequence[SavedChannel]) -> Sequence[SavedChannel]:
-        """What is in no log: a producer that takes part in the checkpoint says itself what it gave."""
+        """The rows that are in no log: a producer that takes part in the checkpoint says itself which it gave."""
         return [channel for channel in captured if not channel.has_barrier]
 
     def cut(self, checkpoint: int, taken: Mapping[str, int]) -> LogCut:

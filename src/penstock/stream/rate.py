@@ -45,13 +45,13 @@ class RateSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         pace = f"{self.rows_per_second:g} rows/s" if self.rows_per_second else "as fast as it goes"
         return f"rate({pace}, {self.partitions} partitions)"
 
     @property
     def reads(self) -> str:
-        """What its positions in checkpoints are of: another rate gives the same values, later."""
+        """The input that its positions in checkpoints are of: another rate gives the same values, later."""
         return f"rate, {self.partitions} partitions"
 
     @property
@@ -64,7 +64,7 @@ class RateSource:
         return self.partitions
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> RateReader:
-        """A subtask's partitions, each behind the rows that it has given."""
+        """A subtask's partitions, each at the row after those that it has given."""
         given: dict[int, int] = {}
         for state in restored:
             partitions, found = msgpack.unpackb(state, strict_map_key=False)
@@ -108,7 +108,7 @@ class RateReader:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last row was given."""
+        """True if the last row was given."""
         return not self._given or (self._end is not None and self._next()[0] >= self._end)
 
     @property
@@ -133,7 +133,7 @@ class RateReader:
         return pa.RecordBatch.from_arrays([self._timestamps(values), int64_array(values)], schema=SCHEMA)
 
     def snapshot(self) -> bytes:
-        """How many rows each partition has given."""
+        """The number of rows that each partition has given."""
         packed: bytes = msgpack.packb([self._step, self._given])
         return packed
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows in flight of a checkpoint, dealt out to the consumers of another plan: a pure core.
 
-It is decided for each exchange by itself. Where neither end has another number of tasks, each side takes its own
+It is decided for each exchange by itself. If neither end has another number of tasks, each side takes its own
 channels back and nothing here is needed. Otherwise the consumers take all, also what the producers had saved: so
 nothing depends on how many producers there are now, and both ends may change at once.
 
@@ -55,7 +55,7 @@ class EdgeChange:
 
     @property
     def is_changed(self) -> bool:
-        """Whether its consumers take everything, rather than each side its own."""
+        """True if its consumers take everything, rather than each side its own."""
         return self.producers[0] != self.producers[1] or self.consumers[0] != self.consumers[1]
 
 
@@ -68,7 +68,7 @@ class Taken:
 
 
 def taken_by(consumer: int, change: EdgeChange, saved: Iterable[ChannelKey]) -> list[Taken]:
-    """What a consumer reads of an exchange's saved channels, in the order in which it does.
+    """The channels that a consumer reads of an exchange's saved ones, in the order in which it does.
 
     Raises CheckpointError, which names the exchange, where its rows can't be dealt out to other tasks.
     """

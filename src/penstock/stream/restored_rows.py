@@ -36,7 +36,7 @@ class RestoredRows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         found = (*self.incoming.values(), *self.outgoing.values())
         return sum(rows_of(each).num_rows for rows in found for each in rows)
 
@@ -67,7 +67,7 @@ class _Saved:
         return sorted({key.edge for key in self._parts})
 
     def is_logged(self, edge: str) -> bool:
-        """Whether the rows of an exchange lie in logs."""
+        """Tell whether the rows of an exchange lie in logs."""
         return any(key.edge == edge for key in (*self._taken, *self._given))
 
     def rows(self, key: ChannelKey, schema: pa.Schema) -> list[InFlight]:
@@ -112,7 +112,7 @@ def _behind(rows: Sequence[InFlight], taken: int) -> list[InFlight]:
 
 @dataclass(frozen=True, slots=True)
 class FormerPlan:
-    """What counts of the plan that took the checkpoint, and may not have changed.
+    """The facts of the plan that took the checkpoint that may not have changed.
 
     `widths` are the stages' numbers of tasks, by uid; `groups` is the number of key groups. `by_function`: rows of a
     user's function may be dealt out anew. `logs`: rows in flight are logged now.
@@ -173,12 +173,12 @@ class RowsReader:
         rows: list[InFlight] = []
         for each in taken:
             found = saved.rows(each.key, schema)
-            # What is filtered is another piece than the one that lies there.
+            # A filtered piece is another than the one that lies there.
             rows += own_rows(self._subtask, partitioner, map(rows_of, found)) if each.is_filtered else found
         return {ChannelKey("in", uid, FORMER, self._subtask): rows}
 
     def _takes_all(self, uid: str, saved: _Saved) -> bool:
-        """Whether the consumers of an exchange take everything: its producers then take nothing."""
+        """Tell whether the consumers of an exchange take everything: its producers then take nothing."""
         return self._then.logs or saved.is_logged(uid) or self._change(uid).is_changed
 
     def _change(self, uid: str) -> EdgeChange:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of the rows that a task gives to its channels, written by a thread of its own while the task goes on.
 
-The task counts the rows of each channel, and hands them over. What was handed over and is not written is bounded:
-above `MOST_WAITING` bytes the task takes no input.
+The task counts the rows of each channel, and hands them over. Rows that were handed over and are not written are
+bounded: above `MOST_WAITING` bytes the task takes no input.
 
-Where a file is lost (`log_writer`) the snapshot is declined with the reason, and so is, by the driver, each later one
+If a file is lost (`log_writer`), the snapshot is declined with the reason, and so is, by the driver, each later one
 in which some of its rows are in flight.
 """
 
@@ -26,14 +26,14 @@ from penstock.checkpoint.metadata import PartHandle
 from penstock.stream.log_writer import GATHERED_BYTES, CutPieces, LogWriter
 
 MOST_WAITING: Final = 2 * GATHERED_BYTES
-"""With so many bytes that are not written the log has no room. What is gathered is among them, and waits for more: a
-bound that it alone could reach would stop the task for ever."""
+"""With so many bytes that are not written the log has no room. Gathered rows are among them, and wait for more: a
+bound that they alone could reach would stop the task for ever."""
 _JOIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The log at a snapshot: the positions of all channels, and the pieces behind checkpoint `since` when written."""
+    """The log at a snapshot: the positions of all channels, and the pieces after checkpoint `since` when written."""
 
     positions: Mapping[str, int]
     since: int
@@ -74,7 +74,7 @@ class RowLog:
 
     @property
     def has_room(self) -> bool:
-        """Whether less than the bound is not written yet."""
+        """True if less than the bound is not written yet."""
         return self._given - self._writer.written < MOST_WAITING
 
     def append(self, key: ChannelKey, rows: pa.RecordBatch) -> None:
@@ -86,7 +86,7 @@ class RowLog:
         self._queue.put((key, rows, size))
 
     def cut(self, checkpoint: int, taken: Mapping[str, int]) -> LogCut:
-        """A snapshot is taken now, behind all rows that were appended; `taken` are positions to go with them."""
+        """Take a snapshot now, after all rows that were appended; `taken` are positions to go with them."""
         answer = LogCut({**self._positions, **taken}, self._since, Future())
         self._cuts.add(checkpoint)
         self._queue.put(_Cut(checkpoint, answer))
@@ -99,7 +99,7 @@ class RowLog:
             self._cuts = {each for each in self._cuts if each > checkpoint}
 
     def close(self) -> None:
-        """Write no more; idempotent. Whoever waits for a snapshot's pieces gets CheckpointError."""
+        """Write no more; idempotent. A caller that waits for a snapshot's pieces gets CheckpointError."""
         self._is_closed = True
         self._queue.put(None)
         self._thread.join(_JOIN_SECONDS)

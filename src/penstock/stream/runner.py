@@ -53,7 +53,7 @@ RestoredPart = tuple[str, PartHandle]
 
 @dataclass(frozen=True, slots=True)
 class StreamTaskPlan:
-    """What a subtask of a streaming query needs beside its `SubtaskPlan`.
+    """The needs of a subtask of a streaming query besides its `SubtaskPlan`.
 
     `location` is the checkpoints' URI, empty for a query without checkpoints: its tasks then end without a last one.
     `owner` is the location's, `<epoch>-<token>`. `buffer_timeout` is in seconds: 0 shows rows at once, negative ones

@@ -7,7 +7,7 @@ dropped shows an empty folder in its place. So the first attempt of a query puts
 (`.folder-<uid>-<owner>`), checkpoints name it, and where it is missing the folder is away. Each attempt that begins
 without a checkpoint makes a mark of its own: one that was made below the mount point speaks for nothing later.
 
-Limits: whoever removes hidden files removes rows. Where a change of name is a copy and a removal (object stores), a
+Limits: whoever removes hidden files removes rows. If a change of name is a copy and a removal (object stores), a
 consumer that takes a file between the two gets it again if the query dies there.
 """
 
@@ -29,7 +29,7 @@ _NONE = pafs.FileType.NotFound
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What checkpoints hold of a subtask: its folder and the mark there, and the files to be published.
+    """The state of a subtask in checkpoints: its folder and the mark there, and the files to be published.
 
     `files` are names without the dot, each with the checkpoint that it was prepared for. Checkpoints of earlier
     versions know neither folder nor mark.

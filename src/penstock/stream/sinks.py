@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sink of a streaming query is: a factory that travels, and one writer with two phases for each subtask.
+"""A sink of a streaming query: a factory that travels, and one writer with two phases for each subtask.
 
-What was written between two barriers is prepared at the second: safely stored under a name that readers skip, and the
-name goes into the checkpoint. It is published when that checkpoint is complete. So a reader sees the rows of complete
-checkpoints and no others, each once, whatever is killed in between:
+Rows that were written between two barriers are prepared at the second: safely stored under a name that readers skip,
+and the name goes into the checkpoint. It is published when that checkpoint is complete. So a reader sees the rows of
+complete checkpoints and no others, each once, whatever is killed in between:
 
 - An attempt that dies before its checkpoint is complete has published nothing of it.
-- One that dies behind that has written down what is to be published, and the next attempt publishes it: once more,
+- One that dies after that has written down what is to be published, and the next attempt publishes it: once more,
   if need be, which must change nothing.
 
 Errors of a writer that are the world's (see `outside`) begin the query anew; all others are bugs.
@@ -47,7 +47,7 @@ class SinkWriter(Protocol):
         """Publish what was prepared for this checkpoint and for all before it; again is nothing new."""
 
     def close(self) -> None:
-        """Give back what the writer holds; idempotent. What was not prepared may be dropped."""
+        """Give back what the writer holds; idempotent. Rows that were not prepared may be dropped."""
 
 
 class StreamSink(Protocol):
@@ -64,7 +64,7 @@ class StreamSink(Protocol):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> SinkWriter:
         """A subtask's writer, after it has published everything that `restored` names.
@@ -82,7 +82,7 @@ class SinkOperator:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return self.sink.name
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ class SinkStep(PlainStep):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
         return self._sink.name
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:

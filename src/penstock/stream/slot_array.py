@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of slots, which a snapshot takes as they are: the first update behind it writes to a copy.
+"""Numbers of slots, which a snapshot takes as they are: the first update after it writes to a copy.
 
 So the task stands still for the copy of what it changes, and not for the storing.
 """
@@ -28,7 +28,7 @@ class SlotArray:
         self._first = first
         self._values = _filled(_LEAST, first, np.dtype(dtype))
         self._snapshot: weakref.ref[npt.NDArray[Any]] | None = None
-        """What a snapshot holds of the values; gone when that is stored."""
+        """The values that a snapshot holds; gone when it is stored."""
         self._spare: npt.NDArray[Any] | None = None
         self._spare_snapshot: weakref.ref[npt.NDArray[Any]] | None = None
 

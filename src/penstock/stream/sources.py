@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a source of a streaming query is: a factory that travels, and one reader for each subtask of its vertex.
+"""A source of a streaming query: a factory that travels, and one reader for each subtask of its vertex.
 
 A reader gives what there is and never waits; between two calls it stands at a position that `snapshot` writes down
 and from which a reader of a later attempt goes on. It must then give the same rows again: a source that can't is not
@@ -24,7 +24,7 @@ class SourceReader(Protocol):
 
     @property
     def is_ended(self) -> bool:
-        """Whether `poll` will give no more, now or later."""
+        """True if `poll` will give no more, now or later."""
 
     @property
     def wake_at(self) -> float | None:
@@ -34,7 +34,7 @@ class SourceReader(Protocol):
         """Up to so many rows, or None where there is nothing now; never waits."""
 
     def snapshot(self) -> bytes:
-        """The position: behind all rows that were given."""
+        """The position: after all rows that were given."""
 
     def close(self) -> None:
         """Give back what the reader holds; idempotent."""
@@ -49,14 +49,14 @@ class StreamSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     @property
     def schema(self) -> pa.Schema:
         """The rows' schema."""
 
     def splits(self) -> int | None:
-        """How many subtasks can have a share at most; None: any number."""
+        """The number of subtasks that can have a share at most; None: any number."""
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> SourceReader:
         """A subtask's reader.
@@ -99,12 +99,12 @@ class OutsideReader:
 
 
 def what_is_read(source: object) -> str:
-    """What a source's positions in checkpoints are of."""
+    """The name of the input that a source's positions in checkpoints are of."""
     return str(getattr(source, "reads", "") or getattr(source, "name", "") or type(source).__name__)
 
 
 def sources_of(graph: JobGraph) -> dict[str, SourceReads]:
-    """What the sources of a query read, by the uids of their stages."""
+    """The inputs of the sources of a query, by the uids of their stages."""
     return {
         vertex.uid: SourceReads(what_is_read(vertex.source), tuple(getattr(vertex.source, "names", ())))
         for vertex in graph.vertices

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State of any type: the newest row of each slot, in batches that are never changed.
 
-New rows of a slot come behind the old ones, and `where` says which row counts. So a snapshot is a reference to the
+New rows of a slot come after the old ones, and `where` says which row counts. So a snapshot is a reference to the
 batches and to `where`, which goes on in another array. Batches of similar size are joined, so there are few; when
 more rows are old than new, the new ones are gathered.
 """
@@ -82,7 +82,7 @@ class StateRows:
         where[live] = np.arange(len(live), dtype=np.int64)
 
     def _writable(self, slots: Slots) -> npt.NDArray[np.int64]:
-        """Where the rows of all slots are, these among them."""
+        """The places of the rows of all slots, these among them."""
         self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
         return self._where.writable(self._slots)
 

@@ -36,11 +36,11 @@ class StreamOperator(Protocol):
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     @property
     def uid(self) -> str:
-        """What its state is found by again, also where the plan around it has changed."""
+        """The id that its state is found by again, also if the plan around it has changed."""
 
     def step(self) -> Step:
         """The step of one subtask."""
@@ -54,11 +54,11 @@ class BatchStep(PlainStep):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
         return self._operator.name
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """What the operator makes of it."""
+        """The rows that the operator makes of it."""
         return self._operator.apply(iter((batch,)))
 
 
@@ -95,13 +95,13 @@ def chain_of(vertex: JobVertex) -> Chain:
 
 
 class SavedStates(Protocol):
-    """What a checkpoint holds of the stages of a query, by their uids."""
+    """The states of the stages of a query in a checkpoint, by their uids."""
 
     def names(self, uid: str) -> Collection[str]:
         """The chunks of all subtasks."""
 
     def read(self, uid: str, chunk: str) -> Sequence[bytes]:
-        """What the subtasks stored under this name."""
+        """The bytes that the subtasks stored under this name."""
 
 
 def refuse_other_steps(graph: JobGraph, states: SavedStates) -> None:

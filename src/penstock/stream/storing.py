@@ -6,7 +6,7 @@ that the restored checkpoint holds are referred to. A snapshot that can't be sto
 the task goes on: whether the query may is the coordinator's matter.
 
 A snapshot whose barrier overtook rows, and that is not large, is handed over to the host's store, which puts it into
-one file with those of the host's other tasks. Where that could not store one, the task stores all further ones.
+one file with those of the host's other tasks. If that could not store one, the task stores all further ones.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class TakenSnapshot:
     figures: dict[str, float] = field(default_factory=dict)
     channels: Sequence[SavedChannel] = ()
     shares_file: bool = False
-    """Whether it may lie in one file with other tasks' snapshots."""
+    """True if it may lie in one file with other tasks' snapshots."""
     log: LogCut | None = None
-    """Where rows are logged: the log at this snapshot."""
+    """The log at this snapshot, if rows are logged."""
 
 
 class SnapshotStore:
@@ -66,9 +66,9 @@ class SnapshotStore:
         self._line = line
         self._host = host
         self._shares = host is not None
-        """Whether the host's store has stored all that it was given. To leave it is another matter."""
+        """True if the host's store has stored all that it was given. To leave it is another matter."""
         self._handed: dict[int, PartMemory] = {}
-        """What the host's store has not answered for, by checkpoint."""
+        """Snapshots that the host's store has not answered for, by checkpoint."""
         if host is not None:
             host.share_files(location, owner)
         self._storage: PartStorage | None = None
