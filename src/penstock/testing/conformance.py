@@ -72,7 +72,7 @@ class ShuffleServiceConformance(
 
     @pytest.fixture
     def exchange(self, service: ServiceUnderTest) -> Iterator[Exchange]:
-        """The workbench, closed and counted behind each test."""
+        """The workbench, closed and counted after each test."""
         workbench = Exchange(service, self.call)
         yield workbench
         workbench.close()

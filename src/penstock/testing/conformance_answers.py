@@ -113,7 +113,7 @@ class AnswerConformance:
     def test_a_blocking_partition_is_read_when_it_is_complete(
         self, exchange: Exchange, blocking_kind: PartitionKind
     ) -> None:
-        """Before `finish` a reader waits; behind it everything is there."""
+        """Before `finish` a reader waits; after it everything is there."""
         producer = exchange.produce(Written(blocking_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)

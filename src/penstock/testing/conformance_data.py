@@ -218,7 +218,7 @@ class DataConformance:
     def test_the_end_comes_as_end_of_data_then_end_of_partition(
         self, exchange: Exchange, kind: PartitionKind
     ) -> None:
-        """Each channel ends with both events in this order; behind the last one the gate gives None for good."""
+        """Each channel ends with both events in this order; after the last one the gate gives None for good."""
         producer = exchange.produce(Written(kind))
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()

@@ -57,7 +57,7 @@ class Member(Protocol):
 
 
 class ServiceUnderTest(Protocol):
-    """What a plug-in's test provides: a started service of one application, and two ways to hurt it.
+    """The service that a plug-in's test provides: a started one of one application, and two ways to hurt it.
 
     One for each test, or one for many that run one after the other: a test leaves nothing on a host but a loss.
     """
@@ -74,7 +74,7 @@ class ServiceUnderTest(Protocol):
         """
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
-        """Who an attempt beside this host is, with the host's own id and data address."""
+        """The descriptor of an attempt beside this host, with the host's own id and data address."""
 
     def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
         """The line of the task that has this attachment and works on this attempt; asked of services that stream."""
@@ -157,7 +157,7 @@ def ends_of(received: Iterable[Received]) -> dict[int, EndOfPartition]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a test wants written: the kind, the schema, how many subpartitions, where, as which attempt's output."""
+    """The wish of a test: the kind, the schema, how many subpartitions, where, as which attempt's output."""
 
     kind: PartitionKind
     schema: pa.Schema = NUMBERS
@@ -176,7 +176,7 @@ class Exchange:
         self._hosts: dict[str, ShuffleEnvironment] = {}
         self._attached: list[ShuffleEnvironment] = []
         self.members: list[Member] = []
-        """What `close` closes, twice."""
+        """The members that `close` closes, twice."""
         self._descriptors: list[ShuffleDescriptor] = []
 
     def attempt(self, vertex: int, subtask: int = 0) -> AttemptId:
@@ -283,5 +283,5 @@ class Exchange:
 
     @staticmethod
     def partition(written: Written) -> PartitionDescriptor:
-        """What is to be written."""
+        """The partition to be written."""
         return PartitionDescriptor(written.dataset, written.index, written.kind, written.subpartitions)

@@ -75,7 +75,7 @@ class HybridConformance:
     def test_hybrid_broadcasts_reach_all_readers_among_their_own_rows(
         self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
-        """What goes to all and what goes to one keep their order for each reader, early or late."""
+        """Rows for all and rows for one keep their order for each reader, early or late."""
         producer = exchange.produce(Written(hybrid_kind, subpartitions=3))
         early = exchange.consume([(producer.descriptor, 0)], host=host)
         for n in range(60):
@@ -93,7 +93,7 @@ class HybridConformance:
     def test_a_hybrid_range_is_read_as_one_subpartition(
         self, exchange: Exchange, hybrid_kind: PartitionKind, host: str
     ) -> None:
-        """Begun before the producer's end or behind it: one EndOfData, one EndOfPartition with the sums."""
+        """Begun before the producer's end or after it: one EndOfData, one EndOfPartition with the sums."""
         for index, begins_early in enumerate((True, False)):
             producer = exchange.produce(Written(hybrid_kind, subpartitions=5, index=index))
             consumer = exchange.consume([(producer.descriptor, 1, 3)], host=host) if begins_early else None
@@ -176,7 +176,7 @@ class HybridConformance:
         exchange.wait_released("a")
 
     def test_hybrid_sizes_are_told_when_it_is_finished(self, exchange: Exchange, hybrid_kind: PartitionKind) -> None:
-        """`subpartition_bytes` is empty before `finish`; behind it, it is what the readers' ends count."""
+        """`subpartition_bytes` is empty before `finish`; after it, it is the bytes that the readers' ends count."""
         producer = exchange.produce(Written(hybrid_kind, subpartitions=3))
         producer.writer.write(numbers(1, 2, 3), 0)
         producer.writer.write(numbers(4), 2)

@@ -37,7 +37,10 @@ _HEAD = 16
 
 
 def fill_up(producer: StreamProducer, begin: int = 0) -> int:
-    """Offer numbers from `begin` on until no more room comes: more than a reader takes ahead. How many were taken."""
+    """Offer numbers from `begin` on until no more room comes: more than a reader takes ahead.
+
+    Returns how many were taken.
+    """
     while not (taken := producer.fill(rows=500, begin=begin)):
         producer.line.wait(DEADLINE)
     full_since = time.monotonic()
@@ -95,10 +98,10 @@ def up_to(consumer: StreamConsumer, payload: bytes) -> list[Received]:
 
 
 class OvertakingConformance:
-    """What a streaming service promises of barriers with priority. Mixed in beside `StreamConformance`."""
+    """The promises of a streaming service about barriers with priority. Mixed in beside `StreamConformance`."""
 
     def test_each_row_is_on_one_side_of_a_barrier_that_overtakes(self, streams: Streams) -> None:
-        """Nobody reads: the barrier is announced, and what it passed comes behind it and is told to its writer.
+        """Nobody reads: the barrier is announced, and the rows it passed come after it and are told to its writer.
 
         A reader may have taken all rows ahead.
         """
@@ -113,7 +116,7 @@ class OvertakingConformance:
         assert values(consumer.rest()) == passed
 
     def test_all_rows_are_overtaken_that_no_reader_has_asked_for(self, streams: Streams) -> None:
-        """The reader comes behind the barrier, so none of the rows is in front of it."""
+        """The reader comes after the barrier, so none of the rows is in front of it."""
         producer = streams.produce(Written(PIPELINED, NUMBERS))
         taken = fill_up(producer)
         passed = in_column(batches(overtake(producer, b"one")[0]))

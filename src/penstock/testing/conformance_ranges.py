@@ -65,7 +65,7 @@ class RangeConformance:
             assert [type(event) for event in events_of(received, 5)] == [EndOfData, EndOfPartition]
 
     def test_sizes_are_told_when_it_is_finished(self, exchange: Exchange, blocking_kind: PartitionKind) -> None:
-        """`subpartition_bytes` is empty before `finish`; behind it, it is what the readers' ends count."""
+        """`subpartition_bytes` is empty before `finish`; after it, it is the bytes that the readers' ends count."""
         producer = exchange.produce(Written(blocking_kind, subpartitions=3))
         producer.writer.write(numbers(1, 2, 3), 0)
         producer.writer.write(numbers(4), 2)
@@ -110,7 +110,7 @@ class RangeConformance:
     def test_empty_released_and_not_there_are_told_apart(
         self, exchange: Exchange, blocking_kind: PartitionKind
     ) -> None:
-        """A range without rows is an end, one behind the last subpartition an error; after the release it is gone."""
+        """A range without rows is an end, one beyond the last subpartition an error; after the release it is gone."""
         producer = exchange.produce(Written(blocking_kind, subpartitions=SUBPARTITIONS))
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
@@ -129,7 +129,7 @@ class RangeConformance:
     def test_a_pipelined_partition_has_no_sizes_and_no_ranges(
         self, exchange: Exchange, pipelined_kind: PartitionKind
     ) -> None:
-        """What is read while it is written has no final size, and goes to one reader per subpartition."""
+        """A partition that is read while it is written has no final size, and goes to one reader per subpartition."""
         producer = exchange.produce(Written(pipelined_kind, subpartitions=3))
         for host in HOSTS:
             with pytest.raises((PartitionError, ProtocolError), match="pipelined"):

@@ -41,7 +41,7 @@ from penstock.testing.waiting import DEADLINE
 TEXTS = pa.schema([("text", pa.string())])
 PIPELINED = PartitionKind.PIPELINED_BOUNDED
 Thing = list[int] | Event
-"""What a test compares: the numbers of a batch, or an event."""
+"""The things that a test compares: the numbers of a batch, or an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def streaming(environment: ShuffleEnvironment) -> StreamEnvironment:
 
 
 class Workbench(Protocol):
-    """What `Streams` uses of an `Exchange`."""
+    """The part of an `Exchange` that `Streams` uses."""
 
     members: list[Member]
 
@@ -162,7 +162,7 @@ class Workbench(Protocol):
 
     @staticmethod
     def partition(written: Written) -> PartitionDescriptor:
-        """What is to be written."""
+        """The partition to be written."""
 
 
 class Streams:
@@ -215,7 +215,7 @@ class Streams:
 
 
 class StreamConformance:
-    """What a streaming service promises. Mixed into `ShuffleServiceConformance` by a service that can stream."""
+    """The promises of a streaming service. Mixed into `ShuffleServiceConformance` by a service that can stream."""
 
     clog_limit: int
 
@@ -243,7 +243,7 @@ class StreamConformance:
         assert consumer.gate.poll() is None
 
     def test_rows_are_not_seen_before_a_flush(self, streams: Streams) -> None:
-        """What is offered waits for the flush; then it comes while the writer goes on."""
+        """Offered rows wait for the flush; then they come while the writer goes on."""
         producer, consumer = streams.pair()
         assert producer.writer.offer(numbers(1), 0) == 1
         consumer.line.wait(0)
@@ -300,7 +300,7 @@ class StreamConformance:
         assert payloads(late.events(1)) == [(0, b"second")]
 
     def test_an_event_needs_no_room(self, streams: Streams) -> None:
-        """The writer is full: a barrier is taken, and comes behind all rows."""
+        """The writer is full: a barrier is taken, and comes after all rows."""
         producer, consumer = streams.pair()
         producer.line.wait(DEADLINE)
         taken = producer.fill()
@@ -329,7 +329,7 @@ class StreamConformance:
         assert values([*before, *consumer.rest()]) == list(range(rows))
 
     def test_a_blocking_event_stops_its_channel_until_it_is_resumed(self, streams: Streams) -> None:
-        """The other channel of the same producer goes on; what is behind the barrier comes after `resume`."""
+        """The other channel of the same producer goes on; rows behind the barrier come after `resume`."""
         producer, consumer = streams.pair(subpartitions=2)
         producer.give(numbers(1), 0)
         producer.barrier(b"stop")

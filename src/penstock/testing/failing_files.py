@@ -53,7 +53,7 @@ class Episode:
     chance: float = 1.0
 
     def strikes(self, call: int, operation: str, dice: random.Random) -> bool:
-        """Whether a call is one of those that fail."""
+        """Tell whether a call is one of those that fail."""
         if not self.first <= call < self.first + self.calls:
             return False
         if self.kind == "ENOSPC" and operation not in _WRITING:
@@ -92,7 +92,7 @@ class World:
         return next((name for name, folder in self.places.items() if f"{path}/".startswith(f"{folder}/")), None)
 
     def below(self, path: str) -> str:
-        """What stands in a path's place where the mount of its place has dropped."""
+        """The path that stands in for this one after the mount of its place has dropped."""
         place = self.place_of(path)
         assert place is not None  # noqa: S101 - an episode has struck it
         shadow = self.folder / "below" / place

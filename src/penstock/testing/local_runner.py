@@ -61,7 +61,7 @@ def run_local(stream: Stream, settings: Settings | None = None, slots: int = 8) 
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """What a local run gave: the batches of each result partition, and the figures of each subtask."""
+    """The result of a local run: the batches of each result partition, and the figures of each subtask."""
 
     graph: JobGraph
     schema: pa.Schema
@@ -212,7 +212,7 @@ class _LocalJob:
     def _raise_first_failure(self) -> None:
         if not self._failures:
             return
-        # What broke because something else broke says nothing: cancelled tasks, readers of failed producers.
+        # An error that comes of another one says nothing: cancelled tasks, readers of failed producers.
         own = [item for item in self._failures if not isinstance(item[1], TaskCancelledError | PartitionError)]
         place, error = (own or self._failures)[0]
         raise JobError(f"{place} failed:\n{failure_text(error)}") from error

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loss of power takes from a disk: bytes that nobody waited for, and names that nobody waited for.
+"""The losses of a disk when the power fails: bytes that nobody waited for, and names that nobody waited for.
 
 A journal notes each change of a name (made, renamed, removed) and each wait. `lose_power` undoes a part of what was
 not waited for. Of each folder the changes since the last wait for it stay up to a random one, in their order, as on
-disks that keep a journal. A file that was made, and whose bytes nobody waited for, is cut at a random place. What was
-removed or replaced lies in the trash until somebody has waited for its folder.
+disks that keep a journal. A file that was made, and whose bytes nobody waited for, is cut at a random place. A
+removed or replaced file lies in the trash until somebody has waited for its folder.
 
 Limits: a change of a name from one folder to another is undone by its old folder's order. A folder that was made
-comes with its files or not at all. Lines of the journal are written behind the changes, so a wait of another thread
+comes with its files or not at all. Lines of the journal are written after the changes, so a wait of another thread
 may count less than it did: never more.
 """
 
@@ -106,7 +106,7 @@ def keep_all(world: Path) -> None:
 
 
 class _Changes:
-    """What was not waited for: of each folder its names' changes in order, and the files with bytes at risk."""
+    """Changes that nobody waited for: of each folder those of names, in order, and the files with bytes at risk."""
 
     def __init__(self) -> None:
         self.names: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -31,7 +31,7 @@ from penstock.testing.memory_registry import MemoryRegistry
 class Channel:
     """One input channel: which partition it reads, how far it is, and what it has counted.
 
-    A range is read one subpartition after the other; their ends are summed, and come once, behind the last.
+    A range is read one subpartition after the other; their ends are summed, and come once, after the last.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Channel:
         return self._take_one(self.partition) if ahead else None
 
     def is_unproduced(self, registry: MemoryRegistry) -> bool:
-        """Whether a real partition was asked for that nobody writes."""
+        """Tell whether a real partition was asked for that nobody writes."""
         return not self.source.is_unknown and not self.source.empty and registry.find(self.source.partition) is None
 
     def leave(self, registry: MemoryRegistry) -> None:
@@ -140,7 +140,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """Where a gate lives: the registry, its environment, and how long a request may stay unanswered."""
+    """The surroundings of a gate: the registry, its environment, and how long a request may stay unanswered."""
 
     registry: MemoryRegistry
     environment: str
@@ -244,7 +244,7 @@ class GateChannels:
         self._lost = cause
 
     def reads(self, partition: PartitionId) -> bool:
-        """Whether an open channel reads this partition."""
+        """Tell whether an open channel reads this partition."""
         return any(channel.source.partition == partition for channel in self.open)
 
     def _count(self, channel: Channel, stored: Stored) -> None:

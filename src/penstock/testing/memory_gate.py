@@ -29,7 +29,7 @@ class MemoryInputGate:
 
     @property
     def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
+        """The descriptor that this gate was made from."""
         return self._descriptor
 
     def setup(self) -> None:
@@ -37,7 +37,7 @@ class MemoryInputGate:
         self._channels.set_up()
 
     def next(self, timeout: float | None = None) -> Received | None:
-        """The next batch or event of any channel, None behind the last; TimeoutError after `timeout` seconds."""
+        """The next batch or event of any channel, None after the last; TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._registry.condition:
             while True:

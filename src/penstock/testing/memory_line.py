@@ -17,14 +17,14 @@ from penstock.testing.memory_registry import remaining
 
 
 class Post(Protocol):
-    """What the lines of an application share; `MemoryRegistry` has it."""
+    """The state that the lines of an application share; `MemoryRegistry` has it."""
 
     condition: threading.Condition
     cancelled: set[AttemptId]
     lost: set[str]
 
     def changing(self) -> AbstractContextManager[None]:
-        """Hold the lock, and wake all waiters behind the change."""
+        """Hold the lock, and wake all waiters after the change."""
 
     def tell(self, attempt: AttemptId) -> None:
         """Something has come for this task."""
@@ -34,7 +34,7 @@ class Post(Protocol):
 
 
 class Acknowledged(NamedTuple):
-    """What a task said of its part of a checkpoint."""
+    """The word of a task about its part of a checkpoint."""
 
     checkpoint: int
     handle: bytes
@@ -88,7 +88,7 @@ class MemoryTaskLine:
                 raise self._refused.popleft()
 
     def take_actions(self) -> list[Action]:
-        """What the JobMaster has said since the last call, in order."""
+        """The words of the JobMaster since the last call, in order."""
         with self._post.condition:
             found = list(self._actions)
             self._actions.clear()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One result partition kept in this process's memory: the core of the `memory` shuffle service.
 
-Rules: a batch is encoded once, at the write, so writer and readers share no memory; a broadcast batch is stored
-once and counted once. What a kind does follows from its flags: back-pressured kinds have a budget of batches,
-pipelined ones are readable while they are written, and reconnectable ones that are not back-pressured keep
-their data for any number of readers. All others are consumed once and are released by their last reader.
+Rules: a batch is encoded once, at the write, so writer and readers share no memory; a broadcast batch is stored once
+and counted once. The behaviour of a kind follows from its flags: back-pressured kinds have a budget of batches,
+pipelined ones are readable while they are written, and reconnectable ones that are not back-pressured keep their data
+for any number of readers. All others are consumed once and are released by their last reader.
 
 Limits: the budget counts batches, not bytes. Non-goals: locks and waiting (`memory_registry`), files, networks.
 """
@@ -72,7 +72,7 @@ class Stored:
 
 
 class Subpartition:
-    """What one consumer reads: entries in order of writing, and the writer's figures."""
+    """The input of one consumer: entries in order of writing, and the writer's figures."""
 
     __slots__ = ("consumed", "entries", "figures", "is_blocked", "reader")
 
@@ -84,11 +84,11 @@ class Subpartition:
 
     @property
     def has_priority(self) -> bool:
-        """Whether what is next goes ahead of the rows."""
+        """True if the next entry goes ahead of the rows."""
         return bool(self.entries) and self.entries[0].kind is EventKind.PRIORITY
 
     def put(self, stored: Stored) -> None:
-        """Put an entry behind the others; one with priority ahead of all but those."""
+        """Put an entry after the others; one with priority ahead of all but those."""
         if stored.kind is EventKind.PRIORITY:
             self.entries.insert(sum(each.kind is EventKind.PRIORITY for each in self.entries), stored)
         else:
@@ -113,22 +113,22 @@ class MemoryPartition:
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self._lifecycle.state
 
     @property
     def retained(self) -> bool:
-        """Whether reading leaves the data in place."""
+        """True if reading leaves the data in place."""
         return self.kind.reconnectable and not self.kind.back_pressured
 
     @property
     def holds_resources(self) -> bool:
-        """Whether memory is taken for it."""
+        """True if memory is taken for it."""
         return self.state in HOLDING_STATES
 
     @property
     def is_consumable(self) -> bool:
-        """Whether a reader may attach."""
+        """True if a reader may attach."""
         return self.kind.pipelined or self.state is PartitionState.FINISHED
 
     def sizes(self) -> tuple[int, ...]:
@@ -138,11 +138,11 @@ class MemoryPartition:
         return tuple(subpartition.figures.nbytes for subpartition in self.subpartitions)
 
     def ends(self) -> tuple[EndOfPartition, ...]:
-        """What was written to each subpartition."""
+        """The sums of the rows that were written to each subpartition."""
         return tuple(subpartition.figures.end_of_partition() for subpartition in self.subpartitions)
 
     def has_room(self) -> bool:
-        """Whether another batch fits the budget."""
+        """True if another batch fits the budget."""
         return not self.kind.back_pressured or self.in_flight < self.budget
 
     def append(self, stored: Stored, targets: range) -> None:
@@ -200,7 +200,7 @@ class MemoryPartition:
             subpartition.reader = reader
 
     def is_unread(self, index: int) -> bool:
-        """Whether this subpartition exists and no reader has it."""
+        """Tell whether this subpartition exists and no reader has it."""
         return 0 <= index < len(self.subpartitions) and self.subpartitions[index].reader is None
 
     def take(self, index: int, position: int) -> Stored | None:
@@ -217,7 +217,7 @@ class MemoryPartition:
         return stored
 
     def resume(self, index: int) -> None:
-        """Go on behind an event that has blocked; without effect where none has."""
+        """Go on after an event that has blocked; without effect if none has."""
         self.subpartitions[index].is_blocked = False
 
     def end_reading(self, index: int) -> None:

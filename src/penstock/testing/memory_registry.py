@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of one application share in the `memory` shuffle service: partitions, gates, one condition.
+"""The state that processes of one application share in the `memory` service: partitions, gates, one condition.
 
 Rules: environments and masters of the same application share one `MemoryRegistry`; it goes with the last of
 them. All state is read and changed under `condition`; every change wakes all waiters, who look again.
@@ -26,7 +26,7 @@ REFUSED_KINDS = frozenset({PartitionKind.PIPELINED_APPROXIMATE})
 
 
 class Gate(Protocol):
-    """What the registry asks of a gate, always under the condition."""
+    """The methods of a gate that the registry calls, always under the condition."""
 
     environment: str
 
@@ -37,7 +37,7 @@ class Gate(Protocol):
         """The gate's own environment is gone."""
 
     def reads(self, partition: PartitionId) -> bool:
-        """Whether an open channel reads this partition."""
+        """Tell whether an open channel reads this partition."""
 
 
 class MemoryRegistry:
@@ -59,7 +59,7 @@ class MemoryRegistry:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock, and wake all waiters behind the change."""
+        """Hold the lock, and wake all waiters after the change."""
         with self.condition:
             try:
                 yield

@@ -24,17 +24,17 @@ class MemoryStreamGate:
 
     @property
     def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
+        """The descriptor that this gate was made from."""
         return self._descriptor
 
     @property
     def is_ended(self) -> bool:
-        """Whether every channel has ended and all of it was given."""
+        """True if every channel has ended and all of it was given."""
         return not (self._channels.open or self._marks)
 
     @property
     def positions(self) -> list[int]:
-        """How many messages of each channel were given so far."""
+        """The number of messages of each channel that were given so far."""
         return [channel.messages for channel in self._channels.all]
 
     def setup(self) -> None:
@@ -42,7 +42,7 @@ class MemoryStreamGate:
         self._channels.set_up()
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
-        """What is there now; None where there is nothing."""
+        """Take the batch or event that is there now; None if nothing is there."""
         with self._registry.changing():
             self._channels.check()
             ahead = self._take_ahead()

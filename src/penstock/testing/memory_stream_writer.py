@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer of a streaming query in the `memory` shuffle service: bounded room, and nothing is seen before a flush.
 
-Room is counted in messages of at most `message_rows` rows, for all subpartitions together. What was taken is stored
-at once and shown to readers by `flush`, by an event, or where there is no more room.
+Room is counted in messages of at most `message_rows` rows, for all subpartitions together. Rows that were taken are
+stored at once and shown to readers by `flush`, by an event, or if there is no more room.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MemoryStreamWriter:
 
     @property
     def positions(self) -> list[int]:
-        """How many messages were put into each subpartition so far."""
+        """The number of messages that were put into each subpartition so far."""
         return list(self._positions)
 
     def setup(self) -> None:
@@ -64,7 +64,7 @@ class MemoryStreamWriter:
         return self._take(batch, range(self.subpartitions))
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place."""
+        """Send an EpochEnd after all that was taken, each subpartition's with its sums and its place."""
         overtakes = kind is EventKind.PRIORITY
         with self._registry.changing():
             self._writing.check()
@@ -77,7 +77,7 @@ class MemoryStreamWriter:
             self._registry.tell_readers(self.partition)
 
     def overtaken(self) -> list[Overtaken] | None:
-        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition."""
+        """The rows that the last EpochEnd with PRIORITY has overtaken, of each subpartition."""
         overtaken, self._overtaken = self._overtaken, None
         return overtaken
 
@@ -86,7 +86,7 @@ class MemoryStreamWriter:
         self._overtaken = None
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+        """Send an event to all subpartitions: after all that was taken, or ahead of it for PRIORITY."""
         with self._registry.changing():
             self._writing.check()
             if kind is not EventKind.PRIORITY:

@@ -53,7 +53,7 @@ class MemoryResultPartitionWriter:
         """Nothing to do: every write is visible at once."""
 
     def is_available(self) -> bool:
-        """Whether a write would not wait."""
+        """True if a write would not wait."""
         with self._registry.condition:
             return self._partition.has_room()
 

@@ -12,7 +12,7 @@ from penstock.testing.memory_registry import MemoryRegistry
 
 
 class Writing:
-    """Where the writer of `partition` is in its life; all but `set_up` and `close` within the registry's lock."""
+    """The state of the writer of `partition`; all but `set_up` and `close` within the registry's lock."""
 
     def __init__(self, registry: MemoryRegistry, owner: OwnerContext, partition: MemoryPartition) -> None:
         self.partition = partition

@@ -87,7 +87,7 @@ class PassingFiles(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has
         return self.inner.open_output_stream(path, compression=None, metadata=dict(metadata or {}))
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
-        """Write behind its end."""
+        """Write after its end."""
         return self.inner.open_append_stream(path, compression=None, metadata=dict(metadata or {}))
 
     def sync_file(self, path: str) -> None:

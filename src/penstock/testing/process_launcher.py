@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `Launcher` without Spark: executors are process groups, and every worker is a process of its own.
 
-What is real: the JobMaster, the workers' processes and whatever they start (environment processes above all). What
-stands in for Spark is this:
+The JobMaster, the workers' processes and whatever they start (environment processes above all) are real. This stands
+in for Spark:
 
 - A `Nursery` is one Python process that has imported what workers need. It forks executors, and an executor forks its
   workers, so that a worker costs milliseconds. Nobody computes in a nursery or an executor.
-- An executor is the leader of a session; `kill` ends it with all its workers at once, as the end of a JVM does. What
-  its workers detached (an environment process) stays.
+- An executor is the leader of a session; `kill` ends it with all its workers at once, as the end of a JVM does. A
+  process that its workers detached (an environment process) stays.
 - A worker that dies is started again under a new attempt until it has died `WORKER_FAILURES` times, as with Spark's
   `spark.task.maxFailures` on a cluster; one that returns is not. A dead executor is replaced then.
 - A cancel kills at once; Spark's does so some seconds later. A Spark job that reads a DataFrame is refused.
@@ -40,7 +40,7 @@ from penstock.job.core.ids import SparkJob, SparkJobId
 from penstock.job.launcher import LaunchRequest
 
 WORKER_FAILURES = 4
-"""How often one worker may die before its Spark job fails: Spark's own number."""
+"""The number of times that one worker may die before its Spark job fails: Spark's own number."""
 _SECONDS = 20.0
 _KILLED = -int(signal.SIGKILL)
 
@@ -50,7 +50,7 @@ Ended = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProcessPayload:
-    """What this launcher needs of a submission: how to make the function of a Spark job's workers.
+    """The need of this launcher from a submission: a way to make the function of a Spark job's workers.
 
     It is a pickle of a function that is called in each worker with the worker's number and its attempt.
     """
@@ -73,12 +73,12 @@ class Executor:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process has ended."""
+        """True if its process has ended."""
         return self._dead
 
     @property
     def load(self) -> int:
-        """How many workers it runs."""
+        """The number of workers that it runs."""
         return len(self._ended)
 
     def run(self, work: bytes, number: int, attempt: int, ended: Ended) -> int:
@@ -190,7 +190,7 @@ class ProcessLauncher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no worker is left; the last ones end a moment after their job."""
+        """True if no worker is left; the last ones end a moment after their job."""
         with self._lock:
             return not self._launched
 

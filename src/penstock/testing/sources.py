@@ -22,7 +22,7 @@ class BatchesSource:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"batches in {len(self.shares)} partitions"
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:

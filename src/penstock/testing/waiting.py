@@ -41,7 +41,7 @@ class Running:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """True if it still runs."""
         return self._thread.is_alive()
 
     def join(self, deadline: float = DEADLINE) -> object:
