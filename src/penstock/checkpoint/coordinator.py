@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from penstock.checkpoint import decisions as do
 from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
@@ -64,14 +63,12 @@ BEGIN_ANEW = 2
 """Times `aligned_timeout`: how long an aligned checkpoint may take that could have turned unaligned."""
 
 
-class _Phase(Enum):
-    COLLECTING = "collecting"
-    STORING = "storing"
-
-
 @dataclass(slots=True)
 class _Pending:
-    """One checkpoint under way. `missing` are the tasks that have not acknowledged it."""
+    """One checkpoint under way.
+
+    `missing` are the tasks that have not acknowledged it; where none is, its metadata is being stored.
+    """
 
     number: int
     triggered: float
@@ -81,8 +78,12 @@ class _Pending:
     waiting: frozenset[Task] = frozenset()
     heads: set[Task] = field(default_factory=set)
     handles: dict[Task, object] = field(default_factory=dict)
-    phase: _Phase = _Phase.COLLECTING
     alignment: Alignment = Alignment.ALIGNED
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether tasks are still to acknowledge it."""
+        return bool(self.missing)
 
 
 class CheckpointCoordinator:
@@ -116,7 +117,7 @@ class CheckpointCoordinator:
     @property
     def is_settled(self) -> bool:
         """True if no metadata is being written, so that `latest_completed` is the one that a recovery begins with."""
-        return all(pending.phase is _Phase.COLLECTING for pending in self._pending.values())
+        return all(pending.is_collecting for pending in self._pending.values())
 
     @property
     def pending(self) -> list[int]:
@@ -138,7 +139,7 @@ class CheckpointCoordinator:
     def interrupted(self, cause: str, now: float) -> list[do.Decision]:
         """The attempt is over: what is being collected is given up, uncounted, and what was asked for is kept."""
         decisions: list[do.Decision] = []
-        for pending in [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]:
+        for pending in [each for each in self._pending.values() if each.is_collecting]:
             self._asked.extend(pending.calls)
             decisions += self._drop(pending, cause, now)
         self._tasks = frozenset()
@@ -192,10 +193,10 @@ class CheckpointCoordinator:
         """A wake-up that was asked for has come, or any other moment."""
         decisions: list[do.Decision] = []
         for pending in list(self._pending.values()):
-            if pending.phase is _Phase.COLLECTING and now >= pending.triggered + self._options.timeout:
+            if pending.is_collecting and now >= pending.triggered + self._options.timeout:
                 waited = f"it expired after {self._options.timeout:g} s: {_missing(pending)}"
                 decisions += self._fail(pending, waited, now)
-            elif pending.phase is _Phase.COLLECTING and now >= self._anew_at(pending):
+            elif pending.is_collecting and now >= self._anew_at(pending):
                 decisions += self._drop(pending, "it took too long to be aligned: the next one is unaligned", now)
                 self._asked.extend(pending.calls)
                 decisions += self._trigger(now, Alignment.UNALIGNED)
@@ -232,7 +233,7 @@ class CheckpointCoordinator:
             return [do.Discard(number), *self._answered(pending, number), *self._advance(now)]
         decisions: list[do.Decision] = [do.Complete(number), *self._answered(pending, number)]
         for older in [each for each in self._pending.values() if each.number < number]:
-            if older.phase is _Phase.COLLECTING:
+            if older.is_collecting:
                 decisions += self._drop(older, f"checkpoint {number} completed first", now)
                 decisions += self._answered(older, number)
         self._completed.append(number)
@@ -263,8 +264,6 @@ class CheckpointCoordinator:
         for pending in self._pending.values():
             if pending.missing & pending.handles.keys() or not pending.missing <= self._tasks:
                 raise AssertionError(f"checkpoint {pending.number}: {pending.missing} and {pending.handles.keys()}")
-            if (pending.phase is _Phase.STORING) == bool(pending.missing):
-                raise AssertionError(f"checkpoint {pending.number} is {pending.phase.value}: {_missing(pending)}")
         if len(self._pending) > self._options.max_concurrent:
             raise AssertionError(f"{len(self._pending)} checkpoints are under way")
         if len(self._completed) > max(self._options.retained, 1) or self._next <= max(self._pending, default=0):
@@ -333,7 +332,7 @@ class CheckpointCoordinator:
         return [do.Trigger(barrier, tuple(heads))]
 
     def _next_wake(self, now: float) -> float | None:
-        collecting = [each for each in self._pending.values() if each.phase is _Phase.COLLECTING]
+        collecting = [each for each in self._pending.values() if each.is_collecting]
         times = [min(pending.triggered + self._options.timeout, self._anew_at(pending)) for pending in collecting]
         if self._tasks and len(self._pending) < self._options.max_concurrent:
             if self._schedule.at is not None:
@@ -345,7 +344,6 @@ class CheckpointCoordinator:
     def _settle(self, pending: _Pending) -> list[do.Decision]:
         if pending.missing:
             return []
-        pending.phase = _Phase.STORING
         return [do.Store(pending.number, dict(pending.handles), frozenset(pending.finished))]
 
     def _fail(self, pending: _Pending, cause: str, now: float) -> list[do.Decision]:

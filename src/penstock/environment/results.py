@@ -82,7 +82,7 @@ class ResultFiles:
         buffer = await self._buffers.reserve(
             request.buffer,
             f"the writer of partition {request.partition}",
-            lambda: task.is_gone or task.is_cancelled or result.state.is_end,
+            lambda: task.state.is_stopped or result.state.is_end,
         )
         result.reserve(buffer.give_back)
         return buffer.bytes

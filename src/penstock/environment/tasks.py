@@ -12,9 +12,11 @@ from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.inputs import GatePort
 from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
+from penstock.environment.task_life import TASK_TABLE, TaskEvent, TaskState
 from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.lifecycle import Lifecycle
 
 log = logging.getLogger("penstock.environment")
 
@@ -34,27 +36,35 @@ class AttachedTask:
         """Writers that have ended before all that they were lent came back."""
         self.gates: dict[int, GatePort] = {}
         self.results: set[PartitionId] = set()
-        self.is_cancelled = self.is_gone = False
         self.identity: AttemptId | None = None
         self._owners: set[AttemptId] = set()
-        self._is_reported = False
+        self._life = Lifecycle(f"task of process {pid}", TASK_TABLE, TaskState.ATTACHED)
+
+    @property
+    def state(self) -> TaskState:
+        """Where it is."""
+        return self._life.state
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its connection has ended."""
+        return self.state is TaskState.GONE
 
     def begin(self, identity: AttemptId) -> None:
         """It asks for work, by its own name; a worker is then given an attempt."""
+        self._life.move(TaskEvent.ASK)
         self.identity = self.attempt = identity
         self.metrics = {}
-        self._is_reported = self.is_cancelled = False
 
     def deployed(self, attempt: AttemptId | None) -> None:
         """It has got an attempt to work on, or may end."""
-        if attempt is None:
-            self._is_reported = True
-        elif not self.is_gone:
+        self._life.move(TaskEvent.DISMISS if attempt is None else TaskEvent.DEPLOY)
+        if attempt is not None and not self.is_gone:
             self.attempt = attempt
 
     def finished(self) -> None:
         """Its attempt has ended: what the JobMaster still says of that one is not for what it does next."""
-        self._is_reported = self.attempt == self.identity
+        self._life.move(TaskEvent.REPORT if self.attempt == self.identity else TaskEvent.FINISH)
         self.attempt = self.identity
         self._owners.clear()
 
@@ -68,7 +78,7 @@ class AttachedTask:
 
     def cancel(self, cause: str) -> None:
         """Tell it to stop."""
-        self.is_cancelled = True
+        self._life.move(TaskEvent.CANCEL)
         self.line.cancel(cause)
 
     def act(self, action: TaskAction) -> None:
@@ -104,13 +114,14 @@ class AttachedTask:
 
     def end(self, cause: str) -> AttemptId | None:
         """It is gone: close its gates, fail its writers, give back what it held. The attempt that is lost with it."""
-        self.is_gone = True
+        lost = None if self.state is TaskState.REPORTED else self.attempt
+        self._life.move(TaskEvent.GO)
         for gate in list(self.gates.values()):
             _end(gate.close)
         for writer in list(self.writers.values()):
             _end(functools.partial(writer.fail, cause))
         self.holdings.drop_all()
-        return None if self._is_reported else self.attempt
+        return lost
 
 
 def _end(end: Callable[[], None]) -> None:

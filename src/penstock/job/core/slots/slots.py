@@ -36,7 +36,7 @@ from penstock.job.core.slots.refusals import (
     too_few_slots,
 )
 from penstock.job.core.slots.spark_jobs import SparkJobs
-from penstock.job.core.slots.workers import Worker, Workers
+from penstock.job.core.slots.workers import Worker, Workers, WorkerState
 from penstock.job.core.states import JobEvent, JobState, Phase
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import SlotsError, SlotsLostError
@@ -325,7 +325,7 @@ class Slots:
 
     def _waits(self, worker: Worker) -> bool:
         """Whether it works on a reader of what nobody has taken, so that it comes for nothing else before."""
-        if worker.attempt is None or worker.draining:
+        if worker.attempt is None or worker.state is WorkerState.DRAINING:
             return False
         vertex = worker.attempt.vertex
         awaited = (region for region, _ in self._stages.startable() if vertex in self._stages.behind(region))

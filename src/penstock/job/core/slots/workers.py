@@ -18,44 +18,83 @@ Where a method gives calls, those are questions to answer with "nothing more to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from penstock.job.core.events import TaskRegistered
 from penstock.job.core.ids import LENT, SparkJobId, TaskId, WorkerId, WorkerNumber
 from penstock.shuffle import AttemptId
+from penstock.shuffle.lifecycle import Lifecycle, Table
 
 
 class WorkerState(Enum):
     """Where a worker is."""
 
-    MISSING = "launched, and never came"
-    IDLE = "asks for work"
-    WORKING = "works on an attempt"
-    DRAINING = "was told to stop, and has not"
-    BETWEEN = "has reported, and will ask again"
+    MISSING = "MISSING"
+    """Launched, and never came."""
+    IDLE = "IDLE"
+    """Asks for work."""
+    WORKING = "WORKING"
+    """Works on an attempt."""
+    DRAINING = "DRAINING"
+    """Was told to stop, and has not."""
+    BETWEEN = "BETWEEN"
+    """Has reported, and will ask again."""
 
+
+class WorkerEvent(Enum):
+    """What moves a worker on. One that is gone has no state: it is not there any more."""
+
+    ASK = "ask"
+    ASSIGN = "assign"
+    DRAIN = "drain"
+    LET_OFF = "let_off"
+    RECALL = "recall"
+    """The attempt is taken back before the worker was told of it: its question stands."""
+
+
+WORKER_TABLE: Final[Table[WorkerState, WorkerEvent]] = {
+    (WorkerState.MISSING, WorkerEvent.ASK): WorkerState.IDLE,
+    (WorkerState.IDLE, WorkerEvent.ASK): WorkerState.IDLE,
+    (WorkerState.IDLE, WorkerEvent.ASSIGN): WorkerState.WORKING,
+    (WorkerState.WORKING, WorkerEvent.DRAIN): WorkerState.DRAINING,
+    (WorkerState.WORKING, WorkerEvent.LET_OFF): WorkerState.BETWEEN,
+    (WorkerState.WORKING, WorkerEvent.RECALL): WorkerState.IDLE,
+    (WorkerState.DRAINING, WorkerEvent.DRAIN): WorkerState.DRAINING,
+    (WorkerState.DRAINING, WorkerEvent.LET_OFF): WorkerState.BETWEEN,
+    (WorkerState.BETWEEN, WorkerEvent.ASK): WorkerState.IDLE,
+}
 
 _COMING = (WorkerState.MISSING, WorkerState.DRAINING, WorkerState.BETWEEN)
 
 
-@dataclass(slots=True)
-class Worker:
-    """One worker. Without an `identity` it has not come yet."""
+class Worker(Lifecycle[WorkerState, WorkerEvent]):
+    """One worker. It is idle with a question, works on or stops an attempt, or has neither.
 
-    number: WorkerNumber
-    spark_job: SparkJobId
-    round: int = 0
-    """How many restarts the job had seen when it was launched."""
-    identity: TaskId | None = None
-    environment: str = ""
-    address: str = ""
-    call: int | None = None
-    """Its question for work, while it is idle."""
-    attempt: AttemptId | None = None
-    """What it works on."""
-    draining: bool = False
-    parked: list[TaskRegistered] = field(default_factory=list)
+    `round` says how many restarts the job had seen when it was launched.
+    """
+
+    __slots__ = ("_has", "address", "environment", "identity", "number", "parked", "round", "spark_job")
+
+    def __init__(self, number: WorkerNumber, spark_job: SparkJobId, round_: int = 0) -> None:
+        super().__init__(f"worker {number}", WORKER_TABLE, WorkerState.MISSING)
+        self.number = number
+        self.spark_job = spark_job
+        self.round = round_
+        self.identity: TaskId | None = None
+        self.environment = self.address = ""
+        self.parked: list[TaskRegistered] = []
+        self._has: int | AttemptId | None = None
+
+    @property
+    def call(self) -> int | None:
+        """Its question for work, while it is idle."""
+        return self._has if isinstance(self._has, int) else None
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        """What it works on, or was told to stop."""
+        return self._has if isinstance(self._has, AttemptId) else None
 
     @property
     def is_lent(self) -> bool:
@@ -63,23 +102,29 @@ class Worker:
         return self.spark_job == LENT
 
     @property
-    def state(self) -> WorkerState:
-        """Where it is."""
-        if self.call is not None:
-            return WorkerState.IDLE
-        if self.attempt is not None:
-            return WorkerState.DRAINING if self.draining else WorkerState.WORKING
-        return WorkerState.MISSING if self.identity is None else WorkerState.BETWEEN
-
-    @property
     def calls(self) -> list[int]:
         """The open questions of it and of its parked attempts."""
         return ([] if self.call is None else [self.call]) + [event.call for event in self.parked]
 
-    def take(self, event: TaskRegistered) -> None:
+    def ask(self, event: TaskRegistered) -> None:
         """It is this Spark attempt, and asks."""
-        self.identity, self.call = event.task, event.call
-        self.environment, self.address = event.environment, event.address
+        self.move(WorkerEvent.ASK)
+        self._has = event.call
+        self.identity, self.environment, self.address = event.task, event.environment, event.address
+
+    def assign(self, attempt: AttemptId) -> None:
+        """It works on an attempt from now on."""
+        self.move(WorkerEvent.ASSIGN)
+        self._has = attempt
+
+    def drain(self) -> None:
+        """It was told to stop what it works on."""
+        self.move(WorkerEvent.DRAIN)
+
+    def let_off(self, call: int | None) -> None:
+        """It will ask again; with a `call` it asks still, for it was never answered."""
+        self.move(WorkerEvent.LET_OFF if call is None else WorkerEvent.RECALL)
+        self._has = call
 
 
 class Workers:
@@ -154,7 +199,7 @@ class Workers:
             return [parked.call for parked in asked_before]
         replaced = [] if worker.call is None else [worker.call]
         self._unfile(worker)
-        worker.take(event)
+        worker.ask(event)
         self._file(worker)
         return replaced
 
@@ -164,7 +209,7 @@ class Workers:
         if call is None:
             raise ValueError(f"worker {worker.number} is not idle")
         self._unfile(worker)
-        worker.attempt, worker.call = attempt, None
+        worker.assign(attempt)
         self._file(worker)
         return call
 
@@ -173,7 +218,7 @@ class Workers:
         worker = self._by_attempt.get(attempt)
         if worker is not None:
             self._unfile(worker)
-            worker.attempt, worker.draining, worker.call = None, False, call
+            worker.let_off(call)
             self._file(worker)
 
     def drain(self, attempt: AttemptId) -> None:
@@ -181,7 +226,7 @@ class Workers:
         worker = self._by_attempt.get(attempt)
         if worker is not None:
             self._unfile(worker)
-            worker.draining = True
+            worker.drain()
             self._file(worker)
 
     def release(self, worker: Worker) -> list[int]:
@@ -243,8 +288,9 @@ class Workers:
         """The first of the parked attempts takes the place of a worker that is gone."""
         if worker.parked:
             first, *others = worker.parked
-            heir = Worker(worker.number, worker.spark_job, worker.round, parked=others)
-            heir.take(first)
+            heir = Worker(worker.number, worker.spark_job, worker.round)
+            heir.parked = others
+            heir.ask(first)
             self._file(heir)
 
     def _file(self, worker: Worker) -> None:
