@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs inside a task: input, operators, outputs. Knows nothing of Spark, processes or sockets."""
+"""The inside of a task: input, operators, outputs. Knows nothing of Spark, processes or sockets."""
 
 from penstock.task.control import TaskControl
 from penstock.task.failure import failure_text

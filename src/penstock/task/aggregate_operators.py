@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partial aggregation before an exchange and final aggregation behind it.
+"""Partial aggregation before an exchange and final aggregation after it.
 
 Both reduce chunks of about a million rows to one state row per group and merge these as they grow. The partial
 side keeps to a bound: where grouping does not help (more groups than half the rows) states are passed on as they
@@ -38,7 +38,7 @@ _OUTPUT_ROWS = 1 << 16
 
 
 class AggregationPlan:
-    """What both sides know: the functions, and the schemas of states and results."""
+    """The plan that both sides know: the functions, and the schemas of states and results."""
 
     def __init__(
         self, schema: pa.Schema, keys: Sequence[str], aggregations: Sequence[Aggregation], *, ansi: bool = True
@@ -153,7 +153,7 @@ def _result_field(item: Aggregation, function: Function, schema: pa.Schema) -> p
 
 @dataclass(frozen=True)
 class _Spec:
-    """What travels: the plan is built again where it runs, because functions do not pickle."""
+    """The part that travels: the plan is built again on its host, because functions do not pickle."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -216,7 +216,7 @@ class PartialAggregate:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"partial aggregate by {self.spec.text}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -249,13 +249,13 @@ class PartialAggregate:
 
 @dataclass(frozen=True, slots=True)
 class FinalAggregate:
-    """Behind the exchange: states to results."""
+    """After the exchange: states to results."""
 
     spec: _Spec
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"final aggregate by {self.spec.text}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

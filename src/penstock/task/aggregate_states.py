@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregate function is made of: states that merge in any order, and how they become the result."""
+"""The parts of an aggregate function: states that merge in any order, and the way from them to the result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Aggregation:
 
     @property
     def title(self) -> str:
-        """How it is shown."""
+        """The text that shows it."""
         return f"{self.name}={self.function}({self.column})"
 
 
 @dataclass(frozen=True, slots=True)
 class SumRules:
-    """What happens where a sum leaves its type: with `ansi` an error, else null for decimals.
+    """The rules for a sum that leaves its type: with `ansi` an error, else null for decimals.
 
     `title` names the result column. Integers wrap without `ansi`, as in Spark, so their sums have no rules then.
     """
@@ -49,8 +49,8 @@ class SumRules:
 class State:
     """One state column: suffix and type, how it is lifted out of the input, how states merge.
 
-    A sum with `rules` is checked when states merge. Where its rules are not ANSI's, the state behind it is a boolean
-    that is true for the groups whose sum has left the type for good, and null for the others.
+    A sum with `rules` is checked when states merge. If its rules are not ANSI's, the next state is a boolean that is
+    true for the groups whose sum has left the type for good, and null for the others.
     """
 
     suffix: str

@@ -6,8 +6,8 @@ Each function lifts its column into one or more state columns, which are then me
 Results follow Spark: `count` skips nulls, the others skip nulls and give null where there is no value, `min` and
 `max` take NaN as the largest number, `stddev` and `variance` are those of a sample (null below two values).
 
-Result types are Spark's: count int64, min and max the column's own, any and all boolean, stddev and variance
-float64; sum, mean and product see `aggregate_sums`. What Spark casts to a number first (strings, timestamps) is
+Result types are Spark's: count int64, min and max the column's own, any and all boolean, stddev and variance float64;
+sum, mean and product see `aggregate_sums`. Columns that Spark casts to a number first (strings, timestamps) are
 refused, and so are sums and means of intervals and extremes of nested types.
 """
 

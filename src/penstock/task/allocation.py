@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps freed memory in the process while a task runs.
 
-By default glibc returns every array above 128 KiB to the system as soon as it is freed, and a batch's scratch
-arrays are all above that, so each batch would pay for fresh pages again. Measured on 10 M rows of 32 bytes split
-into four: 37,000 page faults per producer, 3,000 with this. At the task's end the kept memory is given back.
-Where the C library is another one, nothing happens.
+By default glibc returns every array above 128 KiB to the system as soon as it is freed, and a batch's scratch arrays
+are all above that, so each batch would pay for fresh pages again. Measured on 10 M rows of 32 bytes split into four:
+37,000 page faults per producer, 3,000 with this. At the task's end the kept memory is given back. If the C library is
+another one, nothing happens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chain of one task: its operators, and behind its functions what gives rows of their own (see `loans`).
+"""The chain of one task: its operators, and after its functions a copy that gives rows of their own (see `loans`).
 
 An operator that is not named here as one that goes batch by batch holds on to its input, and so does a function.
 """

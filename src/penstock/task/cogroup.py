@@ -31,7 +31,7 @@ _WITH_KEY = 3
 
 
 def takes_key(function: Callable[..., object], verb: str) -> bool:
-    """Whether a function takes the key before the two sides; raises PlanError for other numbers of arguments."""
+    """Tell whether a function takes the key before the two sides; raises PlanError for other numbers of arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -47,7 +47,7 @@ def takes_key(function: Callable[..., object], verb: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoGroupApply:
-    """What the cogroup operators have in common: the sides, the function and its form, what it returns."""
+    """The common part of the cogroup operators: the sides, the function and its form, and the schema of its rows."""
 
     sides: tuple[Side, Side]
     function: Callable[..., Any]
@@ -74,7 +74,7 @@ class CoGroupApply:
         return self.function(key, *sides) if self.with_key else self.function(*sides)
 
     def shown(self, verb: str) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"cogroup {verb}({function_name(self.function)}) by {', '.join(self.sides[0].keys) or 'nothing'}"
 
 
@@ -88,11 +88,11 @@ class CoGroupApplyInArrow:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return self.groups.shown("applyInArrow")
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """What the function returns for each key."""
+        """The rows that the function returns for each key."""
         yield from regrouped(self._results(inputs), self.loan)
 
     def _results(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -112,11 +112,11 @@ class CoGroupApplyInPandas:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return self.groups.shown("applyInPandas")
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """What the function returns for each key."""
+        """The rows that the function returns for each key."""
         yield from regrouped(self._results(inputs), self.loan)
 
     def _results(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """User functions' output made to fit the declared schema, or refused with the column's name.
 
-What counts as fitting:
+These rows fit:
 - Columns: the declared names in the declared order; the same names in another order are put in order.
 - Equal types pass untouched. Types that differ only in their physical layout are cast: large and view strings,
   binaries and lists, fixed-size lists and binaries, dictionary and run-end encoding, the unit of timestamps,

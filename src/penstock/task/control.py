@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running task may ask of whoever runs it."""
+"""The questions that a running task may ask of its runner."""
 
 from __future__ import annotations
 

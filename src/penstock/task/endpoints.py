@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subtask's inputs and outputs are made from: the graph's edges and what its deployment says about them."""
+"""The descriptors of a subtask's inputs and outputs, out of the graph's edges and its deployment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.shuffle.errors import PlanError, SchemaError
 
 
 def exchange_of(graph: JobGraph, edge: int) -> PartitionerSpec:
-    """How an edge's rows find their consumer; raises PlanError where a task can't build it."""
+    """The way of an edge's rows to their consumers; raises PlanError if a task can't build it."""
     if edge == RESULT_EDGE:
         return PartitionerSpec("forward")
     spec = graph.edge(edge).exchange
@@ -20,7 +20,7 @@ def exchange_of(graph: JobGraph, edge: int) -> PartitionerSpec:
 
 
 def result_partition(graph: JobGraph, vertex: JobVertex, output: OutputDeployment) -> ResultPartitionDescriptor:
-    """What a subtask writes for one of its outputs; raises SchemaError where edge and vertex do not fit."""
+    """The partition that a subtask writes for one output; raises SchemaError if edge and vertex do not fit."""
     identity = output.descriptor.partition
     schema = vertex.schema
     broadcast = False
@@ -38,7 +38,7 @@ def result_partition(graph: JobGraph, vertex: JobVertex, output: OutputDeploymen
 
 
 def input_gate(graph: JobGraph, deployed: InputDeployment) -> InputGateDescriptor:
-    """What a subtask reads of one of its inputs."""
+    """The gate that a subtask reads one of its inputs by."""
     edge = graph.edge(deployed.edge)
     channels = tuple(ChannelDescriptor(*channel) for channel in deployed.channels)
     return InputGateDescriptor(edge.id, edge.schema, channels, deployed.await_confirmation)

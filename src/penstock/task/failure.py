@@ -83,7 +83,7 @@ class Blame:
 
 
 def failure_kind(error: BaseException) -> FailureKind:
-    """What it means that a task has failed with this error.
+    """The meaning of a task's failure with this error.
 
     Memory that ran out and disks that broke are the host's where they arose in Penstock, and the user's in his code.
     An error of another library is the user's too, whatever its name.
@@ -95,7 +95,7 @@ def failure_kind(error: BaseException) -> FailureKind:
 
 
 def _arose_here(error: BaseException) -> bool:
-    """Whether Penstock's code called what failed: the innermost frame that is no library's is its own."""
+    """Tell whether Penstock's code called what failed: the innermost frame that is no library's is its own."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = (name for name in reversed(files) if name.startswith(_PACKAGE) or not _is_library(name))
     return next(own, "").startswith(_PACKAGE)
@@ -127,7 +127,7 @@ def _where(error: BaseException) -> str:
 
 
 def _has_user_frames(summary: traceback.TracebackException) -> bool:
-    """Whether the user's code is in it or in what led to it."""
+    """Tell whether the user's code is in it or in the errors that led to it."""
     is_here = any(_is_kept(frame) and not _is_library(frame.filename) for frame in summary.stack)
     return is_here or any(_has_user_frames(part) for part in _led_to(summary))
 

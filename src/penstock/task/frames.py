@@ -38,7 +38,7 @@ def _pandas() -> ModuleType:
 
 
 def is_frame(value: object) -> bool:
-    """Whether this is a pandas DataFrame."""
+    """Tell whether this is a pandas DataFrame."""
     return isinstance(value, _pandas().DataFrame)
 
 
@@ -76,12 +76,12 @@ _PLAIN = (
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether PySpark has NumPy's types in a frame of nothing but such columns, nulls of integers included."""
+    """Tell whether PySpark has NumPy's types in a frame of nothing but such columns, nulls of integers included."""
     return any(check(kind) for check in _PLAIN)
 
 
 def _is_apart(column: Any, exact: bool) -> bool:
-    """Whether a column is converted by itself: nested ones, and integers that keep their nulls."""
+    """Tell whether a column is converted by itself: nested ones, and integers that keep their nulls."""
     return pt.is_nested(column.type) or bool(exact and pt.is_integer(column.type) and column.null_count)
 
 

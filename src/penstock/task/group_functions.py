@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregate functions beyond sums: a row's value of each group, and what needs all values of a group.
 
-`first` and `last` take what comes first or last among the rows as they arrive; behind an exchange that order is not
+`first` and `last` take what comes first or last among the rows as they arrive; after an exchange that order is not
 defined, as in Spark. Lists of a group's values are the states of `collect_list`, `collect_set`, `count_distinct` and
 `median`: they skip nulls, and their memory is that of the values. `median` is exact, of numbers, and a float64.
 """
@@ -222,7 +222,7 @@ def _last_rows(codes: Codes, groups: int, states: Sequence[pa.Array]) -> list[pa
 
 
 def _joined(codes: Codes, groups: int, states: Sequence[pa.Array]) -> list[pa.Array]:
-    """The lists of each group one behind the other, in the order of the rows."""
+    """The lists of each group one after the other, in the order of the rows."""
     order = stable_order(codes, groups)
     (state,) = states
     spans = list_spans(take(state, int64_array(order)))

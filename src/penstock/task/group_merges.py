@@ -88,7 +88,7 @@ def _merged_by_arrow(groups: Groups, columns: Sequence[pa.Array], merges: Sequen
 
 
 def may_overflow(groups: Groups, column: pa.Array) -> bool:
-    """Whether the sum of some group could leave the type of this int64 or decimal128 column."""
+    """Tell whether the sum of some group could leave the type of this int64 or decimal128 column."""
     rows = len(column)
     if rows == 0:
         return False

@@ -5,9 +5,9 @@ The input is gathered into chunks of about half a million rows; each chunk is so
 each group keeps zero-copy slices of the sorted chunks. So the cost is per chunk and group, never per row. Groups come
 out in first-seen order (of several sides, side by side), rows of a group in the order they came.
 
-What exceeds the task's memory is put aside by the hash of the keys and worked off bucket by bucket, so that one group
-must fit and not all. Groups then come bucket by bucket, in first-seen order within each: the same order for the same
-input. A bucket that is too large is cut again; below the last level, and for a single group, there is no limit.
+Rows that exceed the task's memory are put aside by the hash of the keys and worked off bucket by bucket, so that one
+group must fit and not all. Groups then come bucket by bucket, in first-seen order within each: the same order for the
+same input. A bucket that is too large is cut again; below the last level, and for a single group, there is no limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHUNK_BYTES = 16 << 20
 """Measured on 20 M rows of 32 bytes: chunks of twice the size take a fifth longer, for their joined copy falls out of
 the cache and lands in fresh pages every time; halves cost as much as they give, in slices."""
 _CHUNKS_IN_MEMORY = 8
-"""What is gathered and not yet counted stays well below the task's limit, also where that is small."""
+"""Rows that are gathered and not yet counted stay well below the task's limit, also if that is small."""
 
 
 class ChunkBuffer:
@@ -56,7 +56,7 @@ class ChunkBuffer:
         return self._rows >= self._limits[0] or self._bytes >= self._limits[1]
 
     def take(self) -> pa.RecordBatch | None:
-        """What is there as one batch, or None."""
+        """Take the rows that are there as one batch; None if there are none."""
         if self._rows == 0:
             return None
         batches, self._batches, self._rows, self._bytes = self._batches, [], 0, 0

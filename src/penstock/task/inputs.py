@@ -46,7 +46,7 @@ class UnionGate:
         return None
 
     def _next_of_turn(self, patience: float) -> tuple[Received | None, bool]:
-        """What the next gate gives, and whether it is still open."""
+        """The batch or event that the next gate gives, and whether the gate is still open."""
         self._turn %= len(self._open)
         gate = self._open[self._turn]
         try:

@@ -44,9 +44,9 @@ _BUILDS = 4
 MOST_PAIRS = 1 << 22
 """Sixteen bytes each."""
 _FEW_EQUAL = 8
-"""Where no more rows have one key, the pairs of a chunk are not much more than the chunk itself."""
+"""If no more rows have one key, the pairs of a chunk are not much more than the chunk itself."""
 _MOST_HASHES = 1 << 22
-"""How many of them are told apart where rows are counted by the hash of their keys."""
+"""The number of hashes that are told apart when rows are counted by the hash of their keys."""
 _STREAM, _BUILD = "stream", "build"
 _LEFT, _RIGHT = 0, 1
 
@@ -58,7 +58,7 @@ JOINS = {
     "left_semi": "left semi",
     "left_anti": "left anti",
 }
-"""What Acero does for each join, with the streamed side as its left; the rest of a full join is ours."""
+"""Acero's kind of each join, with the streamed side as its left; the rest of a full join is ours."""
 
 
 def join_schema(left: Side, right: Side, how: str) -> pa.Schema:
@@ -95,7 +95,7 @@ class EquiJoin:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         pairs = zip(self.left.keys, self.right.keys, strict=True)
         return f"{self.how} join on {', '.join(one if one == two else f'{one} = {two}' for one, two in pairs)}"
 
@@ -166,7 +166,7 @@ class _PartitionJoin:
                 spilled.append(spill)
             built, streamed = spilled
             filled = sum(1 for bucket in range(BUCKETS) if built.size(bucket))
-            # Where all went into one bucket it is one key, as good as certainly: cutting again is no use.
+            # If all went into one bucket, it is one key, as good as certainly: cutting again is no use.
             following = level + 1 if filled > 1 else LEVELS
             for bucket in range(BUCKETS):
                 yield from self.rows(streamed.read(bucket), built.read(bucket), following)
@@ -229,7 +229,10 @@ class _BuiltSide:
 
     @cached_property
     def _equal(self) -> npt.NDArray[np.int64]:
-        """How many collected rows have a hash of the keys: at least as many as have the keys. Nulls meet nothing."""
+        """The number of collected rows for each hash of the keys: at least as many as have the keys.
+
+        Nulls meet nothing.
+        """
         columns = self._side.key_columns(self.rows)
         valid = np.logical_and.reduce([valid_mask(column) for column in columns])
         return np.bincount(self._places(columns)[valid], minlength=self._mask + 1)

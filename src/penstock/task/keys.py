@@ -41,7 +41,7 @@ def refuse_ungroupable(schema: pa.Schema, keys: Sequence[str]) -> None:
 
 
 def _has_no_kernels(kind: pa.DataType) -> bool:
-    """Whether Arrow can carry such values and neither number nor sort them."""
+    """Tell whether Arrow can carry such values and neither number nor sort them."""
     is_short = pt.is_decimal(kind) and not (pt.is_decimal128(kind) or pt.is_decimal256(kind))
     return is_short or pt.is_float16(kind) or isinstance(kind, pa.BaseExtensionType)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Where lines end: at `\n`, `\r` or `\r\n`, however a file mixes them, as Spark's readers see it.
+r"""The ends of lines: at `\n`, `\r` or `\r\n`, however a file mixes them, as Spark's readers see it.
 
 A `\r` that nothing follows yet may be half of a line end: so it ends no line until the next byte is known.
 """
@@ -14,13 +14,13 @@ _BLANK = re.compile(rb"[\x00-\x20]*(?:\n|\Z)")
 
 
 def behind_last_line(chunk: bytes) -> int:
-    """The place behind the last line that surely ends in these bytes; 0 where none does."""
+    """The place after the last line that surely ends in these bytes; 0 if none does."""
     behind = chunk.rfind(b"\n") + 1
     return max(behind, chunk.rfind(b"\r", behind, max(behind, len(chunk) - 1)) + 1)
 
 
 def behind_line(chunk: bytes, start: int, *, is_all: bool) -> int:
-    """The place behind the first line end from `start` on; -1 where more bytes have to tell (if there are more)."""
+    """The place after the first line end from `start` on; -1 if more bytes have to tell (if there are more)."""
     feed = chunk.find(b"\n", start)
     alone = chunk.find(b"\r", start, feed if feed >= 0 else len(chunk))
     if alone < 0 or alone + 1 == feed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How lines of text become rows, and which files of lines are compressed: for batches and for streams."""
+"""The way from lines of text to rows, and which files of lines are compressed: for batches and for streams."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
 
 class LineFormat(Protocol):
-    """How lines become rows; picklable."""
+    """The way from lines to rows; picklable."""
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -24,7 +24,7 @@ class LineFormat(Protocol):
 
     @property
     def skips_first(self) -> bool:
-        """Whether the first line of a file is no row."""
+        """True if the first line of a file is no row."""
 
     def rows(self, lines: bytes) -> pa.RecordBatch:
         r"""The rows of whole lines that end with `\n`; raises pa.ArrowInvalid for lines that do not fit."""

@@ -2,7 +2,7 @@
 """Dates and times in lines of text, as Spark reads them: a time without a zone is the session's.
 
 Arrow's reader of JSON knows no dates and takes a time without a zone for one of UTC; its reader of CSV refuses such a
-time where an instant is declared. So they read text there, which becomes dates and instants behind them. Limits: the
+time where an instant is declared. So they read text there, which becomes dates and instants afterwards. Limits: the
 forms of ISO 8601 that Arrow's casts know; one that they do not know is an error with the column's name.
 """
 
@@ -19,7 +19,7 @@ _LOCAL = pa.timestamp("us")
 
 
 def is_instant(kind: pa.DataType) -> bool:
-    """Whether this is a time stamp with a zone."""
+    """Tell whether this is a time stamp with a zone."""
     return bool(pt.is_timestamp(kind) and kind.tz)
 
 

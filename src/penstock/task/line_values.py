@@ -35,7 +35,7 @@ _DEEP = pa.decimal256(76, 38)
 
 
 def has_decimals(kind: pa.DataType) -> bool:
-    """Whether this is a decimal, or holds some."""
+    """Tell whether this is a decimal, or holds some."""
     return contains(kind, pt.is_decimal)
 
 
@@ -142,7 +142,7 @@ def _refuse_where(doubtful: pa.Array, column: pa.Array, field: pa.Field, form: s
 
 
 def _exists(text: pa.Array) -> pa.Array:
-    """Whether there is such a day and time of day."""
+    """A mask that is true where there is such a day and time of day."""
     parts = [
         _number(text, start, start + width) for start, width in ((0, 4), (5, 2), (8, 2), (11, 2), (14, 2), (17, 2))
     ]

@@ -2,10 +2,10 @@
 """Whose memory the rows in a chain lie in.
 
 A function may write into what it gave as soon as it is asked for more: a NumPy array becomes a column without a copy,
-whatever flags it has. So its batches are lent until then, and so are slices, columns and filtered rows of them.
-Whoever holds rows longer gets rows of their own (`Kept`), which stands in front of all that may hold on to its input.
-Columns that the function only passes on are not lent: what a task gives it nobody writes into. Nor is anything that
-Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its memory.
+whatever flags it has. So its batches are lent until then, and so are slices, columns and filtered rows of them. An
+operator that holds rows longer gets rows of their own (`Kept`), which stands in front of all that may hold on to its
+input. Columns that the function only passes on are not lent: what a task gives it nobody writes into. Nor is anything
+that Penstock's own operators make. A dictionary inside another type counts as lent, because Arrow hides its memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORTH_A_LOOK = 64 << 10
 """To look at each column of less takes longer than to copy them all."""
 
 Keeps = Callable[[pa.RecordBatch], bool]
-"""Whether somebody holds on to a batch when the next one is asked for."""
+"""Tells whether somebody holds on to a batch when the next one is asked for."""
 
 
 class Loan:
@@ -41,7 +41,7 @@ class Loan:
             self._passed = None
 
     def lending(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function gives."""
+        """The batches that the function gives."""
         for batch in batches:
             self._lent = batch
             yield batch
@@ -79,18 +79,18 @@ def passing(loan: Loan | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def lending(loan: Loan | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a function gives: lent, or rows of their own where nobody looks after a loan."""
+    """The batches that a function gives: lent, or rows of their own if nobody looks after a loan."""
     return map(Copies().of, batches) if loan is None else loan.lending(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Gives rows of their own where `keeps` says that they are held; stands behind a function."""
+    """Gives rows of their own if `keeps` says that they are held; stands after a function."""
 
     loan: Loan
     keeps: Keeps | None = None
     read: frozenset[int] | None = None
-    """The places of the columns that are read behind it, where that is known: the others are not copied."""
+    """The places of the columns that are read after it, if that is known: the others are not copied."""
 
     @property
     def name(self) -> str:

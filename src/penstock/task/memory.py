@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of its input a task may hold, and where it puts the rest.
+"""The bytes of its input that a task may hold, and the folders for the rest.
 
-Operators that collect rows (group functions, joins, sorts) ask `task_memory()`; the runner sets it for the length
-of a subtask, so that it need not be handed through every operator. One limit for a task: of a chain, only one
-operator collects at a time, except where a function keeps what it was given. What counts are the collected batches;
-the copies that a function makes, and one group while it is with the function, come on top.
+Operators that collect rows (group functions, joins, sorts) ask `task_memory()`; the runner sets it for the length of
+a subtask, so that it need not be handed through every operator. One limit for a task: of a chain, only one operator
+collects at a time, except where a function keeps what it was given. The collected batches count; the copies that a
+function makes, and one group while it is with the function, come on top.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskMemory:
 
     @classmethod
     def of(cls, settings: Settings, subtask: int) -> TaskMemory:
-        """What the settings say; neighbouring subtasks take turns with the folders."""
+        """The memory that the settings say; neighbouring subtasks take turns with the folders."""
         listed = settings.blocking.directories or os.environ.get(_SPARKS_FOLDERS, "")
         folders = [folder for name in listed.split(",") if (folder := name.strip()) and os.access(folder, os.W_OK)]
         if not folders:
@@ -46,7 +46,7 @@ class TaskMemory:
         return cls(settings.task.group_memory, folders[first], others=(*folders[first + 1 :], *folders[:first]))
 
     def exceeded_by(self, held: int) -> bool:
-        """Whether so many bytes are too many; remembers the most there were."""
+        """Tell whether so many bytes are too many; remembers the most there were."""
         self.peak_bytes = max(self.peak_bytes, held)
         return held > self.limit
 

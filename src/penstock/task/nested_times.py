@@ -22,7 +22,7 @@ _Leaf = Callable[[pa.DataType], Change | None]
 
 
 def shown(kind: pa.DataType, zone: str) -> Change | None:
-    """How a value of a nested type becomes what a function sees; None where Arrow's is that already."""
+    """The change from a value of a nested type to the one that a function sees; None if Arrow's is that already."""
     import pandas as pd
 
     def wall_clock(value: Any) -> Any:
@@ -37,7 +37,7 @@ def shown(kind: pa.DataType, zone: str) -> Change | None:
 
 
 def taken(kind: pa.DataType, zone: str) -> Change | None:
-    """How a function's value becomes one that Arrow reads as a nested type; None where Arrow reads it as it is."""
+    """The change from a function's value to one that Arrow reads as a nested type; None if it needs none."""
     import pandas as pd
 
     def instant(value: Any) -> Any:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of a chain that call user functions: over batches, and over one group at a time.
 
-Every function's output is made to fit the declared schema (see `conform`). What a function raises leaves `apply`
-as it was raised. A function may end without reading all of its input, and may use the memory of what it gave again.
+Every function's output is made to fit the declared schema (see `conform`). An error that a function raises leaves
+`apply` as it was raised. A function may end without reading all of its input, and may use the memory of what it gave
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Group = tuple[tuple[pa.Scalar, ...], list[pa.RecordBatch]]
 
 
 def function_name(function: Callable[..., object]) -> str:
-    """How a function is shown."""
+    """The name that a function is shown by."""
     return getattr(function, "__name__", None) or type(function).__name__
 
 
@@ -105,7 +106,7 @@ class MapInArrow:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"mapInArrow({function_name(self.function)})"
 
     def opened(self) -> MapInArrow:
@@ -113,7 +114,7 @@ class MapInArrow:
         return replace(self, function=opened(self.function))
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function yields; rows of their own where the function has no `loan`."""
+        """The rows that the function yields; rows of their own if the function has no `loan`."""
         shown = batches_in(passing(self.loan, batches), self.timezone)
         given = iterated(opened(self.function)(shown))
         yield from lending(self.loan, _batches(given, Conformer(self.schema, self.name), self.name))
@@ -130,7 +131,7 @@ class MapInPandas:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"mapInPandas({function_name(self.function)})"
 
     def opened(self) -> MapInPandas:
@@ -138,7 +139,7 @@ class MapInPandas:
         return replace(self, function=opened(self.function))
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function yields; rows of their own where the function has no `loan`."""
+        """The rows that the function yields; rows of their own if the function has no `loan`."""
         frames = (frame_of(batch, self.timezone, mapped=True) for batch in passing(self.loan, batches))
         given = iterated(opened(self.function)(frames))
         yield from lending(self.loan, _frames(given, self.schema, self.timezone, self.name))
@@ -153,7 +154,7 @@ def _frames(result: object, schema: pa.Schema, timezone: str, operator: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class GroupForm:
-    """How a group function is called: with the key before the rows or not, the rows as an iterator or whole."""
+    """The form of a group function's call: with the key before the rows or not, the rows as an iterator or whole."""
 
     with_key: bool = False
     iterator: bool = False
@@ -191,7 +192,7 @@ def _is_iterator(annotation: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupApply:
-    """What the group operators have in common: the input's schema, the keys, the function, what it returns."""
+    """The common part of the group operators: the input's schema, the keys, the function, its rows' schema."""
 
     input_schema: pa.Schema
     keys: tuple[str, ...]
@@ -221,11 +222,11 @@ class GroupApplyInArrow:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"applyInArrow({function_name(self.group.function)}) by {', '.join(self.group.keys) or 'nothing'}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function returns for each group in first-seen order."""
+        """The rows that the function returns for each group in first-seen order."""
         yield from regrouped(self._results(batches), self.loan)
 
     def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -249,11 +250,11 @@ class GroupApplyInPandas:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"applyInPandas({function_name(self.group.function)}) by {', '.join(self.group.keys) or 'nothing'}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the function returns for each group in first-seen order."""
+        """The rows that the function returns for each group in first-seen order."""
         yield from regrouped(self._results(batches), self.loan)
 
     def _results(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -271,9 +272,9 @@ class GroupApplyInPandas:
 
 
 def regrouped(batches: Iterator[pa.RecordBatch], loan: Loan | None) -> Iterator[pa.RecordBatch]:
-    """Joins small batches, because a group often gives one row and everything behind costs per batch.
+    """Joins small batches, because a group often gives one row and every later step costs per batch.
 
-    What waits here is copied, because the function is called again meanwhile; a large batch is lent.
+    Rows that wait here are copied, because the function is called again meanwhile; a large batch is lent.
     """
     small: list[pa.RecordBatch] = []
     rows = size = 0

@@ -99,7 +99,7 @@ def _direction(ascending: bool) -> str:
 
 
 class Places:
-    """Where rows stand among sorted cuts: how many cuts are before a row, and how many are not behind it."""
+    """The places of rows among sorted cuts: the cuts before a row, and those that are not after it."""
 
     def __init__(self, keys: Sequence[SortKey], cuts: Sequence[pa.Array]) -> None:
         self._keys = tuple(keys)

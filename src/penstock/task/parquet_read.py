@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet files as Spark means them: time stamps of the kind INT96, which Spark writes by default, are instants.
 
-Arrow reads them as nanoseconds without a zone, so that years before 1677 and behind 2262 do not fit. Here they are
+Arrow reads them as nanoseconds without a zone, so that years before 1677 and after 2262 do not fit. Here they are
 microseconds in UTC, at whatever depth. All columns may be null, also inside other types, whatever the file says. Else
 they are what Arrow makes of them.
 """
@@ -18,7 +18,7 @@ from penstock.graph import as_nullable
 from penstock.record.relabelled import relabelled
 
 UNIT = "us"
-"""What INT96 is read as: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
+"""The unit that INT96 is read in: the argument `coerce_int96_timestamp_unit` of Arrow's readers."""
 _INSTANT = pa.timestamp(UNIT, "UTC")
 
 

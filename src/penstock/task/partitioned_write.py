@@ -34,7 +34,7 @@ class WritePartitioned:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"{self.write.name} by {', '.join(self.keys)}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

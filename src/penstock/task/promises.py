@@ -2,7 +2,7 @@
 """Nulls where a schema promises none: NOT NULL columns, and such fields, elements and values inside others.
 
 Only types that promise something are looked at, and where their arrays know that they hold no null, no values are.
-What lies under a null (a field of a struct that is null) is nobody's value, and breaks no promise.
+Values under a null (a field of a struct that is null) are nobody's, and break no promise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Broken:
 
 
 def promises(field: pa.Field) -> bool:
-    """Whether a field says of itself or of anything inside that it is never null."""
+    """Tell whether a field says of itself or of anything inside that it is never null."""
     return not field.nullable or any(promises(inner) for _, inner in _inner(field.type))
 
 
@@ -44,7 +44,7 @@ def _broken(column: pa.Array, field: pa.Field, path: str) -> Iterator[Broken]:
 
 
 def _inner(kind: pa.DataType) -> list[tuple[str, pa.Field]]:
-    """What a nested type holds, as Spark's paths name it."""
+    """The fields that a nested type holds, as Spark's paths name them."""
     if pt.is_struct(kind):
         return [(inner.name, inner) for inner in kind]
     if pt.is_map(kind):

@@ -50,7 +50,7 @@ class _Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlan:
-    """What to run: the whole graph, the vertex, and what the JobMaster said about this attempt."""
+    """The work to run: the whole graph, the vertex, and the JobMaster's words about this attempt."""
 
     graph: JobGraph
     vertex: JobVertex
@@ -58,13 +58,13 @@ class SubtaskPlan:
 
     @property
     def place(self) -> str:
-        """How messages name it."""
+        """The name for messages."""
         return f"{self.vertex.name} (stage {self.vertex.id}, subtask {self.deployment.attempt.subtask})"
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskReport:
-    """How one subtask went.
+    """The report of one subtask.
 
     The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
     for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and

@@ -2,9 +2,9 @@
 """The operators of a global sort: sample, cut, send each row to its range, sort each range.
 
 A vertex sends a sample of its keys (`SampleKeys`) beside its rows. One task makes of all samples the cuts
-(`CutRanges`), at equal distances of the estimated number of rows. Behind them each row gets its place among the
-cuts (`TagRanges`), a number that grows with the order; equal keys have equal places, so they never part. The
-exchange sends equal shares of the places to each partition, in order, and `SortRows` sorts them there.
+(`CutRanges`), at equal distances of the estimated number of rows. After them each row gets its place among the cuts
+(`TagRanges`), a number that grows with the order; equal keys have equal places, so they never part. The exchange
+sends equal shares of the places to each partition, in order, and `SortRows` sorts them there.
 
 A partition larger than the task's memory is put aside by place and sorted place by place; a place that is still too
 large is cut again by a sample of its own. Rows that all equal one cut need no sorting, so many equal keys need no
@@ -78,13 +78,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class SampleKeys:
-    """What a sort sends ahead of its rows: a sample of their keys, each row with the number of rows it stands for."""
+    """The rows that a sort sends ahead: a sample of the keys, each with the number of rows it stands for."""
 
     order: Order
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"sample of {self.order.text}"
 
     @property
@@ -159,7 +159,7 @@ class CutRanges:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"cut into at most {self.ranges} ranges"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,14 +181,14 @@ class CutRanges:
 
 @dataclass(frozen=True, slots=True)
 class TagRanges:
-    """Cuts and rows to rows with their place, in a column of its own behind the others."""
+    """Cuts and rows to rows with their place, in a column of its own after the others."""
 
     order: Order
     schema: pa.Schema
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"find ranges of {self.order.text}"
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -223,7 +223,7 @@ class SortRows:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"sort by {self.order.text}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -66,7 +66,7 @@ class SpillFile:
         self._open(0, None)
 
     def write(self, rows: pa.RecordBatch, buckets: Buckets) -> None:
-        """Put each row into its bucket, behind those that are there. NoStorageError where no folder takes them."""
+        """Put each row into its bucket, after those that are there. NoStorageError where no folder takes them."""
         for bucket, part in scatter(rows, buckets, len(self._parts)):
             data = memoryview(self._encoded(part))
             while True:
@@ -121,7 +121,7 @@ class SpillFile:
         return sum(length for _, _, length in self._parts[bucket])
 
     def close(self) -> None:
-        """Give the space back; idempotent. What is never closed goes with the process."""
+        """Give the space back; idempotent. A file that is never closed goes with the process."""
         for file in self._files:
             file.close()
 

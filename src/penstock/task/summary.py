@@ -22,7 +22,7 @@ class SummaryWriter:
             self._rows.add(batch)
 
     def keeps(self, _: pa.RecordBatch) -> bool:
-        """Whether the memory of this batch is looked at again when `write` has returned: that is the summary's."""
+        """Tell whether this batch's memory is looked at again when `write` has returned: the summary's is."""
         return True
 
     def finish(self) -> None:

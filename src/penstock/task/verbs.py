@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators behind the everyday verbs: rows chosen, columns computed, lists unfolded, the first rows.
 
-All work batch by batch and hold nothing. What a verb raises for values (a division by zero, text that is no number)
-is a ValuesError whose first line names the verb and the column.
+All work batch by batch and hold nothing. An error that a verb raises for values (a division by zero, text that is no
+number) is a ValuesError whose first line names the verb and the column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Where:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"filter({self.text})"
 
     @property
@@ -66,7 +66,7 @@ class Project:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         made = [
             field.name
             for field, expression in zip(self.schema, self.expressions, strict=True)
@@ -82,7 +82,7 @@ class Project:
         return tuple(dict.fromkeys(name for item in self.expressions for name in columns_of(item)))
 
     def keeps(self, column: str) -> bool:
-        """Whether a column keeps its name and its values."""
+        """Tell whether a column keeps its name and its values."""
         place = self.schema.get_field_index(column)
         expression = self.expressions[place] if place >= 0 else None
         return isinstance(expression, ColumnRef) and expression.name == column
@@ -102,7 +102,7 @@ class Project:
 
     @staticmethod
     def _may_grow(field: pa.Field, expression: Expression) -> bool:
-        """Whether values are computed that have no fixed width."""
+        """Tell whether values are computed that have no fixed width."""
         return not isinstance(expression, ColumnRef) and not (
             pa.types.is_primitive(field.type) or pa.types.is_decimal(field.type)
         )
@@ -125,7 +125,7 @@ class Widen:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"nullable({', '.join(self.columns)})"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -148,7 +148,7 @@ class Promise:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"as {self.table}"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,7 +175,7 @@ class Explode:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"explode{'_outer' if self.outer else ''}({self.column})"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -238,7 +238,7 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return f"limit({self.rows})"
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

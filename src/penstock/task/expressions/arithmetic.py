@@ -194,4 +194,6 @@ FAILING = frozenset(
     {"Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"}
     | {"Ceil", "Floor"}
 )
-"""What may raise an error for some values, so that it must not see rows that Spark would not show it."""
+"""The functions that may raise an error for some values, so that they must not see rows that Spark would not show
+them.
+"""

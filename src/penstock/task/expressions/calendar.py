@@ -57,7 +57,7 @@ def arrow_zone(zone: str) -> str:
 
 
 def local(value: Datum, zone: str) -> Datum:
-    """What the clock on the wall showed, without a zone."""
+    """The time that the clock on the wall showed, without a zone."""
     if value.type.tz is None:
         return value
     return pc.local_timestamp(value.cast(pa.timestamp("us", zone)))

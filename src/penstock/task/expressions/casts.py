@@ -57,7 +57,7 @@ def cast(call: Call, values: list[Datum]) -> Datum:
 
 
 def can_fail(call: Call) -> bool:
-    """Whether some value may be refused."""
+    """Tell whether some value may be refused."""
     (argument,) = call.arguments
     if call.option("mode") == "TRY":
         return bool(pt.is_string(argument.type))
@@ -155,7 +155,7 @@ def _timestamp_to_int(call: Call, value: Datum) -> Datum:
 
 
 def _int_to_timestamp(call: Call, value: Datum) -> Datum:
-    """What is beyond all instants is the last or the first of them."""
+    """An instant beyond all is the last or the first of them."""
     seconds = value.cast(pa.int64())
     most, least = (number_scalar(end, pa.int64()) for end in (_MOST_SECONDS, -_MOST_SECONDS))
     micros = pc.multiply(seconds, number_scalar(1_000_000, pa.int64()))

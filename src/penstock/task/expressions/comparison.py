@@ -18,7 +18,7 @@ Compare = Callable[[Datum, Datum], Datum]
 
 
 def equal(left: Datum, right: Datum) -> Datum:
-    """Whether two values are equal; null where one is null."""
+    """Tell whether two values are equal; null where one is null."""
     same = pc.equal(left, right)
     if not pt.is_floating(left.type):
         return same
@@ -26,7 +26,7 @@ def equal(left: Datum, right: Datum) -> Datum:
 
 
 def less(left: Datum, right: Datum) -> Datum:
-    """Whether one value is below another; null where one is null."""
+    """Tell whether one value is below another; null where one is null."""
     below = pc.less(left, right)
     if not pt.is_floating(left.type):
         return below

@@ -49,7 +49,7 @@ from penstock.task.expressions.values import (
 
 _OF_VALUES = {**ARITHMETIC, **COMPARISON, **TEXT, **PATTERNS, **CALENDAR, **NESTED}
 KERNELS: dict[str, Kernel] = {**_OF_VALUES, "Cast": casts.cast}
-"""What can be computed from arguments over all rows, by the name Spark's analyser has for it."""
+"""The functions that can be computed from arguments over all rows, by the names Spark's analyser has for them."""
 
 Numbers = npt.NDArray[np.int64]
 _FAIL_BY_NAME = FAILING | {"GetArrayItem", "ElementAt", "TimestampAddInterval", "SecondsToTimestamp", "AddMonths"}
@@ -142,7 +142,7 @@ def _call_can_fail(call: Call) -> bool:
 
 
 def _mask(condition: Expression, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Where a condition is true."""
+    """A mask that is true where a condition is true."""
     mask = column_of(is_true(_value(condition, batch)), batch.num_rows)
     return _bools(mask)
 

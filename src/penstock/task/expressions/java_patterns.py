@@ -51,15 +51,15 @@ class Pattern:
     text: str
     groups: int
     matches_nothing: bool
-    """Whether an empty part of some text matches."""
+    """True if an empty part of some text matches."""
     is_anchored: bool
-    """Whether it matches at the begin of a text only."""
+    """True if it matches at the begin of a text only."""
     looks_around: bool
-    """Whether it asks for the begin of the text or a word, which a part of the text may have elsewhere."""
+    """True if it asks for the begin of the text or a word, which a part of the text may have elsewhere."""
     ends_text: bool
-    """Whether it asks for the end, which Java also sees ahead of a line end."""
+    """True if it asks for the end, which Java also sees ahead of a line end."""
     ends_word: bool
-    """Whether it asks for the end of a word."""
+    """True if it asks for the end of a word."""
 
 
 @dataclass(frozen=True, slots=True)

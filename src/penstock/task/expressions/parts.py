@@ -22,7 +22,7 @@ _TOO_MUCH = (
     "would exceed",
     "cannot reserve",
 )
-"""What Arrow says of results beyond 32 bits."""
+"""Arrow's words about results beyond 32 bits."""
 
 
 _MANY_ROWS = 4096
@@ -39,7 +39,7 @@ class Parts:
         self._is_new = may_grow
 
     def of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What is computed of a batch."""
+        """The batches that are computed of a batch."""
         if self._is_new and batch.num_rows > _MANY_ROWS:
             self._is_new = False
             self._look_at(self._compute(batch.slice(0, _FEW_ROWS)), _FEW_ROWS, batch)
@@ -69,7 +69,7 @@ class Parts:
 
 
 def is_too_much(error: BaseException) -> bool:
-    """Whether an error, or what it came of, is Arrow's for results beyond 32 bits."""
+    """Tell whether an error, or one that it came of, is Arrow's for results beyond 32 bits."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, pa.ArrowCapacityError) or (

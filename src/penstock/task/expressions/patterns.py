@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regular expressions over strings: `rlike`, `regexp_replace`, `regexp_extract` and `split`, by RE2.
 
-`java_patterns` brings Spark's patterns, which are Java's, into what RE2 means likewise. What then still depends on
-the text is looked at here, once for each batch: a text that only Java could tell is an error, never another answer.
+`java_patterns` brings Spark's patterns, which are Java's, into what RE2 means likewise. Differences that then still
+depend on the text are looked at here, once for each batch: a text that only Java could tell is an error, never
+another answer.
 
 Limits: a pattern that matches nothing at all, such as `b*`, neither splits nor is replaced, because Java also finds
 it right behind a longer match; so `split` by something that asks for a begin or a word is refused too.
@@ -25,7 +26,7 @@ _REPLACED = re.compile(r"\$(\d)(?!\d)|\\(.)|([^$\\]+)", re.DOTALL)
 
 
 def pattern_can_fail(call: Call) -> bool:
-    """Whether some text may be refused."""
+    """Tell whether some text may be refused."""
     found = _translated(call)
     return found.ends_word or (found.ends_text and call.function != "RLike")
 

@@ -16,7 +16,7 @@ from penstock.task.expressions.values import EMPTY, Datum, Kernel, array_of, col
 
 _LENGTH_UNLIMITED = 2**31 - 1
 _LETTERS = 0xFB20
-"""Behind the last letter whose case has several letters."""
+"""The code after that of the last letter whose case has several letters."""
 
 
 def _only_text(call: Call, value: Datum) -> None:

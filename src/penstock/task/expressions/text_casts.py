@@ -54,12 +54,12 @@ def trimmed(value: Datum) -> Datum:
 
 
 def matches(text: Datum, pattern: str) -> Datum:
-    """Where a regular expression is found; null for null."""
+    """A mask that is true where a regular expression is found; null for null."""
     return pc.match_substring_regex(text, pattern)
 
 
 def text_to_whole(call: Call, value: Datum) -> Datum:
-    """Digits behind a sign."""
+    """Digits after a sign."""
     text = trimmed(value)
     text = _without_plus(null_but(matches(text, _WHOLE), text))
     try:
@@ -71,7 +71,7 @@ def text_to_whole(call: Call, value: Datum) -> Datum:
 
 
 def text_to_real(call: Call, value: Datum) -> Datum:
-    """What is too large is infinite, and no error."""
+    """A number that is too large is infinite, and no error."""
     text = pc.utf8_trim(value, characters=_BLANKS)
     if any_true(pc.invert(matches(text, _USUAL_REAL))):
         hexadecimal = matches(text, _HEXADECIMAL)

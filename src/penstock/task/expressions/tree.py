@@ -67,7 +67,7 @@ class Call:
 
     @property
     def is_ansi(self) -> bool:
-        """Whether it raises an error for values that have no result, rather than giving null."""
+        """True if it raises an error for values that have no result, rather than giving null."""
         return self.option("mode") == "ANSI"
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels share: constants, NumPy views and masks. Nothing here imports pandas, as `pa.scalar` may."""
+"""The tools that kernels share: constants, NumPy views and masks. Nothing here imports pandas, as `pa.scalar` may."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def numbers(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def missing_in(*columns: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Where any of these is null; None where none is."""
+    """A mask that is true where any of these is null; None if none is."""
     found: npt.NDArray[np.bool_] | None = None
     for column in columns:
         mask = null_mask(column)
@@ -116,7 +116,7 @@ def is_true(mask: Datum) -> Datum:
 
 
 def any_true(mask: Datum) -> bool:
-    """Whether a mask holds anywhere; null does not count."""
+    """Tell whether a mask holds anywhere; null does not count."""
     if isinstance(mask, pa.Scalar):
         return bool(mask.is_valid and mask.as_py())
     return bool(pc.any(mask).as_py())
