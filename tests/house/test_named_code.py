@@ -48,12 +48,30 @@ def test_named_files_and_functions_exist(page: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_life_of_a_batch_names_functions_of_every_room_on_its_way() -> None:
+LIVES = {
+    "batch": (
+        50,
+        {"api", "spark", "job", "attachment", "services", "task", "record", "buffer", "link"}
+        | {"environment", "partition", "network"},
+    ),
+    "barrier": (
+        60,
+        {"checkpoint", "job", "link", "shuffle", "environment", "partition", "network", "services", "stream"},
+    ),
+    "failure": (
+        60,
+        {"task", "spark", "shuffle", "link", "environment", "job", "graph", "stream", "checkpoint", "services"},
+    ),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_the_life_of_a_thing_names_functions_of_every_room_on_its_way(life: str) -> None:
     """The page would show nothing if its names were of another form than the test looks for."""
-    found = NAMED.findall((ROOT / "docs" / "life-of-a-batch.md").read_text())
-    assert len([name for _, name in found if name]) >= 50
-    in_tasks = {"api", "spark", "job", "attachment", "services", "task", "record", "buffer", "link"}
-    assert {path.partition("/")[0] for path, _ in found} >= in_tasks | {"environment", "partition", "network"}
+    least, rooms = LIVES[life]
+    found = NAMED.findall((ROOT / "docs" / f"life-of-a-{life}.md").read_text())
+    assert len({name for name in found if name[1]}) >= least
+    assert {path.partition("/")[0] for path, _ in found} >= rooms
 
 
 def test_a_name_that_is_not_there_is_noticed() -> None:
