@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.penstock-installed
 CLASSES := $(VENV)/spark-classes.jsa
-CODE := src tests $(wildcard examples)
+CODE := src tools tests examples
 SEED ?= 0
 DURATION ?= 60
 TPCH_RUNS ?= 200
@@ -50,7 +50,7 @@ java: $(STAMP)  ## say which Java Spark will run on
 	@$(with_java) "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version
 
 demo: $(STAMP)  ## count words of the text and source files of this Python
-	@$(with_java) $(BIN)/penstock wordcount --demo
+	@$(with_java) $(BIN)/python examples/count_words.py --demo
 
 $(CLASSES): $(STAMP)
 	@$(with_java) $(BIN)/python tests/support/java_starts.py
@@ -69,18 +69,18 @@ format: $(STAMP)  ## put the code into the one format
 	@$(BIN)/ruff format $(CODE)
 
 bench: $(STAMP)  ## measure, and write the figures into README and docs/benchmarks.md (BENCH= for options)
-	@$(with_java) $(BIN)/penstock bench $(BENCH)
+	@$(with_java) $(BIN)/python -m penstock_bench $(BENCH)
 
 torture: $(CLASSES)  ## random cases (SEED= DURATION= in seconds), TPC-H with kills (TPCH_RUNS=), the kill grid, programs beside PySpark (PROGRAMS= RESULTS=), queries in a world that fails (WORLD= WORLD_SPARK= WORLD_RESULTS=), queries (QUERY_RUNS= GRID_RUNS=), the tests without Spark with all their cases, the dearest ones with it; or SESSION=30; or QUERY_MINUTES=20
-	@$(with_java) $(BIN)/penstock torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
+	@$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) $(if $(SESSION),--session $(SESSION),$(if $(QUERY_MINUTES),--query \
 	$(QUERY_MINUTES),--duration $(DURATION) --tpch-runs $(TPCH_RUNS) --grid))
-	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/penstock torture --seed $(SEED) --programs $(PROGRAMS) $(if \
+	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --programs $(PROGRAMS) $(if \
 	$(RESULTS),--results $(RESULTS)))
-	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/penstock torture --seed $(SEED) --world $(WORLD) --world-spark \
+	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) $(BIN)/python -m penstock_torture --seed $(SEED) --world $(WORLD) --world-spark \
 	$(WORLD_SPARK) $(if $(WORLD_RESULTS),--results $(WORLD_RESULTS)))
 	@$(if $(SESSION)$(QUERY_MINUTES),,$(with_java) PENSTOCK_EXACTLY_ONCE_RUNS=$(QUERY_RUNS) PENSTOCK_GRID_RUNS=$(GRID_RUNS) PENSTOCK_TEST_EFFORT=full \
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark or thorough" tests)
 
 clean:  ## remove what tools left behind; the virtualenv stays
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log artifacts
-	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tools tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

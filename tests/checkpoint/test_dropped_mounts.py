@@ -21,7 +21,7 @@ from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.needed_files import look_at_files
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.storage import CheckpointStorage, append
-from penstock.testing.passing_files import PassingFiles
+from penstock_torture.passing_files import PassingFiles
 
 CALLS_OF_A_PART = 5
 """Its folder, its file, its bytes, its end, and the wait for the disk."""

@@ -15,8 +15,8 @@ import pytest
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.shuffle.locations import FILESYSTEMS
-from penstock.testing.failing_files import WORLD, write_plan
-from penstock.testing.lost_power import lose_power
+from penstock_torture.failing_files import WORLD, write_plan
+from penstock_torture.lost_power import lose_power
 
 SEEDS = range(12)
 
@@ -25,7 +25,7 @@ SEEDS = range(12)
 def world(tmp_path: Path) -> Iterator[Path]:
     """A world that is well until it loses power."""
     write_plan(tmp_path, {}, [])
-    named = {FILESYSTEMS: "penstock.testing.failing_files:seen", WORLD: str(tmp_path)}
+    named = {FILESYSTEMS: "penstock_torture.failing_files:seen", WORLD: str(tmp_path)}
     with mock.patch.dict(os.environ, named):
         yield tmp_path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -33,14 +32,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         [],
         ["count"],
-        ["wordcount"],
-        ["wordcount", "--demo", "x"],
-        ["wordcount", "x", "--partitions", "0"],
-        ["wordcount", "x", "--top", "-1"],
         ["bench"],
-        ["bench", "exchange", "--rows", "many"],
-        ["bench", "exchange", "--keys", "float"],
-        ["torture", "--seed", "x"],
+        ["doctor", "--conf", "key"],
+        ["checkpoints", "inspect"],
     ],
 )
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,33 +43,3 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
         cli.main(arguments)
     assert ended.value.code == 2
     assert "usage: penstock" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"), [(None, "there is no such"), (b"a\0", "NUL"), (b"a\xff", "not UTF-8 at byte 1")]
-)
-def test_wrong_paths(tmp_path: Path, content: bytes | None, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line that names the path."""
-    path = tmp_path / "input.txt"
-    if content is not None:
-        path.write_bytes(content)
-    assert cli.main(["wordcount", str(path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"penstock: {path}: ")
-    assert reason in captured.err
-    assert captured.err.count("\n") == 1
-
-
-def test_folder_without_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to count is an error, not an empty table."""
-    assert cli.main(["wordcount", str(tmp_path)]) == 2
-    assert f"{tmp_path}: there is no text file" in capsys.readouterr().err
-
-
-def test_readme_without_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bench that could not write its table does not begin."""
-    readme = tmp_path / "README.md"
-    readme.write_text("no marks")
-    assert cli.main(["bench", "all", "--readme", str(readme)]) == 2
-    assert f"{readme}: there are no lines" in capsys.readouterr().err

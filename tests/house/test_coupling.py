@@ -55,7 +55,7 @@ def test_nothing_is_left_to_do_in_a_comment() -> None:
     """What is not done is an issue, not a mark in the code; a module says what it is for."""
     wrong = [
         f"{module.name}:{line}: {text.strip()[:60]}"
-        for module in modules("src", "examples")
+        for module in modules("src", "tools", "examples")
         if UNFINISHED.search(module.text)
         for line, text in _prose(module)
         if UNFINISHED.search(text)

@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from typing import get_origin, get_type_hints
 
@@ -35,11 +36,11 @@ ROOMS: dict[str, set[str]] = {
     "spark": {"attachment", "job", "task", "stream", "checkpoint", "graph", "link", "shuffle", "observe"},
     "api": {"graph", "shuffle", "job", "spark", "stream", "task"},
     "observe": set(),
-    "testing": {"partition", "shuffle", "graph", "job", "task", "api"},
+    "testing": {"partition", "shuffle", "graph", "task", "api"},
 }
 """Each room with the rooms it may import."""
 
-ON_TOP = {"__init__", "cli", "bench", "daemon", "doctor", "inspection", "torture", "wordcount"}
+ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP
@@ -132,6 +133,35 @@ def test_what_a_service_is_given_has_types() -> None:
         for name, kind in get_type_hints(context).items():
             assert "object" not in str(kind).replace("<", " ").replace(">", " ").split(), f"{context.__name__}.{name}"
             assert get_origin(kind) not in (dict, Mapping), f"{context.__name__}.{name}"
+
+
+def test_the_product_knows_no_tool() -> None:
+    """What measures, tortures and shows Penstock lies beside it; torture knows the bench, it the demo."""
+    unknown = {
+        "src/penstock": {"penstock_bench", "penstock_torture", "wordcount"},
+        "examples": {"penstock_bench", "penstock_torture"},
+        "tools/penstock_bench": {"penstock_torture"},
+    }
+    wrong = [
+        f"{module.name}:{line} imports {name}"
+        for root, others in unknown.items()
+        for module in modules(root)
+        for name, line in module.imports()
+        if name.split(".")[0] in others
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_wheel_has_the_product_alone() -> None:
+    """Its build takes one folder, which has no bench and no torture; working copies find the tools, too."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"] == {"wheel": {"packages": ["src/penstock"]}}
+    assert build["dev-mode-dirs"] == ["src", "tools", "examples"]
+    assert [path.name for path in (ROOT / "src").iterdir() if path.is_dir() and path.name != "__pycache__"] == [
+        "penstock"
+    ]
+    kept = {part for module in modules("src/penstock") for part in module.dotted.split(".")}
+    assert not {part for part in kept if re.match(r"bench|tortur|wordcount|failing_files", part)}
 
 
 def test_only_the_spark_room_imports_pyspark() -> None:

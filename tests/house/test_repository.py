@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from source import ROOT, modules, text_files
+from source import CODE, ROOT, modules, text_files
 
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
 ADDRESSES = re.compile(
@@ -25,7 +25,7 @@ SELF = Path(__file__).resolve()
 def test_every_file_says_its_licence() -> None:
     """The SPDX line is the first, or the second behind a `#!` line."""
     scripts = [path for path in (ROOT / "Makefile", ROOT / ".ci" / "run") if path.exists()]
-    paths = [module.path for module in modules("src", "tests", "examples")] + scripts
+    paths = [module.path for module in modules("src", "tests", "tools", "examples")] + scripts
     missing = [str(path.relative_to(ROOT)) for path in paths if SPDX not in path.read_text().splitlines()[:2]]
     assert not missing, "\n".join(missing)
 
@@ -34,7 +34,7 @@ def test_source_files_annotate_late() -> None:
     """Every module that is more than re-exports has the future import."""
     missing = [
         module.name
-        for module in modules("src/penstock", "tests")
+        for module in modules(*CODE, "tests")
         if module.functions() and "from __future__ import annotations" not in module.text
     ]
     assert not missing, "\n".join(missing)

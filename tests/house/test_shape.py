@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import statistics
 
-from source import Definition, Function, Module, modules
+from source import CODE, Definition, Function, Module, modules
 
 LINES_PER_MODULE = 500
 LINES_PER_FUNCTION_P90 = 30
@@ -41,13 +41,13 @@ def _public(module: Module) -> list[Definition]:
 
 def test_modules_are_short() -> None:
     """Past five hundred lines a module is two."""
-    long = [f"{m.name}: {m.lines}" for m in modules("src/penstock") if m.lines > LINES_PER_MODULE]
+    long = [f"{m.name}: {m.lines}" for m in modules(*CODE) if m.lines > LINES_PER_MODULE]
     assert not long, "\n".join(long)
 
 
 def test_functions_are_short() -> None:
     """Nine of ten have at most thirty lines, and none is a page."""
-    lengths = {f"{m.name}:{f.name}": _length(f) for m in modules("src/penstock") for f in m.functions()}
+    lengths = {f"{m.name}:{f.name}": _length(f) for m in modules(*CODE) for f in m.functions()}
     p90 = statistics.quantiles(lengths.values(), n=10)[-1]
     assert p90 <= LINES_PER_FUNCTION_P90
     long = [f"{name}: {length}" for name, length in lengths.items() if length > LINES_PER_FUNCTION]
@@ -57,7 +57,7 @@ def test_functions_are_short() -> None:
 def test_constructors_take_few_parameters() -> None:
     """Above five, a named object is missing."""
     wrong = []
-    for module in modules("src/penstock"):
+    for module in modules(*CODE):
         for kind in module.classes():
             is_enum = any(_name(base).endswith("Enum") for base in kind.bases)
             for method in kind.body:
@@ -71,7 +71,7 @@ def test_constructors_take_few_parameters() -> None:
 def test_inheritance_is_flat() -> None:
     """A class of ours has at most one level of classes of ours above it; errors form a tree on purpose."""
     bases: dict[str, list[str]] = {}
-    for module in modules("src/penstock"):
+    for module in modules(*CODE):
         for kind in module.classes():
             if module.path.name != "errors.py":
                 bases[kind.name] = [_name(base) for base in kind.bases]
@@ -89,22 +89,20 @@ def test_names_say_what_a_thing_is() -> None:
     """No class or module is named after a pattern instead of its role."""
     wrong = [
         f"{module.name}:{kind.lineno} {kind.name}"
-        for module in modules("src/penstock")
+        for module in modules(*CODE)
         for kind in module.classes()
         if any(kind.name.lstrip("_").startswith(word) or kind.name.endswith(word) for word in FORBIDDEN_IN_NAMES)
     ]
-    wrong += [
-        m.name for m in modules("src/penstock") if m.path.stem in ("util", "utils", "helpers", "common", "misc")
-    ]
+    wrong += [m.name for m in modules(*CODE) if m.path.stem in ("util", "utils", "helpers", "common", "misc")]
     assert not wrong, "\n".join(wrong)
 
 
 def test_everything_public_has_a_docstring() -> None:
     """Modules, classes, functions and methods."""
-    wrong = [module.name for module in modules("src/penstock", "tests") if not ast.get_docstring(module.tree)]
+    wrong = [module.name for module in modules(*CODE, "tests") if not ast.get_docstring(module.tree)]
     wrong += [
         f"{module.name}:{node.lineno} {node.name}"
-        for module in modules("src/penstock")
+        for module in modules(*CODE)
         for node in _public(module)
         if not ast.get_docstring(node) and not _is_overload(node)
     ]

@@ -29,7 +29,7 @@ from penstock.shuffle.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
-from penstock.testing.process_launcher import Nursery
+from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
 from query_shapes import FEWEST_TASKS, PARTITIONS, SCHEMA, QueryShape, slow
 

@@ -18,9 +18,9 @@ from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
 from penstock.shuffle.errors import JobError
 from penstock.testing import wait_until
-from penstock.testing.process_launcher import Nursery
-from penstock.torture import gates as gated
-from penstock.torture.gates import Gates
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster, kill
 
 pytestmark = pytest.mark.processes

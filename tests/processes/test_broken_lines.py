@@ -24,9 +24,9 @@ from penstock.shuffle.settings import RestartSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing import wait_until
-from penstock.testing.process_launcher import Nursery
-from penstock.torture import gates as gated
-from penstock.torture.gates import Gates
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.process_launcher import Nursery
 from process_cluster import STREAMING_PRELOADED, ProcessCluster
 
 pytestmark = pytest.mark.processes

@@ -2,7 +2,7 @@
 """The kill grid: who is killed x in which phase x over which exchange, without Spark and with all processes real.
 
 Two producers, two consumers, two executors with an environment process each, so that every consumer reads one
-producer over TCP. Gates in the user's code hold the job in exactly the wanted phase (`penstock.torture.gates`), then
+producer over TCP. Gates in the user's code hold the job in exactly the wanted phase (`penstock_torture.gates`), then
 there is one SIGKILL. What must come of it: every row once, and no subtask run again that need not be.
 
 Victims. `producer` and `consumer` are the process that works, or has worked, on p0 and c0, `other producer` the one
@@ -26,9 +26,9 @@ from penstock.job.core.result import FinishedJob
 from penstock.job.shell.master import JobHandle
 from penstock.shuffle.errors import JobCancelledError
 from penstock.testing import wait_until
-from penstock.testing.process_launcher import Nursery
-from penstock.torture import gates as gated
-from penstock.torture.gates import Gates
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster, kill, lives, pid_of
 
 pytestmark = pytest.mark.processes

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark import cloudpickle
 
-from penstock.testing.process_launcher import Nursery, ProcessLauncher
-from penstock.torture.grid import PHASES, VICTIMS, Cell, cells
-from penstock.torture.tpch import random_run
+from penstock_torture.grid import PHASES, VICTIMS, Cell, cells
+from penstock_torture.process_launcher import Nursery, ProcessLauncher
+from penstock_torture.tpch import random_run
 
 pytestmark = pytest.mark.processes
 

@@ -19,9 +19,9 @@ import pytest
 from machine import on_this_machine
 from penstock.shuffle import Settings
 from penstock.testing import wait_until
-from penstock.testing.process_launcher import Nursery
-from penstock.torture import gates as gated
-from penstock.torture.gates import Gates
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.process_launcher import Nursery
 from process_cluster import PRELOADED, ProcessCluster, kill, lives
 
 pytestmark = pytest.mark.processes

@@ -20,7 +20,7 @@ from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import ParquetFiles
 from penstock.stream.folder_sink import FolderSink
 from penstock.testing.local_runner import run_local
-from penstock.testing.passing_files import PassingFiles
+from penstock_torture.passing_files import PassingFiles
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.bench.environment import own_bytes
+from penstock_bench.environment import own_bytes
 from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ import penstock
 from cuttable_proxy import CuttableProxy
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.spark.application import Application
-from penstock.torture.grid import HeldSparkJob, restarts_of
+from penstock_torture.grid import HeldSparkJob, restarts_of
 from session_probe import wait_until
 from sessions import SLOTS, Kind, Sessions
 

@@ -94,7 +94,8 @@ def test_spark_runs_on_the_java_of_the_extra(cache: Path, tmp_path: Path, monkey
     text = tmp_path / "text.txt"
     text.write_text("one two two")
     environ = {**os.environ, **bare, "PATH": os.environ["PATH"], java_starts.VARIABLE: "-XX:TieredStopAtLevel=1"}
-    command = [sys.executable, "-m", "penstock.cli", "wordcount", "--verify", "--json", str(text)]
+    example = Path(__file__).resolve().parents[2] / "examples" / "count_words.py"
+    command = [sys.executable, str(example), "--verify", "--json", str(text)]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["words"] == 3

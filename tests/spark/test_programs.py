@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of `penstock bench programs`, small: both forms give the same rows, and ours is no longer."""
+"""The programs of `penstock_bench programs`, small: both forms give the same rows, and ours is no longer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.programs.answers import difference
-from penstock.bench.programs.catalogue import PROGRAMS
-from penstock.bench.programs.program import Program
+from penstock_bench.programs.answers import difference
+from penstock_bench.programs.catalogue import PROGRAMS
+from penstock_bench.programs.program import Program
 from session_probe import conf
 
 ROWS = 1_500

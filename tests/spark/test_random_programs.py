@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.torture.programs import run, verbs
-from penstock.torture.programs.program import Program, Shape
+from penstock_torture.programs import run, verbs
+from penstock_torture.programs.program import Program, Shape
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,9 @@ import penstock
 from endless_jobs import Action
 from penstock.shuffle.errors import JobCancelledError
 from penstock.spark.runtime import SparkRuntime
-from penstock.torture import gates as gated
-from penstock.torture.gates import Gates
-from penstock.torture.grid import Cell, HeldSparkJob, restarts_of, run_cell
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.grid import Cell, HeldSparkJob, restarts_of, run_cell
 from session_probe import SessionProbe, wait_until
 
 pytestmark = pytest.mark.spark

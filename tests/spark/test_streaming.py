@@ -23,10 +23,10 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
-from penstock.bench.workers import worker_pids
 from penstock.checkpoint.errors import CheckpointError
 from penstock.shuffle.errors import PlanError, SettingError, SlotsError
 from penstock.spark.hints import PenstockWarning
+from penstock_bench.workers import worker_pids
 from session_probe import queries_ended, wait_until
 
 pytestmark = pytest.mark.spark

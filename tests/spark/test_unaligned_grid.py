@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock.api.streaming.query import StreamingQuery
-from penstock.torture.harm import kill_a_worker
+from penstock_torture.harm import kill_a_worker
 from query_shapes import QueryShape, rows_given
 from session_probe import queries_ended, wait_until
 

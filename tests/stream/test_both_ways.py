@@ -27,7 +27,7 @@ from penstock.shuffle.settings import StreamingSettings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.testing.local_runner import run_local
-from penstock.torture.local_query import LocalQuery, location
+from penstock_torture.local_query import LocalQuery, location
 
 PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
 ROWS = 3_000

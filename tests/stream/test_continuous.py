@@ -23,7 +23,7 @@ from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import log_writer, row_log
 from penstock.stream.persisting import Continuous
-from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from slow_chains import ROWS, chain, values_in
 
 MANY = CheckpointOptions(interval=0.02, tolerable_failures=5_000, retained=4)

@@ -22,7 +22,7 @@ from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import LineFiles
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.sinks import SinkOperator
-from penstock.torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 SECONDS = 60.0
 EXPECTED = (OutsideError, TaskCancelledError, ProducerFailedError)

@@ -26,8 +26,8 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator
 from penstock.stream.steps import refuse_rows_again
-from penstock.testing.passing_files import PassingFiles
-from penstock.torture.local_query import linear_graph
+from penstock_torture.local_query import linear_graph
+from penstock_torture.passing_files import PassingFiles
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MARK = ".folder-query1"

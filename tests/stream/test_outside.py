@@ -31,8 +31,8 @@ from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.sinks import SinkOperator, SinkStep
 from penstock.task.failure import failure_kind
 from penstock.task.operators import MapInArrow
-from penstock.testing.passing_files import PassingFiles
-from penstock.torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.passing_files import PassingFiles
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 TEXT = TextLines()

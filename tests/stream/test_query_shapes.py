@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.stream import in_flight
-from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
 

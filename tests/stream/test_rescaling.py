@@ -32,7 +32,7 @@ from penstock.stream.rate import RateSource
 from penstock.stream.rescaling import Taken
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
-from penstock.torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 PARTITIONS = 5
 ROWS = 4000

@@ -21,7 +21,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE
-from penstock.torture.local_query import LocalQuery, linear_graph
+from penstock_torture.local_query import LocalQuery, linear_graph
 
 READ_ONLY = "/sys/kernel"
 """A folder of a file system in which nobody can make anything."""

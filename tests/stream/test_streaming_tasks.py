@@ -27,7 +27,7 @@ from penstock.stream.rate import SCHEMA as RATE
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
-from penstock.torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 ROWS = 4000
 PER_SECOND = 8000

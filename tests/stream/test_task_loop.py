@@ -22,7 +22,7 @@ from penstock.stream.pace import FEWEST_ROWS, MOST_ROWS, STEP_BYTES, STEP_SECOND
 from penstock.stream.rate import SCHEMA, RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.testing import DEADLINE, wait_until
-from penstock.torture.local_query import LocalQuery, linear_graph, location
+from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 TO_ONE = PartitionerSpec("to_one")
 

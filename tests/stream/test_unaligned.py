@@ -25,7 +25,7 @@ from penstock.stream import pace
 from penstock.stream.in_flight import SavedChannel, restored, rows_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
-from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from slow_chains import ROWS, chain, values_in
 
 

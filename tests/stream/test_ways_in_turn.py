@@ -19,7 +19,7 @@ from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.found import Kept
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.stream import in_flight, log_writer, row_log
-from penstock.torture.local_query import JOIN_SECONDS, LocalQuery, location
+from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
 

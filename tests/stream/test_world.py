@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries in a world that fails, a short form: `penstock torture --world 500` is the long one.
+"""Queries in a world that fails, a short form: `python -m penstock_torture --world 500` is the long one.
 
 Its findings: what they show has a test of its own where it was mended, and their seeds are among these.
 """
@@ -13,10 +13,10 @@ import pytest
 
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.torture import world
-from penstock.torture.world import WorldResult, run_world, torture_world
-from penstock.torture.world_days import gone, newest_at
-from penstock.torture.world_shapes import QueryPlace
+from penstock_torture import world
+from penstock_torture.world import WorldResult, run_world, torture_world
+from penstock_torture.world_days import gone, newest_at
+from penstock_torture.world_shapes import QueryPlace
 
 SEEDS = [*range(20), 1001, 1019, 1047, 1078]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from source import PACKAGE, Function, Module, modules
+from source import CODE, Function, Module, modules
 
 VALUE_BASES = {"Enum", "IntEnum", "StrEnum", "IntFlag", "NamedTuple", "Protocol", "Exception"}
 """What derives from these keeps no state that others could change, or is as narrow as its reader needs."""
@@ -32,8 +32,8 @@ class Figures:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Each module of the package by its dotted name, with those it imports."""
-    found = {_dotted(module): module for module in modules("src/penstock")}
+    """Each module by its dotted name, with those it imports."""
+    found = {module.dotted: module for module in modules(*CODE)}
     graph: dict[str, set[str]] = {}
     for name, module in found.items():
         imported = {_module_of(target, found) for target, _ in module.imports()}
@@ -58,8 +58,8 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 @cache
 def class_figures() -> tuple[Figures, ...]:
-    """All classes of the package."""
-    classes = [(module, kind) for module in modules("src/penstock") for kind in module.classes()]
+    """All classes."""
+    classes = [(module, kind) for module in modules(*CODE) for kind in module.classes()]
     names = {kind.name for _, kind in classes}
     holders: dict[str, set[str]] = {name: set() for name in names}
     for _, kind in classes:
@@ -83,14 +83,9 @@ def parameter_counts() -> list[tuple[int, str]]:
     """How many parameters each function takes, `self` and `cls` not counted, with its name."""
     return [
         (_parameters(function), f"{module.name}:{function.name}")
-        for module in modules("src/penstock")
+        for module in modules(*CODE)
         for function in module.functions()
     ]
-
-
-def _dotted(module: Module) -> str:
-    parts = ("penstock", *module.path.relative_to(PACKAGE).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _module_of(target: str, found: dict[str, Module]) -> str:

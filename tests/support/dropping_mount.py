@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from penstock.testing import DEADLINE
-from penstock.testing.passing_files import PassingFiles
+from penstock_torture.passing_files import PassingFiles
 
 
 class Mount(PassingFiles):

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.shuffle.locations import FILESYSTEMS
-from penstock.testing.passing_files import PassingFiles
+from penstock_torture.passing_files import PassingFiles
 
 Gate = Callable[[str, str], None]
 """Called ahead of each call with its name and path; raises what that is to raise. Of a write half is done then."""

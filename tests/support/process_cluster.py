@@ -20,7 +20,6 @@ from pyspark import cloudpickle
 from penstock.api.stream import Stream
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.bench.environment import environment_pids
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.ids import SparkJob
 from penstock.job.core.result import FinishedJob
@@ -32,13 +31,14 @@ from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.spark.result_reader import read_partitions
 from penstock.spark.task import TaskPlan, run_worker
 from penstock.testing import DEADLINE, wait_until
-from penstock.testing.process_launcher import WORKER_FAILURES, Executor, Nursery, ProcessLauncher, ProcessPayload
+from penstock_bench.environment import environment_pids
+from penstock_torture.process_launcher import WORKER_FAILURES, Executor, Nursery, ProcessLauncher, ProcessPayload
 
 PRELOADED = (
     "penstock.spark.task",
     "penstock.services.local",
     "penstock.spark.result_reader",
-    "penstock.torture.gates",
+    "penstock_torture.gates",
     "pyspark.cloudpickle",
 )
 STREAMING_PRELOADED = (

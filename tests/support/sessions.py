@@ -92,7 +92,7 @@ class Sessions:
         from pyspark import SparkContext
 
         from penstock.spark.java import find_java
-        from penstock.torture.cluster import spark_home
+        from penstock_torture.cluster import spark_home
 
         if SparkContext._gateway is not None:
             return

@@ -16,7 +16,7 @@ from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import Settings
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
-from penstock.torture.local_query import location
+from penstock_torture.local_query import location
 from query_shapes import PARTITIONS, WIDTHS, QueryShape
 
 ROWS = 2000

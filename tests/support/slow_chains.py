@@ -19,7 +19,7 @@ from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
 from penstock.task.operators import MapInArrow
-from penstock.torture.local_query import linear_graph
+from penstock_torture.local_query import linear_graph
 
 ROWS = 6000
 PER_SECOND = 20_000

@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "penstock"
+CODE = ("src/penstock", "tools", "examples/wordcount")
+"""The folders of all that is no test and no small example."""
 GENERATED = {
     ".venv",
     ".git",
@@ -39,6 +41,13 @@ class Module:
     def name(self) -> str:
         """How a failure calls it."""
         return str(self.path.relative_to(ROOT))
+
+    @property
+    def dotted(self) -> str:
+        """How it is imported."""
+        top = next(ROOT / root for root in ("src", "tools", "examples") if self.path.is_relative_to(ROOT / root))
+        parts = self.path.relative_to(top).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property
     def room(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.torture.grid import Cell, run_cell
+from penstock_torture.grid import Cell, run_cell
 
 pytestmark = pytest.mark.spark
 

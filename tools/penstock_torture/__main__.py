@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `python -m penstock_torture --seed 7 --duration 60`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from penstock.cli import run_command
+from penstock_bench.numbers import natural, positive
+from penstock_torture import TortureOptions, torture
+
+_SESSION_MINUTES = 30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Torture; the exit code."""
+    return run_command(parser(), arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    parser = argparse.ArgumentParser(prog="penstock_torture", description="Random jobs, kills and cancels.")
+    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what chance depends on (0)")
+    parser.add_argument("--duration", type=positive, default=60, metavar="D", help="seconds (60)")
+    parser.add_argument("--tpch-runs", type=natural, default=0, metavar="N", help="TPC-H runs with a kill each (0)")
+    parser.add_argument("--grid", action="store_true", help="the kill grid: every victim in every phase")
+    session = "instead, one session that is held for so many minutes (30)"
+    parser.add_argument(
+        "--session", nargs="?", type=positive, const=_SESSION_MINUTES, default=0, metavar="M", help=session
+    )
+    parser.add_argument(
+        "--query", type=natural, default=0, metavar="M", help="instead, one streaming query left alone for M minutes"
+    )
+    programs = "instead, so many random programs beside PySpark, from seed S on"
+    parser.add_argument("--programs", type=natural, default=0, metavar="N", help=programs)
+    world = "instead, so many queries in a world that fails, from seed S on"
+    parser.add_argument("--world", type=natural, default=0, metavar="N", help=world)
+    world_spark = "beside these, so many on Spark, with drivers that lose power"
+    parser.add_argument("--world-spark", type=natural, default=0, metavar="N", help=world_spark)
+    results = "where programs and queries have a line each; those that are there are not run again"
+    parser.add_argument("--results", default="", metavar="FILE", help=results)
+    parser.add_argument(
+        "--setting", default="", metavar="NAME", help="for all programs: cluster, threads, large, ..."
+    )
+    parser.set_defaults(run=_torture, parser=parser)
+    return parser
+
+
+def _torture(options: argparse.Namespace) -> int:
+    given = (options.seed, options.duration, options.tpch_runs, options.grid)
+    compared = (options.programs, options.results, options.setting)
+    worlds = (options.world, options.world_spark)
+    return torture(TortureOptions(*given, options.session, options.query, *compared, *worlds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

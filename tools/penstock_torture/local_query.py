@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query in this process: its tasks in threads, the memory service, a real coordinator and real storage.
+
+The driver's part is played by `LocalQuery`: it starts an attempt of all tasks, drives the checkpoint coordinator by
+what they say, and on any task's failure starts the next attempt from the newest checkpoint at the location.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import queue
+import threading
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.checkpoint import decisions as do
+from penstock.checkpoint.barriers import Alignment, encode
+from penstock.checkpoint.coordinator import CheckpointCoordinator, CheckpointOptions
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError, UncertainCheckpointError
+from penstock.checkpoint.logged_rows import cut
+from penstock.checkpoint.metadata import PartHandle, pack_part, unpack_part
+from penstock.graph import (
+    ExecutionGraph,
+    InputDeployment,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    OutputDeployment,
+    TaskDeployment,
+)
+from penstock.graph.restoring import beginning_of, parts_in_front
+from penstock.graph.streaming import EXACTLY_ONCE, SavedParts, StreamingOptions, part_name
+from penstock.job.query_storage import QueryStorage
+from penstock.record import PartitionerSpec
+from penstock.shuffle import (
+    AttemptId,
+    DatasetId,
+    PartitionDescriptor,
+    PartitionKind,
+    ProducerDescriptor,
+    Settings,
+    ShuffleDescriptor,
+    ShuffleEnvironmentContext,
+    ShuffleMasterContext,
+)
+from penstock.shuffle.actions import Action, CheckpointAborted, CheckpointCompleted, StopSource, TriggerCheckpoint
+from penstock.stream.in_flight import uid_of
+from penstock.stream.runner import StreamTaskPlan, run_stream_subtask
+from penstock.stream.sources import sources_of
+from penstock.stream.steps import refuse_other_steps
+from penstock.task import SubtaskPlan
+from penstock.testing import MemoryShuffleService
+from penstock.testing.memory_host import MemoryHost
+from penstock.testing.memory_line import MemoryTaskLine
+from penstock_torture.local_host import LocalHost, LocalHostStore
+
+JOIN_SECONDS = 60.0
+_numbers = itertools.count()
+
+Task = tuple[int, int]
+"""Vertex and subtask."""
+
+
+class Said(NamedTuple):
+    """What a task said: `acknowledged`, `declined`, `data ended`, `finished` or `failed`."""
+
+    attempt: int
+    task: Task
+    word: str
+    checkpoint: int = 0
+    value: Any = None
+
+
+def linear_graph(
+    source: Any, stages: Iterable[tuple[int, tuple[Operator, ...], pa.Schema, PartitionerSpec | None]]
+) -> JobGraph:
+    """A line of vertices: parallelism, operators, the schema of what they give, and the exchange in front of each."""
+    vertices: list[JobVertex] = []
+    edges: list[JobEdge] = []
+    for number, (parallelism, operators, schema, spec) in enumerate(stages):
+        first = source if number == 0 else None
+        vertices.append(JobVertex(number, f"stage {number}", parallelism, schema, first, operators=operators))
+        if spec is not None:
+            before = vertices[number - 1].schema
+            edge = JobEdge(number, number - 1, number, spec, before, PartitionKind.PIPELINED_BOUNDED, "memory")
+            edges.append(edge)
+    return JobGraph("query", tuple(vertices), tuple(edges))
+
+
+class _Line:
+    """A task's line: what it says goes to the driver's queue."""
+
+    def __init__(self, inner: MemoryTaskLine, said: queue.SimpleQueue[Said], attempt: int, task: Task) -> None:
+        self._inner = inner
+        self._said = said
+        self._who = (attempt, task)
+        self.metrics: Mapping[str, float] = {}
+        self.figures: dict[int, Mapping[str, float]] = {}
+        """What each checkpoint took, by its number."""
+        self.host: LocalHostStore | None = None
+
+    def act(self, action: Action) -> None:
+        self._inner.act(action)
+
+    def wait(self, seconds: float | None) -> None:
+        self._inner.wait(seconds)
+
+    def take_actions(self) -> list[Action]:
+        return self._inner.take_actions()
+
+    def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        if self.host is not None:
+            self.host.settled(checkpoint)
+        self.stored(checkpoint, handle, figures)
+
+    def stored(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
+        self.figures[checkpoint] = dict(figures)
+        self._said.put(Said(*self._who, "acknowledged", checkpoint, handle))
+
+    def decline(self, checkpoint: int, cause: str) -> None:
+        if self.host is not None:
+            self.host.settled(checkpoint)
+        self._said.put(Said(*self._who, "declined", checkpoint, cause))
+
+    def data_ended(self) -> None:
+        self._said.put(Said(*self._who, "data ended"))
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        self.metrics = metrics
+
+
+@dataclass
+class LocalQuery:
+    """One query. `location` empty: no checkpoints. `options` are the coordinator's."""
+
+    graph: JobGraph
+    location: str
+    options: CheckpointOptions = field(
+        default_factory=lambda: CheckpointOptions(interval=0.02, tolerable_failures=99)
+    )
+    consistency: str = EXACTLY_ONCE
+    message_rows: int = 64
+    settings: Settings = field(default_factory=Settings)
+    unaligned: bool = False
+    aligned_timeout: float = 0.0
+    recover_without_in_flight: bool = False
+    rescale_by_function: bool = False
+    continuous: bool = False
+    ends_fenced: bool = False
+    """Whether it ends, as with a real driver, when another one has taken the location over."""
+
+    def __post_init__(self) -> None:
+        vertices = tuple(replace(vertex, uid=uid_of(vertex)) for vertex in self.graph.vertices)
+        self.graph = replace(self.graph, vertices=vertices)
+        self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self.lines: dict[Task, _Line] = {}
+        self.attempt = -1
+        self._is_stopping = False
+        self.completed: list[int] = []
+        self.declined: list[str] = []
+        self.abandoned: list[str] = []
+        self.finished: set[Task] = set()
+        self.failures: list[BaseException] = []
+        self.kills = 0
+        self._storage: QueryStorage | None = None
+        self.owner = ""
+        self._newest: dict[str, PartHandle] = {}
+        self._kept: deque[SavedParts] = deque()
+        """Complete checkpoints, the newest first."""
+        if self.location:  # first, for it may fail; a second query at one location goes on from it
+            self._claim()
+        self._job = f"query{next(_numbers)}"
+        self._execution = ExecutionGraph(self.graph)
+        self._tasks = [(vertex.id, subtask) for vertex, subtask in self._execution.subtasks()]
+        service = MemoryShuffleService(message_rows=self.message_rows)
+        self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, self.settings, _ignore))
+        context = ShuffleEnvironmentContext(self._job, b"", self.settings, MemoryHost("local"))
+        self._environment = service.create_shuffle_environment(context)
+        self._host = LocalHost() if self.unaligned else None
+        alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
+        options = replace(
+            self.options, alignment=alignment, aligned_timeout=self.aligned_timeout if self.unaligned else None
+        )
+        self._coordinator = CheckpointCoordinator(options, self._heads)
+        self._coordinator.restored(sorted(saved.checkpoint for saved in self._kept))
+        self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
+        self._threads: list[threading.Thread] = []
+        self._wake: float | None = None
+
+    def __enter__(self) -> LocalQuery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _claim(self) -> None:
+        """As the driver does: look, then claim; raises as these do."""
+        options = StreamingOptions("q", "query", self.location, retained=self.options.retained)
+        storage = QueryStorage(options, functools.partial(refuse_other_steps, self.graph), sources_of(self.graph))
+        storage.look(self._widths)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of damaged checkpoints, which some runs make
+            storage.claim(self._widths)
+        self._storage, self.owner = storage, storage.beginning.owner
+        if storage.beginning.saved is not None:
+            self._kept.extend((storage.beginning.saved, *storage.beginning.older))
+
+    def start(self) -> None:
+        """Start the first attempt, or the next one, from the newest checkpoint."""
+        self.attempt += 1
+        saved = self._saved()
+        beginnings = {
+            task: beginning_of(saved, self._uid(task[0]), task[1], self.graph.vertex(task[0]).parallelism)
+            for task in self._tasks
+        }
+        self.finished = {task for task, beginning in beginnings.items() if beginning.is_finished}
+        asyncio.run(self._register())
+        for vertex, subtask in self._execution.subtasks():
+            beginning = beginnings[vertex.id, subtask]
+            producers = {self._uid(edge.producer) for edge in self.graph.inputs_of(vertex.id)}
+            widths = {uid: self._widths[uid] for uid in producers}
+            in_front = parts_in_front(
+                saved,
+                (self._uid(vertex.id), vertex.parallelism),
+                widths,
+                takes_all=self.continuous or saved.is_logged,
+            )
+            streaming = StreamTaskPlan(
+                self.location,
+                self.owner,
+                self.consistency,
+                buffer_timeout=0.001,
+                restored=tuple((name, unpack_part(saved.parts[name])) for name in (*beginning.parts, *in_front)),
+                widths=tuple(saved.parallelism.items()),
+                is_finished=beginning.is_finished,
+                recover_without_in_flight=self.recover_without_in_flight,
+                rescale_by_function=self.rescale_by_function,
+                logs_in_flight=self.continuous,
+                behind=self._coordinator.latest_begun,
+            )
+            self._start_task(vertex, subtask, streaming)
+        if self._storage is not None:
+            self._carry_out(self._coordinator.running(self._tasks, time.monotonic(), self.finished))
+        if self._is_stopping:
+            self._act(StopSource(), self._tasks)
+
+    def _saved(self) -> SavedParts:
+        """The newest checkpoint; raises CheckpointError where a task found it damaged, and there is none before."""
+        if self._kept and self.failures and isinstance(self.failures[-1], CorruptCheckpointError):
+            damaged = self._kept.popleft()
+            if not self._kept:
+                raise CheckpointError("no checkpoint is kept before a damaged one") from self.failures[-1]
+            self._carry_out(self._coordinator.damaged(damaged.checkpoint))
+        return self._kept[0] if self._kept else SavedParts(0, {})
+
+    @property
+    def _widths(self) -> dict[str, int]:
+        return {uid_of(vertex): vertex.parallelism for vertex in self.graph.vertices}
+
+    def _uid(self, vertex: int) -> str:
+        return uid_of(self.graph.vertex(vertex))
+
+    def _part(self, task: Any) -> str:
+        return part_name(self._uid(task[0]), task[1])
+
+    def kill(self, task: Task) -> None:
+        """Have a task fail wherever it is."""
+        self.kills += 1
+        self._environment.cancel(AttemptId(self._job, *task, self.attempt))
+
+    def chunks(self) -> dict[str, int]:
+        """The chunks of the newest complete checkpoint, all tasks' together, and their bytes."""
+        parts = [unpack_part(packed) for packed in self._kept[0].parts.values()] if self._kept else []
+        found: Counter[str] = Counter()
+        for chunk in itertools.chain.from_iterable(part.chunks for part in parts):
+            found[chunk.name] += chunk.length
+        return found
+
+    def stop(self) -> None:
+        """Tell all sources to stop, in each attempt from now on."""
+        self._is_stopping = True
+        self._carry_out(self._coordinator.stopping(time.monotonic()))
+        self._act(StopSource(), self._tasks)
+
+    def run(self, until: float | None = None) -> bool:
+        """Be the driver until the query has ended, which gives True, or to this moment; replaces failed attempts."""
+        while len(self.finished) < len(self._tasks):
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return False
+            if self._wake is not None and now >= self._wake:
+                self._wake = None
+                self._carry_out(self._coordinator.time_passed(now))
+            moments = [moment for moment in (until, self._wake, now + 0.5) if moment is not None]
+            try:
+                said = self.said.get(timeout=max(0.0, min(moments) - now))
+            except queue.Empty:
+                continue
+            if said.attempt == self.attempt:
+                self._hear(said)
+        return True
+
+    def run_through(self, seconds: float = JOIN_SECONDS) -> None:
+        """Run to the end; raises AssertionError where that is not reached in time."""
+        if not self.run(time.monotonic() + seconds):
+            raise AssertionError(f"the query has not ended: {self.finished} of {self._tasks} have")
+
+    def close(self) -> None:
+        """End all tasks, and what they shared."""
+        self._end_attempt()
+        if self._storage is not None:
+            with suppress(OSError, CheckpointError):  # another query may have taken the location over
+                self._storage.end()
+        self._environment.close()
+        asyncio.run(self._master.close())
+        if self._host is not None:
+            self._host.close()
+
+    def _hear(self, said: Said) -> None:
+        now = time.monotonic()
+        coordinator = self._coordinator
+        if said.word == "failed":
+            self.failures.append(said.value)
+            self._end_attempt()
+            self._carry_out(coordinator.interrupted("a task failed", now))
+            if self._storage is not None and self.continuous:
+                with suppress(OSError, CheckpointError):
+                    self._storage.discard_logs(coordinator.skip())
+            self.start()
+        elif said.word == "finished":
+            self.finished.add(said.task)
+            self._carry_out(coordinator.task_finished(said.task, now))
+        elif said.word == "data ended":
+            self._carry_out(coordinator.data_ended(said.task, now))
+        elif said.word == "acknowledged":
+            self._carry_out(coordinator.acknowledged(said.checkpoint, said.task, said.value, now))
+        elif said.word == "declined":
+            self.declined.append(said.value)
+            self._carry_out(coordinator.declined(said.checkpoint, said.task, said.value, now))
+
+    def _carry_out(self, decisions: list[do.Decision]) -> None:
+        if self._storage is None:
+            return
+        self._coordinator.check()
+        for decision in decisions:
+            if isinstance(decision, do.Trigger):
+                for head in decision.heads:
+                    self._act(TriggerCheckpoint(encode(decision.barrier)), [head])
+            elif isinstance(decision, do.Store):
+                self._store(self._storage, decision)
+            elif isinstance(decision, do.Complete):
+                self.completed.append(decision.checkpoint)
+                self._act(CheckpointCompleted(decision.checkpoint), self._tasks)
+            elif isinstance(decision, do.Abandon):
+                self.abandoned.append(decision.cause)
+                self._act(CheckpointAborted(decision.checkpoint), self._tasks)
+                for line in self.lines.values():
+                    if line.host is not None:
+                        line.host.given_up(decision.checkpoint)
+            elif isinstance(decision, do.Discard):
+                self._discard(self._storage, decision.checkpoint)
+            elif isinstance(decision, do.WakeAt):
+                self._wake = decision.time
+
+    def _act(self, action: Action, tasks: Iterable[Any]) -> None:
+        for task in tasks:
+            if task not in self.finished:
+                self.lines[task].act(action)
+
+    def _discard(self, storage: QueryStorage, checkpoint: int) -> None:
+        self._kept = deque(saved for saved in self._kept if saved.checkpoint != checkpoint)
+        with suppress(OSError, CheckpointError):  # another query may have taken the location over
+            storage.discard(checkpoint)
+
+    def _store(self, storage: QueryStorage, decision: do.Store) -> None:
+        """Store it; raises UncertainCheckpointError, and FencedError where `ends_fenced`."""
+        parts = {self._part(task): unpack_part(handle) for task, handle in decision.handles.items()}  # type: ignore[arg-type]
+        finished = frozenset(self._part(task) for task in decision.finished)
+        try:
+            if self.continuous:
+                parts = cut(parts, self._newest)
+            packed = {name: pack_part(part) for name, part in parts.items()}
+            is_logged = any(part.positions for part in parts.values())
+            saved = SavedParts(decision.checkpoint, packed, finished, self._widths, is_logged=is_logged)
+            storage.store(saved)
+        except (OSError, CheckpointError) as error:
+            if isinstance(error, UncertainCheckpointError) or (isinstance(error, FencedError) and self.ends_fenced):
+                raise
+            self._carry_out(self._coordinator.store_failed(decision.checkpoint, str(error), time.monotonic()))
+        else:
+            self._newest = parts
+            self._kept.appendleft(saved)
+            self._carry_out(self._coordinator.stored(decision.checkpoint, time.monotonic()))
+            with suppress(OSError, CheckpointError):
+                storage.sweep()
+
+    def _heads(self, finished: Collection[Any]) -> list[Task]:
+        running = {task for task in self._tasks if task not in finished}
+        with_running = {
+            edge.consumer for edge in self.graph.edges for vertex, _ in running if vertex == edge.producer
+        }
+        return [task for task in self._tasks if task in running and task[0] not in with_running]
+
+    async def _register(self) -> None:
+        await self._master.start()
+        for vertex, subtask in self._execution.subtasks():
+            producer = ProducerDescriptor(AttemptId(self._job, vertex.id, subtask, self.attempt), "local", "")
+            for edge in self.graph.outputs_of(vertex.id):
+                count = self._execution.subpartitions_of(edge.id, subtask)
+                description = PartitionDescriptor(DatasetId(self._job, edge.id), subtask, edge.kind, count)
+                self._partitions[vertex.id, edge.id, subtask] = await self._master.register_partition_with_producer(
+                    self._job, description, producer
+                )
+
+    def _start_task(self, vertex: JobVertex, subtask: int, streaming: StreamTaskPlan) -> None:
+        attempt = AttemptId(self._job, vertex.id, subtask, self.attempt)
+        inputs = [
+            InputDeployment(
+                edge.id,
+                tuple(
+                    (self._partitions[edge.producer, edge.id, partition], first, count)
+                    for partition, first, count in self._execution.channels_of(edge.id, subtask)
+                ),
+                await_confirmation=False,
+            )
+            for edge in self.graph.inputs_of(vertex.id)
+        ]
+        outputs = [
+            OutputDeployment(
+                edge.id,
+                self._partitions[vertex.id, edge.id, subtask],
+                self._execution.subpartitions_of(edge.id, subtask),
+            )
+            for edge in self.graph.outputs_of(vertex.id)
+        ]
+        plan = SubtaskPlan(self.graph, vertex, TaskDeployment(attempt, tuple(inputs), tuple(outputs)))
+        task = (vertex.id, subtask)
+        line = self.lines[task] = _Line(self._environment.create_task_line(attempt), self.said, self.attempt, task)
+        if self._host is not None:
+            line.host = self._host.store(attempt, line.stored)
+        thread = threading.Thread(target=self._run_task, args=(plan, line, streaming), name=f"task-{task}")
+        self._threads.append(thread)
+        thread.start()
+
+    def _run_task(self, plan: SubtaskPlan, line: _Line, streaming: StreamTaskPlan) -> None:
+        attempt = plan.deployment.attempt
+        who = (attempt.attempt, (attempt.vertex, attempt.subtask))
+        try:
+            run_stream_subtask(plan, lambda _: self._environment, line, self.settings, streaming, line.host)
+        except BaseException as error:  # noqa: BLE001 - the driver starts the next attempt
+            self.said.put(Said(*who, "failed", value=error))
+        else:
+            self.said.put(Said(*who, "finished"))
+
+    def _end_attempt(self) -> None:
+        for task in self._tasks:
+            self.kill(task)
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(JOIN_SECONDS)
+            if thread.is_alive():
+                raise AssertionError(f"{thread.name} does not end")
+
+
+def location(folder: Path) -> str:
+    """A checkpoint location below a folder."""
+    return str(folder / "checkpoints")
+
+
+def _ignore(error: BaseException) -> None:
+    """The in-memory service has no fatal errors."""

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query that is left alone: at full rate, with a checkpoint a second, and a kill of a task a minute.
+
+Every five seconds what it holds is looked at: memory of driver, environment and tasks, open files, threads, and the
+files at its checkpoint location. None of it may grow, and checkpoints must go on to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock_bench.environment import own_bytes
+from penstock_bench.workers import worker_pids
+from penstock_torture.harm import kill_a_worker
+from penstock_torture.session_figures import Figures, describe, growth, look
+
+MASTER = "local[6,1000]"
+_KEYS = 100_000
+_LOOK_SECONDS = 5.0
+_KILL_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class LongQuery:
+    """One query; `run` does it all."""
+
+    seed: int
+    seconds: float
+    say: Say
+    figures: list[Figures] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
+
+    def run(self, spark: Any) -> list[str]:
+        """What went wrong; prints the figures of each look."""
+        with tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as location:
+            query = _started(spark, location)
+            try:
+                kills = self._watch(query, spark.sparkContext.applicationId, Path(location))
+            finally:
+                query.stop(_STOP_SECONDS)
+            failures = [] if query.exception() is None else [f"the query ended: {query.exception()}"]
+            left = sorted(path.name for path in Path(location).glob("chk-*"))
+            if len(left) > 2:
+                failures.append(f"checkpoints are left: {', '.join(left)}")
+        failures += growth(self.figures)
+        third = len(self.checkpoints) // 3
+        if third and self.checkpoints[-1] <= self.checkpoints[-third]:
+            failures.append("no checkpoint was completed in the last third")
+        last = query.lastProgress or {}
+        self.say(
+            f"query, seed {self.seed}: {kills} kills, {last.get('restarts', 0)} restarts,"
+            f" {last.get('checkpoints', {}).get('completed', 0)} checkpoints; {', '.join(failures) or 'nothing grew'}"
+        )
+        return failures
+
+    def _watch(self, query: Any, application: str, location: Path) -> int:
+        chance = random.Random(self.seed)  # noqa: S311 - chance, not a secret
+        began, kills = time.monotonic(), 0
+        while query.isActive and (passed := time.monotonic() - began) < self.seconds:
+            if passed >= _KILL_SECONDS * (kills + 1):
+                kills += kill_a_worker(chance)
+            time.sleep(_LOOK_SECONDS)
+            self._look(query, application, location, passed)
+        return kills
+
+    def _look(self, query: Any, application: str, location: Path, passed: float) -> None:
+        tasks = max((own_bytes(pid) for pid in worker_pids()), default=0)
+        files = sum(len(names) for _, _, names in os.walk(location))
+        self.figures.append(look(application) | {"task_bytes": tasks, "checkpoint_files": files})
+        report = query.lastProgress
+        if report is None:
+            return
+        self.checkpoints.append(report["checkpoints"]["completed"])
+        self.say(
+            f"{passed:6.0f} s: {describe(self.figures[-1])};"
+            f" {report['processedRowsPerSecond'] / 1e6:.2f} M rows/s, {self.checkpoints[-1]} checkpoints,"
+            f" {report['restarts']} restarts"
+        )
+
+
+def _started(spark: Any, location: str) -> Any:
+    import penstock
+
+    numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=0, numPartitions=2).load()
+    counts = numbers.selectExpr(f"value % {_KEYS} AS k").keyBy("k", numPartitions=2).count()
+    writer = counts.writeStream.format("noop").option("checkpointLocation", location)
+    return writer.option("checkpointInterval", "1s").start()
