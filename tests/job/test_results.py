@@ -17,7 +17,8 @@ from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import FinishedJob, JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Rerun, Submission
-from penstock.job.results.results import MadeResult, ResultCalls, Results
+from penstock.job.results.result_core import MadeResult
+from penstock.job.results.results import ResultCalls, Results
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import DatasetId, PartitionId, PartitionKind, Settings, ShuffleDescriptor
 from penstock.shuffle.errors import JobError, PartitionExpiredError, PartitionLostError, SlotsError, SlotsLostError

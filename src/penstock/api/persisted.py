@@ -29,7 +29,7 @@ from penstock.api.lineage import (
 )
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
-from penstock.job.results.results import MadeResult
+from penstock.job.results.result_core import MadeResult
 from penstock.shuffle import PartitionKind, Settings
 from penstock.shuffle.errors import PlanError
 

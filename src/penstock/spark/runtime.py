@@ -28,7 +28,7 @@ from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
 from penstock.job.query_storage import QueryStorage
 from penstock.job.replanning import Replanning
-from penstock.job.results.results import MadeResult
+from penstock.job.results.result_core import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
 from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import (

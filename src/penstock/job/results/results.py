@@ -20,6 +20,8 @@ there is one slot only, none is left.
 A result may also be made already: a persisted stream's, whose job whoever persisted it ran. Who keeps such a job's
 partitions watches them here, and hears once that they are gone. It is made again when it is opened, not when it is
 read.
+
+A core for each result decides (`result_core`); here jobs are planned and run, and whoever must wait does.
 """
 
 from __future__ import annotations
@@ -27,44 +29,25 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from penstock.graph.job_graph import JobGraph
 from penstock.graph.regions import regions, slots_needed
-from penstock.graph.reruns import for_any_slots, rows_have_places
+from penstock.graph.reruns import for_any_slots
 from penstock.job.core.result import FinishedJob
-from penstock.job.launcher import Rerun, Submission
+from penstock.job.launcher import Submission
 from penstock.job.replanning import Replanning
-from penstock.job.results.reads import StageReads
+from penstock.job.results.result_core import Begin, Builds, Join, MadeResult, Making, Partitions, ResultCore
 from penstock.link.master import ReadAnswer, ReadResult
-from penstock.shuffle import PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import (
-    PartitionExpiredError,
-    PartitionLostError,
-    PenstockError,
-    SlotsError,
-)
+from penstock.shuffle import PartitionId
+from penstock.shuffle.errors import PartitionExpiredError, PenstockError, SlotsError
 
 _ROUND_SECONDS = 5.0
 """How long a read task waits for one answer."""
-_PLAN_LIMIT = 8 << 20
-"""What a control message to a task may carry of a plan."""
 
-Partitions = tuple[ShuffleDescriptor, ...]
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class MadeResult:
-    """Partitions that are there already, and the jobs that made them."""
-
-    jobs: frozenset[str]
-    partitions: Partitions
-
 
 Build = Callable[[], Submission | MadeResult]
 """Plans the job; called on a thread of its own, when the result is opened."""
@@ -82,45 +65,26 @@ class ResultCalls:
     release: Callable[[str], None] = lambda _: None
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of a result; `planned` is done when those who wait for it may work for its job."""
+
+    number: int
+    opening: asyncio.Future[Partitions]
+    planned: asyncio.Future[None]
+
+    @property
+    def error(self) -> BaseException | None:
+        """How it has failed, if it has."""
+        return self.opening.exception() if self.opening.done() else None
+
+
 @dataclass(slots=True)
 class _Result:
     build: Build
-    opening: asyncio.Future[Partitions] | None = None
-    jobs: frozenset[str] = frozenset()
-    is_own: bool = False
-    """Whether these jobs ran for it alone."""
-    bytes: int = 0
-    opened: bool = False
-    graph: JobGraph | None = None
-    """The plan of the last run that went well."""
-    again: Callable[[JobGraph], Rerun] | None = None
-    planned: asyncio.Future[Rerun] | None = None
-    """The run under way, where it is one more."""
-    given_up: frozenset[str] = frozenset()
-    """Earlier runs, of which something may be left."""
-    reads: StageReads = field(default_factory=StageReads)
-    is_untold: bool = False
-    """Whether its job failed while an action was planned, and the action has not said so yet."""
-    told: str = ""
-    """The action that was told last that the job failed."""
-    failure: PenstockError | None = None
-    """A copy of how it failed, without the frames of those who waited."""
-
-    def raise_untold(self, action: str) -> None:
-        """Raise the failure where it is of this action's planning, or the action has been told before."""
-        if self.failure is not None and (self.is_untold or action == self.told):
-            self.is_untold, self.told = False, action
-            raise type(self.failure)(str(self.failure))
-
-    def note_failure(self, error: PenstockError, action: str) -> None:
-        """Its job failed while an action was planned, or while a task of this action waited for it."""
-        self.failure, self.is_untold, self.told = type(error)(str(error)), not action, action or self.told
-
-    @property
-    def is_made(self) -> bool:
-        """Whether its partitions are there."""
-        opening = self.opening
-        return opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None
+    core: ResultCore = field(default_factory=ResultCore)
+    run: _Run | None = None
+    """The run of the core's state."""
 
 
 class Results:
@@ -130,9 +94,7 @@ class Results:
         self._calls = calls
         self._results: dict[str, _Result] = {}
         self._watchers: dict[str, Callable[[], None]] = {}
-        self._numbers = itertools.count()
-        self._builds: dict[int, set[str]] = {}
-        """The builds under way, and the jobs that were forgotten meanwhile."""
+        self._builds = Builds()
 
     def add(self, name: str, build: Build) -> None:
         """Make a result known; nothing runs."""
@@ -143,16 +105,15 @@ class Results:
         result = self._results.pop(name, None)
         if result is None:
             return
-        opening = result.opening
-        if opening is not None and not opening.done():
-            opening.add_done_callback(lambda _: self._release(result))
+        if result.run is not None and isinstance(result.core.state, Making):
+            result.run.opening.add_done_callback(lambda _: self._release(result.core.drop()))
         else:
-            self._release(result)
+            self._release(result.core.drop())
 
     def bytes_of(self, name: str) -> int:
         """How many bytes the partitions have that were made last for this result."""
         result = self._results.get(name)
-        return 0 if result is None else result.bytes
+        return 0 if result is None else result.core.bytes
 
     async def open(self, name: str, action: str = "") -> Partitions:
         """The partitions of a result, whose job is run if it has not been; raises what the job raises.
@@ -163,14 +124,16 @@ class Results:
         result = self._results.get(name)
         if result is None:
             raise PartitionExpiredError(f"result {name} is not known to this application any more")
-        if action and not result.is_made:
-            result.raise_untold(action)
+        answer = result.core.open(action)
+        if isinstance(answer, PenstockError):
+            raise answer
+        run = self._run_of(result, answer)
         try:
-            partitions = await asyncio.shield(self._opening(result, holds_slot=bool(action)))
+            partitions = await asyncio.shield(run.opening)
         except PenstockError as error:
-            result.note_failure(error, action)
+            result.core.was_told(error, action)
             raise
-        result.opened = True
+        result.core.got(run.number)
         return partitions
 
     async def read(self, request: ReadResult) -> ReadAnswer:
@@ -178,17 +141,20 @@ class Results:
         result = self._results.get(request.result)
         if result is None:
             return ReadAnswer()
-        if request.lost:
-            result.reads.undo(request)
-            if request.job in result.jobs:
-                self._calls.lose(request.partition, request.lost)
-                self.forget(request.job)
-        if result.is_made and request.job in result.jobs:
-            result.reads.note(request, request.job)
-            return ReadAnswer()
-        if result.again is None or result.graph is None:
-            return ReadAnswer()
-        return await self._remade(result, result.graph, request)
+        if request.lost and result.core.loses(request):
+            self._calls.lose(request.partition, request.lost)
+            self.forget(request.job)
+        answer = result.core.read(request)
+        if isinstance(answer, ReadAnswer):
+            return answer
+        run = self._run_of(result, answer)
+        if not run.opening.done() and not result.core.has_answer(run.number, request):
+            # With a deadline, because the question passes an environment. The job does not end with who asks.
+            waited_for: list[asyncio.Future[Any]] = [run.opening]
+            if not run.planned.done():
+                waited_for.append(run.planned)
+            await asyncio.wait(waited_for, timeout=_ROUND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return result.core.waited(run.number, request, run.error)
 
     def watch(self, job: str, lost: Callable[[], None]) -> None:
         """Call `lost` on the loop's thread, once, when partitions of this job's result are gone unasked."""
@@ -208,46 +174,46 @@ class Results:
     def forget(self, job: str) -> None:
         """A job's partitions are gone or going to be: nobody is told, and the next who needs them runs it anew."""
         self._watchers.pop(job, None)
-        for forgotten in self._builds.values():
-            forgotten.add(job)
+        self._builds.forget(job)
         for result in self._results.values():
-            if job in result.jobs:
-                if result.again is not None:
-                    result.given_up |= result.jobs
-                result.opening, result.jobs = None, frozenset()
+            if result.core.forget(job):
+                result.run = None
 
     def is_opened(self, job: str) -> bool:
         """Whether somebody has got the partitions that this job made."""
-        return any(job in result.jobs and result.opened for result in self._results.values())
+        return any(result.core.is_opened(job) for result in self._results.values())
 
-    def _opening(self, result: _Result, *, holds_slot: bool = False) -> asyncio.Future[Partitions]:
-        if result.opening is None:
-            result.planned = None
-            if result.again is not None and result.graph is not None:
-                result.planned = asyncio.get_running_loop().create_future()
-            result.opening = asyncio.ensure_future(self._make(result, result.planned, holds_slot=holds_slot))
-            result.opening.add_done_callback(functools.partial(_forget_failure, result))
-        return result.opening
+    def _run_of(self, result: _Result, answer: Begin | Join) -> _Run:
+        """The run that the core means; one that is to begin begins."""
+        if isinstance(answer, Begin):
+            planned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            opening = asyncio.ensure_future(self._make(result, answer, planned))
+            result.run = _Run(answer.run, opening, planned)
+            opening.add_done_callback(functools.partial(_forget_failure, result))
+        if result.run is None or result.run.number != answer.run:
+            raise PenstockError(f"run {answer.run} of a result was lost from sight")
+        return result.run
 
-    async def _make(self, result: _Result, planned: asyncio.Future[Rerun] | None, *, holds_slot: bool) -> Partitions:
-        if planned is not None and result.again is not None and result.graph is not None:
-            rerun = await _on_own_thread(functools.partial(result.again, for_any_slots(result.graph)))
-            planned.set_result(rerun)
+    async def _make(self, result: _Result, begin: Begin, planned: asyncio.Future[None]) -> Partitions:
+        recipe = begin.recipe
+        if recipe is not None:
+            rerun = await _on_own_thread(functools.partial(recipe.again, for_any_slots(recipe.graph)))
+            result.core.planned(begin.run, rerun)
+            planned.set_result(None)
             made: Submission | MadeResult = rerun.submission
         else:
             made = await self._built(result)
-            if holds_slot and isinstance(made, Submission):
+            if begin.holds_slot and isinstance(made, Submission):
                 made = await _for_fewer_slots(made)
-        return await self._ran(result, made, opened=planned is not None)
+        partitions = await self._ran(result, begin.run, made)
+        result.core.made(begin.run, partitions)
+        return partitions
 
-    async def _ran(self, result: _Result, made: Submission | MadeResult, *, opened: bool) -> Partitions:
+    async def _ran(self, result: _Result, run: int, made: Submission | MadeResult) -> Partitions:
         """The partitions that a job makes; where its slots go meanwhile, those of the job as it is planned anew."""
         replanning = Replanning()
         while True:
-            if result.opening is asyncio.current_task():  # else it was given up, and a newer one makes it again
-                result.is_own = isinstance(made, Submission)
-                result.jobs = frozenset((made.job,)) if isinstance(made, Submission) else made.jobs
-                result.opened = opened
+            result.core.runs(run, made)
             if isinstance(made, MadeResult):
                 return made.partitions
             try:
@@ -257,65 +223,23 @@ class Results:
                 replanning.again_after(error)
             with replanning.naming_loss():
                 made = await self._built(result)
-        result.graph, result.again, result.bytes = finished.graph, made.again, finished.result_bytes
-        given_up, result.given_up = result.given_up, frozenset()
-        for job in given_up:
-            self._calls.release(job)
+        self._release(result.core.finished(made, finished))
         return finished.partitions
 
-    def _release(self, result: _Result) -> None:
-        for job in result.given_up | (result.jobs if result.is_own else frozenset()):
+    def _release(self, jobs: frozenset[str]) -> None:
+        for job in jobs:
             self._calls.release(job)
 
     async def _built(self, result: _Result) -> Submission | MadeResult:
         """What the result's build gives; once more where what it found was given up meanwhile."""
         while True:
-            number, forgotten = next(self._numbers), set[str]()
-            self._builds[number] = forgotten
+            number, made = self._builds.begin(), None
             try:
                 made = await _on_own_thread(result.build)
             finally:
-                del self._builds[number]
-            if not (isinstance(made, MadeResult) and made.jobs & forgotten):
+                is_there = self._builds.end(number, made)
+            if is_there:
                 return made
-
-    async def _remade(self, result: _Result, graph: JobGraph, request: ReadResult) -> ReadAnswer:
-        """What a reader of a partition that is not there does: work for the job that makes it, wait, or read."""
-        opening = self._opening(result)
-        planned = result.planned
-        if not opening.done() and not _is_told(planned, request):
-            # With a deadline, because the question passes an environment. The job does not end with who asks.
-            waited_for: list[asyncio.Future[Any]] = [opening]
-            if planned is not None and not planned.done():
-                waited_for.append(planned)
-            await asyncio.wait(waited_for, timeout=_ROUND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if opening.done():
-            return self._given(result, opening, graph, request)
-        if planned is not None and _is_told(planned, request):
-            return _lending(planned.result(), request)
-        return ReadAnswer(ask_again=True)
-
-    def _given(
-        self, result: _Result, opening: asyncio.Future[Partitions], graph: JobGraph, request: ReadResult
-    ) -> ReadAnswer:
-        """The new partition, if the task's stage may read it."""
-        error = opening.exception()
-        if error is not None:
-            raise PartitionLostError(
-                f"partition {request.partition} is lost, and could not be made again: {error}"
-            ) from None
-        if result.opening is not opening:
-            return ReadAnswer(ask_again=True)  # lost once more
-        (job,) = result.jobs
-        if result.reads.has_read_another(request, job) and not rows_have_places(graph):
-            raise PartitionLostError(
-                f"partition {request.partition} is lost. It was made again, but its pipeline deals rows out by the"
-                " order in which they come, and other tasks of this Spark stage have read of the earlier run: run the"
-                " action again, which reads the new one"
-            )
-        result.reads.note(request, job)
-        result.opened = True
-        return ReadAnswer(opening.result()[request.index])
 
 
 async def _for_fewer_slots(made: Submission) -> Submission:
@@ -326,24 +250,12 @@ async def _for_fewer_slots(made: Submission) -> Submission:
     return (await _on_own_thread(functools.partial(again, for_any_slots(graph)))).submission
 
 
-def _is_told(planned: asyncio.Future[Rerun] | None, request: ReadResult) -> bool:
-    """Whether there is a job that this reader can work for, and has not."""
-    return planned is not None and planned.done() and planned.result().submission.job != request.lent
-
-
-def _lending(rerun: Rerun, request: ReadResult) -> ReadAnswer:
-    if len(rerun.plan) > _PLAN_LIMIT:
-        raise PartitionLostError(
-            f"partition {request.partition} is lost and is being made again, but the plan of its pipeline has"
-            f" {len(rerun.plan) >> 20} MB, too much to let waiting tasks work for it: run the action again"
-        )
-    return ReadAnswer(job=rerun.submission.job, plan=rerun.plan)
-
-
 def _forget_failure(result: _Result, opening: asyncio.Future[Partitions]) -> None:
     # A kept exception would keep the frames of all who waited for it, and the next opening is to run anew.
-    if (opening.cancelled() or opening.exception() is not None) and result.opening is opening:
-        result.opening = None
+    has_failed = opening.cancelled() or opening.exception() is not None
+    if has_failed and result.run is not None and result.run.opening is opening:
+        result.core.failed(result.run.number)
+        result.run = None
 
 
 async def _on_own_thread(work: Callable[[], _T]) -> _T:
