@@ -20,15 +20,7 @@ from sessions import SLOTS, Kind, Sessions
 pytestmark = pytest.mark.spark
 
 WITH_RETRIES = Kind(f"local[{SLOTS},3]", SLOTS, (("spark.penstock.restart.strategy", "none"),))
-WITH_RESTARTS = Kind(
-    f"local[{SLOTS},3]",
-    SLOTS,
-    (
-        ("spark.penstock.restart.strategy", "fixed"),
-        ("spark.penstock.restart.attempts", "1"),
-        ("spark.penstock.restart.delay", "0s"),
-    ),
-)
+WITH_RESTARTS = Kind("local[4,4]", 4)
 
 
 def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -> None:
@@ -50,7 +42,7 @@ def test_worker_killed_where_spark_retries(sessions: Sessions, tmp_path: Path) -
 def test_an_error_that_comes_again_in_a_dataframe_is_told(sessions: Sessions, kind: Kind) -> None:
     """Spark runs the task again each time, so its job never says why: the error that the task had comes out."""
     spark = sessions.of(kind)
-    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 2).mapInArrow(_breaks_off, "id long"))
+    stream = penstock.fromDataFrame(spark.range(0, 1000, 1, 4).mapInArrow(_breaks_off, "id long"))
     for action in (stream.count, stream.keyBy("id", numPartitions=2).toDF().collect):
         with pytest.raises(PythonException, match="ValueError: the source breaks off"):
             action()

@@ -163,7 +163,7 @@ class _SparkJobWork:
             error += python_hint(error) + worker_hint(error, self.payload.session.sparkContext.master)
             if self.launcher.is_stopped:  # all that Spark raises then follows from it, and trying again can't help
                 error, cancelled = "its SparkSession was stopped", True
-            elif cancelled and self.launched.vertex is not None:
+            elif self.launched.vertex is not None:
                 task_error = error_of_task(self.payload.session.sparkContext, tag_of(job, self.launched.id))
         finally:
             self.workers_submitted.set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of tasks that Spark ran again, which Spark's own job no longer tells once it was cancelled."""
+"""The errors of tasks that Spark ran again: a job that was cancelled tells none of them, and another only one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LIMIT = 8000
 
 
 def error_of_task(context: SparkContext, tag: str) -> str:
-    """The error of the last task that failed in the Spark jobs with a tag, without the JVM's stack; "" if none."""
+    """The error of the first task that failed in the Spark jobs with a tag, without the JVM's stack; "" if none."""
     try:
-        return _without_stack(max(_failed_tasks(context, tag), default=(0, ""))[1])
+        return _without_stack(min(_failed_tasks(context, tag), default=(0, ""))[1])
     except Exception:  # noqa: BLE001 - whoever asks has an error of their own, which must not get lost
         _LOG.debug("Spark does not say which tasks of %s failed", tag, exc_info=True)
         return ""

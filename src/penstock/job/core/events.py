@@ -116,7 +116,7 @@ class EnvironmentLost:
 class SparkJobReturned:
     """One of a job's Spark jobs is over: with success, cancelled, or with an error.
 
-    `task_error` is the error of a task that failed in one that was cancelled, where Spark knows one.
+    `task_error` is the error of the first task that failed in one that reads a DataFrame, where Spark knows one.
     """
 
     job: str

@@ -127,7 +127,7 @@ class Arrivals:
             kind = JobCancelledError if event.cancelled else JobError
             rank = Rank.OWN_CANCEL if own else Rank.ECHO
             yield so.FailForGood(self._words(launched, event.error), rank, kind, anew=False)
-            if own and event.task_error:
+            if event.task_error:
                 yield so.FailForGood(self._words(launched, event.task_error), Rank.TASK_ERROR, anew=False)
 
     def _words(self, launched: SparkJob, error: str) -> str:
