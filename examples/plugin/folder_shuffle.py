@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shuffle service in one file: blocking partitions as files in a folder that the driver and all hosts share.
+
+Name it by `service="folder_shuffle:FolderShuffleService"`, with the shared folder as `FOLDER_SHUFFLE` in the process
+environment of driver and workers. A partition is a folder: the batches, one behind the other, and an index of them
+that appears when it is complete. Why a partition can't be read is a file beside it. Limit: who waits looks every
+hundredth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock import shuffle
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor, errors
+from penstock.shuffle.service import fingerprint_of
+from penstock.shuffle.sums import Sums
+
+LOOK_SECONDS = 0.01
+Entry = tuple[int, int, int, int, int]
+"""Of a batch: subpartition (-1: all of them), offset, bytes, rows, checksum."""
+
+
+def folder_of(application: str, environment: str = "") -> Path:
+    """Where partitions lie that tasks beside this environment write."""
+    return Path(os.environ.get("FOLDER_SHUFFLE", tempfile.gettempdir()), f"folder-{application}", environment)
+
+
+def release(place: Path) -> None:
+    """Remove a partition that is there, and have its readers told."""
+    if place.is_dir():
+        Path(f"{place}.released").touch()
+        shutil.rmtree(place)
+
+
+def is_complete(source: ShuffleDescriptor) -> bool:
+    """Whether a partition may be read; raises the error that says why it never will be."""
+    place = Path(source.location)
+    if (place / "index").exists():
+        return True
+    error: errors.PartitionError | None = None
+    if not place.parent.is_dir():
+        error = errors.PartitionLostError(f"partition {source.partition} went with {place.parent}")
+    for answer, kind in (("failed", errors.ProducerFailedError), ("released", errors.PartitionReleasedError)):
+        with suppress(FileNotFoundError):
+            error = kind(f"partition {source.partition} is {answer}: {Path(f'{place}.{answer}').read_text()}")
+    if error is not None:
+        error.partition = source.partition.to_wire()
+        raise error
+    return False
+
+
+def range_of(entries: Iterable[Entry], first: int, count: int = 1) -> list[Entry]:
+    """Those of some subpartitions; a batch that went to all is there once for each of them."""
+    times = ((each, count if each[0] < 0 else int(first <= each[0] < first + count)) for each in entries)
+    return [entry for entry, number in times for _ in range(number)]
+
+
+def end_of(entries: Iterable[Entry]) -> EndOfPartition:
+    """The sums of these."""
+    sums = Sums()
+    for _, _, size, rows, checksum in entries:
+        sums.add(rows, size, checksum)
+    return sums.end_of_partition()
+
+
+class FolderWriter:
+    """A `ResultPartitionWriter`."""
+
+    def __init__(self, host: shuffle.TaskHost, descriptor: shuffle.ResultPartitionDescriptor) -> None:
+        self.partition = descriptor.shuffle.partition
+        self.subpartitions = descriptor.partition.subpartitions
+        self._host, self._place = host, Path(descriptor.shuffle.location)
+        self._entries: list[Entry] = []
+        self._ends: list[EndOfPartition] = []
+        self._is_writing = False
+
+    def setup(self) -> None:
+        self._place.mkdir()
+        self._file, self._is_writing = (self._place / "batches").open("wb"), True
+
+    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
+        self._host.check_cancelled()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        data = sink.getvalue()
+        self._entries.append((subpartition, self._file.tell(), data.size, batch.num_rows, zlib.crc32(data)))
+        self._file.write(data)
+
+    def broadcast(self, batch: pa.RecordBatch) -> None:
+        self.write(batch, -1)
+
+    def flush(self) -> None:
+        """Nobody sees a blocking partition before it is complete."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        self._file.close()
+        self._ends = [end_of(range_of(self._entries, number)) for number in range(self.subpartitions)]
+        (self._place / "written").write_text(json.dumps([self.subpartitions, self._entries]))
+        (self._place / "written").rename(self._place / "index")
+        self._is_writing = False
+
+    def fail(self, cause: BaseException) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            self._file.close()
+            with suppress(FileNotFoundError):  # the host's folder is gone
+                Path(f"{self._place}.failed").write_text(f"{type(cause).__name__}: {cause}")
+                shutil.rmtree(self._place)
+
+    def close(self) -> None:
+        self.fail(errors.PenstockError("the writer was closed before it was finished"))
+
+    def subpartition_bytes(self) -> Sequence[int]:
+        return [end.bytes for end in self._ends]
+
+    def fingerprint(self) -> int:
+        return fingerprint_of(self._ends)
+
+
+class FolderGate:
+    """An `InputGate`: partitions that are complete are read in turns, a batch at a time."""
+
+    def __init__(self, host: shuffle.TaskHost, descriptor: shuffle.InputGateDescriptor) -> None:
+        self.descriptor, self._host = descriptor, host
+        self._waiting = {number: channel.source for number, channel in enumerate(descriptor.channels)}
+        self._reading: deque[Iterator[Received]] = deque()
+
+    def setup(self) -> None:
+        """Files are looked for, nobody is asked."""
+
+    def next(self, timeout: float | None = None) -> Received | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._host.check_cancelled()
+            for channel, source in list(self._waiting.items()):
+                if not source.is_unknown and is_complete(source):
+                    del self._waiting[channel]
+                    self._reading.append(self._read(channel, source))
+            while self._reading:
+                if (received := next(self._reading[0], None)) is not None:
+                    self._reading.rotate(-1)
+                    return received
+                self._reading.popleft()
+            if not self._waiting:
+                return None
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError
+            with suppress(TimeoutError):
+                self._host.wait(lambda: False, LOOK_SECONDS)
+
+    def resume_consumption(self, channel: int) -> None:
+        """No channel is ever blocked."""
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._reading.clear()
+
+    def update(self, real: ShuffleDescriptor) -> bool:
+        """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
+        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
+        found = [channel for channel, source in list(self._waiting.items()) if source.partition == wanted]
+        self._waiting.update(dict.fromkeys(found, real))
+        return bool(found)
+
+    def _read(self, channel: int, source: ShuffleDescriptor) -> Iterator[Received]:
+        wanted, place = self.descriptor.channels[channel], Path(source.location)
+        try:
+            width, entries = json.loads((place / "index").read_text())
+            if wanted.subpartition + wanted.count > width:
+                raise errors.PartitionError(f"partition {source.partition} has {width} subpartitions: {wanted}")
+            entries = range_of(entries, wanted.subpartition, wanted.count)
+            with (place / "batches").open("rb") as file:
+                for _, offset, size, _, checksum in entries:
+                    data = os.pread(file.fileno(), size, offset)
+                    if zlib.crc32(data) != checksum:
+                        raise errors.IncompleteDataError(f"partition {source.partition} is damaged: {place}")
+                    yield Received(channel, pa.ipc.open_stream(data).read_next_batch())
+        except FileNotFoundError:
+            is_complete(source)  # it has just been released, or lost
+            raise
+        yield Received(channel, event=shuffle.EndOfData())
+        yield Received(channel, event=end_of(entries))
+
+
+class FolderEnvironment:
+    """A `ShuffleEnvironment`."""
+
+    def __init__(self, context: shuffle.ShuffleEnvironmentContext) -> None:
+        self._host = context.host
+        self._folder = folder_of(context.application, context.host.environment)
+        self._gates: list[tuple[shuffle.AttemptId, FolderGate]] = []
+
+    def create_result_partition_writers(
+        self, owner: shuffle.OwnerContext, descriptors: Sequence[shuffle.ResultPartitionDescriptor]
+    ) -> list[shuffle.ResultPartitionWriter]:
+        return [FolderWriter(self._host, descriptor) for descriptor in descriptors]
+
+    def create_input_gates(
+        self, owner: shuffle.OwnerContext, descriptors: Sequence[shuffle.InputGateDescriptor]
+    ) -> list[shuffle.InputGate]:
+        gates = [FolderGate(self._host, descriptor) for descriptor in descriptors]
+        self._gates += [(owner.attempt, gate) for gate in gates]
+        return list(gates)
+
+    def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
+        for each in partitions:
+            release(self._folder / f"{each.dataset}.{each.index}.{each.attempt}")
+
+    def partitions_occupying_local_resources(self) -> list[PartitionId]:
+        names = [place.name.rsplit(".", 2) for place in self._folder.glob("*/")]
+        return [PartitionId(DatasetId.of(dataset), int(index), int(attempt)) for dataset, index, attempt in names]
+
+    def update_partition_info(self, consumer: shuffle.AttemptId, descriptor: ShuffleDescriptor) -> bool:
+        gates = [gate for attempt, gate in self._gates if attempt == consumer]
+        return bool([gate for gate in gates if gate.update(descriptor)])
+
+    def close(self) -> None:
+        """What is finished stays."""
+
+
+class FolderMaster:
+    """A `ShuffleMaster`: it knows where partitions lie, and removes them."""
+
+    def __init__(self, context: shuffle.ShuffleMasterContext) -> None:
+        self._application = context.application
+
+    async def start(self) -> None:
+        folder_of(self._application).mkdir(parents=True, exist_ok=True)
+
+    async def close(self) -> None:
+        shutil.rmtree(folder_of(self._application), ignore_errors=True)
+
+    def register_job(self, context: shuffle.JobShuffleContext) -> None:
+        """Nothing is kept by jobs."""
+
+    def unregister_job(self, job: str) -> None:
+        """What is left goes with the application."""
+
+    async def register_partition_with_producer(
+        self, job: str, partition: shuffle.PartitionDescriptor, producer: shuffle.ProducerDescriptor
+    ) -> ShuffleDescriptor:
+        if partition.kind.pipelined:
+            raise errors.SettingError(f"a folder keeps blocking partitions: {partition.kind.label} is none")
+        attempt, folder = producer.attempt.attempt, folder_of(self._application, producer.environment)
+        folder.mkdir(exist_ok=True)
+        place = folder / f"{partition.dataset}.{partition.index}.{attempt}"
+        identity = PartitionId(partition.dataset, partition.index, attempt)
+        return ShuffleDescriptor(identity, FolderShuffleService.name, partition.kind, location=str(place))
+
+    async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        release(Path(descriptor.location))
+
+
+class FolderShuffleService:
+    """The plug-in."""
+
+    name = "folder_shuffle:FolderShuffleService"
+
+    def create_shuffle_master(self, context: shuffle.ShuffleMasterContext) -> FolderMaster:
+        return FolderMaster(context)
+
+    def create_shuffle_environment(self, context: shuffle.ShuffleEnvironmentContext) -> FolderEnvironment:
+        return FolderEnvironment(context)
+
+    def preload(self) -> None:
+        """Importing this file is all."""

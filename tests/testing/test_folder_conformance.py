@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of a plug-in keeps the promises of blocking partitions, and needs no environment process for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from folder_harness import FolderHarness
+from penstock.shuffle import PartitionKind
+from penstock.testing.conformance import ShuffleServiceConformance
+
+
+class TestFolderService(ShuffleServiceConformance):
+    """Two kinds that it keeps the same way."""
+
+    kinds = (PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
+
+    @pytest.fixture
+    def service(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[FolderHarness]:
+        """A service whose folder is empty behind the test."""
+        monkeypatch.setenv("FOLDER_SHUFFLE", str(tmp_path))
+        harness = FolderHarness(request.node.name.replace("/", "-"))
+        yield harness
+        harness.close()
+        assert not list(tmp_path.iterdir())
