@@ -3,7 +3,7 @@
 
 A test that leaves something (`holdings` says what is looked at) gets a few seconds for what is on its way out, then
 fails at its teardown. Tests marked `spark` share one session, so they are checked together, at the end of the run,
-like the run as a whole. Where several pytest processes share the work, each of them checks its own part.
+like the run as a whole. If several pytest processes share the work, each of them checks its own part.
 """
 
 from __future__ import annotations

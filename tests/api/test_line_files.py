@@ -166,7 +166,7 @@ def test_bad_lines_of_csv(tmp_path: Path) -> None:
 
 
 def test_bad_lines_of_json(tmp_path: Path) -> None:
-    """What fits of a bad line is kept, field by field; where another reader may see a value the job ends."""
+    """The fitting part of a bad line is kept, field by field; if another reader may see a value, the job ends."""
     lines = [
         '{"n":1,"s":{"a":1}}',
         '{"n":"x","s":{"a":"y","b":"z"}}',

@@ -81,7 +81,7 @@ def test_broadcast_gives_every_consumer_every_row() -> None:
 
 
 def test_keys_meet_in_one_partition() -> None:
-    """Behind keyBy no key is in two partitions; behind partitionCustom each row is where the function said."""
+    """After keyBy no key is in two partitions; after partitionCustom each row is where the function said."""
     parts = LocalRunner().run(source().keyBy("k", numPartitions=4)).partitions
     homes = [{key for batch in part for key in batch.column("k").to_pylist()} for part in parts]
     assert sum(map(len, homes)) == 13
@@ -180,7 +180,7 @@ def _keys_with_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def test_union() -> None:
-    """A union has all rows of its branches, before and behind an exchange."""
+    """A union has all rows of its branches, before and after an exchange."""
     twice = Counter(dict.fromkeys(bag(ROWS), 2))
     assert bag(run_local(source().union(source()))) == twice
     assert bag(run_local(source().union(source()).keyBy("k", numPartitions=2))) == twice

@@ -30,7 +30,7 @@ Values = pa.ChunkedArray
 
 
 def given(kind: Kind) -> Stream:
-    """What the function gives in two tasks."""
+    """The rows that the function gives in two tasks."""
     return kind.over(fromBatches([ONE, ONE], TASKS)).select("v")
 
 
@@ -113,7 +113,7 @@ GRID = [
 
 @pytest.mark.parametrize(("verb", "name"), GRID)
 def test_memory_that_is_written_again(verb: str, name: str) -> None:
-    """Each batch keeps the rows that it had when it was given, behind each verb."""
+    """Each batch keeps the rows that it had when it was given, through each verb."""
     expected = KINDS[name].counts(TASKS)
     if verb == "collect_list":  # it leaves nulls out
         del expected["None"]

@@ -55,7 +55,7 @@ def test_what_would_compare_collated_strings_is_refused(verb: str, column: str) 
 
 
 def test_collated_columns_pass_through() -> None:
-    """What does not compare them takes them, and the schema still says what they are, behind every verb."""
+    """Verbs that do not compare them take them, and the schema still says what they are, after every verb."""
     stream = collated_stream()
     behind = [
         stream.rebalance(2),

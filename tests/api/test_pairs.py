@@ -97,7 +97,7 @@ def test_sides_may_be_unions() -> None:
 
 
 def test_a_cogroup_function_is_checked() -> None:
-    """What it returns must be a table of the declared schema; an error names it."""
+    """Its result must be a table of the declared schema; an error names it."""
     stream = orders(numPartitions=1).cogroup(people()).applyInArrow(lambda left, right: 1, SCHEMA)
     with pytest.raises(JobError, match=r"cogroup applyInArrow\(<lambda>\).*should be pyarrow.Table, but is int"):
         run_local(stream)
@@ -130,7 +130,7 @@ def test_a_join_of_other_names() -> None:
 
 
 def test_a_join_in_the_middle() -> None:
-    """Functions before and behind, two joins in a row, an aggregation at the end."""
+    """Functions before and after, two joins in a row, an aggregation at the end."""
     places = source(pa.table({"k": [1, 2], "place": ["x", "y"]})).keyBy("k")
     twice = orders(numPartitions=2).join(people()).keyBy("k", numPartitions=1).join(places, "left")
     total = twice.groupBy("place", numPartitions=1).agg(n=("o", "count"))

@@ -38,7 +38,7 @@ def read(source: ParquetSource, parallelism: int = 3) -> pa.Table:
 
 
 def test_every_row_is_read_once(tmp_path: Path) -> None:
-    """Whatever the parallelism, also above the number of row groups, the subtasks together read all rows."""
+    """At any parallelism, also above the number of row groups, the subtasks together read all rows."""
     source = parquet_source(write(tmp_path / "x.parquet"), None, None)
     for parallelism in (1, 3, 10, 15):
         assert read(source, parallelism).sort_by("a") == ROWS

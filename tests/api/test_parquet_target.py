@@ -113,7 +113,7 @@ def test_a_place_without_room_for_a_folder_is_refused_by_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("local", [True, False])
 def test_overwrite_replaces(tmp_path: Path, local: bool) -> None:
-    """What was there goes, folders in it too; without `overwrite` it is refused by name."""
+    """The old content goes, folders in it too; without `overwrite` it is refused by name."""
     (tmp_path / "out" / "k=1").mkdir(parents=True)
     (tmp_path / "out" / "old.parquet").write_text("old")
     filesystem, folder = (pafs.LocalFileSystem(), str(tmp_path / "out")) if local else (remote(tmp_path), "out")
@@ -129,7 +129,7 @@ def test_overwrite_replaces(tmp_path: Path, local: bool) -> None:
 
 @pytest.mark.parametrize("before", [None, {}, {"old.parquet": "old", "_SUCCESS": ""}])
 def test_failed_moves_are_taken_back(tmp_path: Path, before: dict[str, str] | None) -> None:
-    """Where files are moved one by one and one cannot be, the target is as it was."""
+    """If files are moved one by one and one cannot be, the target is as it was."""
     out = tmp_path / "out"
     for name, text in (before or {}).items():
         out.mkdir(exist_ok=True)
@@ -160,7 +160,7 @@ def test_local_commit_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_late_task_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a task writes into the staging folder while the commit is under way, or goes on writing, is not taken."""
+    """Files that a task writes into the staging folder while the commit is under way, or later, are not taken."""
     target = ParquetTarget.of(tmp_path / "out")
     target.prepare(overwrite=False)
     files = staged(target, "aa")
@@ -183,7 +183,7 @@ def test_a_late_task_is_not_published(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_files_are_on_the_disk_before_they_are_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
-    """The task's file, the mark of success and the folder are synced while nobody sees them, the name behind it."""
+    """The task's file, the mark of success and the folder are synced while nobody sees them, the name afterwards."""
     target = ParquetTarget.of(tmp_path / "out")
     if overwrite:
         (tmp_path / "out").mkdir()
@@ -262,7 +262,7 @@ def test_a_killed_overwrite_leaves_old_or_new(tmp_path: Path) -> None:
 
 
 def test_folders_that_cannot_swap_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file system cannot do it in one step, the old folder is moved aside, and back if that fails."""
+    """If the file system cannot do it in one step, the old folder is moved aside, and back if that fails."""
     monkeypatch.setattr("penstock.api.parquet_sink.swapped", lambda *_: False)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("old")
@@ -285,7 +285,7 @@ def test_empty_folder_is_taken(tmp_path: Path) -> None:
 
 
 def test_empty_file_has_the_schema(tmp_path: Path) -> None:
-    """What is written where no task wrote anything."""
+    """The target has a file with the schema if no task wrote anything."""
     target = ParquetTarget.of(tmp_path / "out")
     target.prepare(overwrite=False)
     target.commit([target.write_empty(ROWS.schema, "zstd")])
@@ -335,7 +335,7 @@ def test_folders_by_value(tmp_path: Path) -> None:
 
 
 def test_folders_are_closed_at_the_bound(tmp_path: Path) -> None:
-    """What is held in all stays below the bound: each time it is reached, every folder gets a file of its own."""
+    """All rows held stay below the bound: each time it is reached, every folder gets a file of its own."""
     rows = pa.table({"k": [n % 3 for n in range(3000)], "v": list(range(3000))})
     write = WriteParquet(pafs.LocalFileSystem(), str(tmp_path), rows.select(["v"]).schema, "zstd", group_bytes=8000)
     status = list(WritePartitioned(write, ("k",)).apply(iter(rows.to_batches(max_chunksize=1000))))

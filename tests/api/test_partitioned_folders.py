@@ -51,7 +51,7 @@ def rows(stream: penstock.Stream) -> list[tuple[Any, ...]]:
 
 
 def test_folders_are_columns(folder: Path) -> None:
-    """Behind the files' columns; one that the files have too has the folder's value, at the file's place."""
+    """They come after the files' columns; one that the files have too has the folder's value, at the file's place."""
     stream = penstock.readParquet(None, folder, numPartitions=2)
     assert stream.schema == pa.schema([("v", pa.int64()), ("year", pa.int32()), ("city", pa.string())])
     assert rows(stream) == ROWS

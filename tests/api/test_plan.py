@@ -64,7 +64,7 @@ def test_operators_between_exchanges_are_one_vertex() -> None:
 
 
 def test_a_stream_used_twice_runs_once() -> None:
-    """Two exchanges over one stream are two edges of one vertex; two chains over it start behind forward edges."""
+    """Two exchanges over one stream are two edges of one vertex; two chains over it start after forward edges."""
     shared = source(2).mapInArrow(same, ROWS.schema)
     job = graph(shared.keyBy("k").union(shared.keyBy("v")), 6)
     assert [(edge.producer, edge.consumer) for edge in job.edges] == [(0, 1), (0, 2)]
@@ -133,7 +133,7 @@ def test_auto_is_blocking_where_writers_need_more_buffers_than_there_are() -> No
 
 
 def test_auto_is_hybrid_where_not_everything_fits() -> None:
-    """What runs at once must fit the slots; a note has the numbers; then every stage has all slots to itself."""
+    """Stages that run at once must fit the slots; a note has the numbers; then each has all slots to itself."""
     stream = source(9).keyBy("k", numPartitions=4).rebalance(2)
     assert {edge.kind for edge in graph(stream, 11).edges} == {PartitionKind.PIPELINED_BOUNDED}
     job = graph(stream, 6)
@@ -221,7 +221,7 @@ def test_modes_are_kinds() -> None:
 
 
 def test_edges_have_their_own_mode_and_service() -> None:
-    """What an edge says wins over the settings; what it does not say comes from them."""
+    """A choice of an edge wins over the settings; a choice that it leaves out comes from them."""
     memory = "penstock.testing.memory_service:MemoryShuffleService"
     job = graph(source(1).rebalance(1).rebalance(1, mode="pipelined", service=memory), service="other")
     assert [edge.service for edge in job.edges] == ["other", memory]
@@ -302,7 +302,7 @@ def test_resources_are_the_stage_s() -> None:
 
 @pytest.mark.parametrize("cpus", [0, 0.5, 1.5])
 def test_parts_of_a_core_are_refused(cpus: float) -> None:
-    """Spark cuts what is behind the point off, and would give such a task one core or none."""
+    """Spark cuts off the part behind the point, and would give such a task one core or none."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(cpus)).build  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Parquet source need not read is not read: shown by files in which just that is damaged."""
+"""A Parquet source does not read what it need not: shown by files in which just that is damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compared(function: str, column: str, value: float) -> Call:
 
 
 def where(stream: Stream, condition: Call) -> Stream:
-    """The stream behind a filter."""
+    """The stream after a filter."""
     return stream.applied(Where(condition, "..."), stream.schema)
 
 
@@ -89,14 +89,14 @@ def test_columns_that_nothing_needs_are_not_read(path: Path) -> None:
 
 
 def test_a_filter_reads_its_own_columns_too(path: Path) -> None:
-    """What stays in the task is computed of columns that the projection behind it does not give."""
+    """A condition that stays in the task is computed of columns that the projection after it does not give."""
     stream = readParquet(None, path).filter(pc.field("y") - 7 == 0)
     assert source_of(stream.select("n")).columns == ("n", "y")
     assert run_local(stream.select("n")).column("n").to_pylist() == [1]
 
 
 def test_filters_pass_columns_that_are_made(path: Path) -> None:
-    """A filter behind withColumn reaches the reader if it is of a column that stays as it is."""
+    """A filter after withColumn reaches the reader if it is of a column that stays as it is."""
     made = readParquet(None, path).withColumn("x", pc.field("x") * 2)
     assert str(source_of(where(made, compared("LessThan", "n", 8))).filter) == "(n < 8)"
     assert source_of(where(made, compared("LessThan", "x", 8.0))).filter is None

@@ -72,7 +72,7 @@ def test_listeners_get_pysparks_events() -> None:
 
 
 def test_a_listener_that_hangs_or_raises_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
-    """Who tells does not wait; progress beyond a hundred events is left out, ends are not; the others hear all."""
+    """The teller does not wait; progress beyond a hundred events is left out, ends are not; the others hear all."""
     goes_on = threading.Event()
     slow, other = Ears(lambda: goes_on.wait(DEADLINE)), Ears(lambda: 1 / 0)
     queries, said = StreamingQueries(), report()

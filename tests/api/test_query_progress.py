@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query's reports say of the time between two looks at its job."""
+"""The reports of a query about the time between two looks at its job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_report_counts_what_came_since_the_last_one() -> None:
 
 
 def test_a_query_is_idle_when_nothing_comes_to_any_stage() -> None:
-    """Where tasks say that they live and have had no row; a task that says nothing may be in a long call."""
+    """It is idle if tasks say that they live and have had no row; a task that says nothing may be in a long call."""
     graph = planned()
     reports = ProgressReports(graph, NAMES)
     assert not reports.is_idle
@@ -69,7 +69,7 @@ def test_checkpoints_are_shown_with_the_figures_of_their_tasks() -> None:
 
 
 def test_report_names_the_stage_that_holds_the_query_back() -> None:
-    """Those in front of it are back-pressured, those behind it idle; nobody is named where nobody waits for room."""
+    """Those in front of it are back-pressured, those after it idle; nobody is named if nobody waits for room."""
     graph = planned()
     idle = {"seconds": 1.0, "idle_seconds": 0.9}
     pressed = {"seconds": 1.0, "back_pressured_seconds": 0.8}
@@ -88,7 +88,7 @@ def test_a_stage_that_does_not_run_yet_is_not_busy() -> None:
 
 
 def test_report_says_what_became_of_checkpoints() -> None:
-    """How many, which one was the last, why one failed, how often the query began anew."""
+    """It has their number, the last one, the cause of a failed one, and how often the query began anew."""
     graph = planned()
     counts = replace(CheckpointCounts(), completed=2, failed=1, last=7, failure="no space", restarts=3)
     counts = replace(counts, cause="a worker was lost\nand more lines")

@@ -91,7 +91,7 @@ def test_nothing_is_sorted_into_nothing() -> None:
 
 
 def test_a_sort_behind_other_verbs() -> None:
-    """Aggregation, union and functions ahead, a function behind, in one job."""
+    """Aggregation, union and functions ahead, a function after it, in one job."""
     counts = source().groupBy("s", numPartitions=2).agg(n=("x", "count"))
     both = counts.union(source(pa.table({"s": ["z"], "n": [10**6]}), 1))
 
@@ -106,7 +106,7 @@ def test_a_sort_behind_other_verbs() -> None:
 
 
 def test_the_plan_of_a_sort(capsys: pytest.CaptureFixture[str]) -> None:
-    """What must be known first waits in blocking exchanges whatever the mode; a sample takes no task of its own."""
+    """Rows that must be known first wait in blocking exchanges in any mode; a sample takes no task of its own."""
     stream = source().sortBy("n", "s", ascending=[True, False])
     graph = stream.plan(Settings(), 6).graph
     kinds = [(edge.producer, edge.consumer, edge.exchange.kind, edge.kind.pipelined) for edge in graph.edges]

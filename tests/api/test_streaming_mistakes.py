@@ -68,7 +68,7 @@ def sink_at(path: Path) -> Any:
 
 
 def into(path: Path, location: str) -> None:
-    """What `start` looks at: files that arrive in the folder `path`, written into it."""
+    """Check as `start` does: files that arrive in the folder `path`, written into it."""
     stream = reader().schema("a long").parquet(str(path))
     request = SinkRequest(None, stream.schema, Options("writeStream"), None, f"{path}/", "q", is_kept=True)
     refuse_one_folder(stream.branches if not location else rate().branches, SINKS["parquet"](request)[0], location)
@@ -266,7 +266,7 @@ def test_modes_that_go() -> None:
 
 
 def test_a_query_into_files_that_nobody_can_go_on_with_warns(tmp_path: Path) -> None:
-    """Its next run appends all rows again. What is only for looking at does not, and noop keeps nothing."""
+    """Its next run appends all rows again. A query that is only for looking at does not, and noop keeps nothing."""
     folder = tmp_path / "rows"
     request = SinkRequest(None, pa.schema([]), Options("writeStream"), None, str(folder), "q", is_kept=False)
     sink, _ = SINKS["parquet"](request)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stages of a query are called in its checkpoints: by what they read, not by where they stand."""
+"""The names of a query's stages in its checkpoints: by what they read, not by their places in the plan."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def orders(name: str | None = None, partitions: Sequence[str] = ("0", "1")) -> S
 
 
 def test_order_of_a_union_does_not_matter(tmp_path: Path) -> None:
-    """Sources, what is behind them, and the stage that reads the union are called as before."""
+    """Sources, the steps after them, and the stage that reads the union are called as before."""
     a, b, c = text(tmp_path / "a"), text(tmp_path / "b"), orders("c")
     one, other = (planned(s.keyBy("value").count()) for s in (a.union(b).union(c), c.union(b.union(a))))
     assert by_name(one) == by_name(other)

@@ -114,7 +114,7 @@ def test_a_limit_ends_its_producers() -> None:
 
 
 def test_the_first_rows_of_a_sorted_stream() -> None:
-    """Limit behind sortBy gives the first ones in order, through a filter and a select that keep the key."""
+    """Limit after sortBy gives the first ones in order, through a filter and a select that keep the key."""
     ordered = stream().select("k", "v").sortBy("v", ascending=False, numPartitions=2)
     assert run_local(ordered.limit(3)).column("v").to_pylist() == [4, 3, 2]
     through = ordered.filter(pc.field("v") < 4).select("v").limit(2)
@@ -124,7 +124,7 @@ def test_the_first_rows_of_a_sorted_stream() -> None:
 
 
 def test_the_first_rows_of_a_sorted_stream_with_other_columns() -> None:
-    """The order is that of the sort: columns computed behind it do not matter, and a key that is one is refused."""
+    """The order is that of the sort: columns computed after it do not matter, and a key that is one is refused."""
     ordered = stream(3).sortBy("v", nulls="last", numPartitions=3)
     assert run_local(ordered.withColumn("k", pc.add(pc.field("v"), 1)).limit(3)).column("v").to_pylist() == [1, 2, 2]
     assert run_local(ordered.explode("items", outer=True).limit(2)).column("items").to_pylist() == [1, 2]
@@ -210,7 +210,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_mistakes_get_a_sentence(name: str) -> None:
-    """What is wrong is said where it is written, with what there is or what to write instead."""
+    """A mistake is named at its verb, with the names that exist or the words to write instead."""
     call, error, message = WRONG[name]
     with pytest.raises(error, match=message):
         call(stream())

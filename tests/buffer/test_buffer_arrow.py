@@ -111,7 +111,7 @@ def test_reading_makes_no_copy() -> None:
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("words", [False, True])
 def test_a_payload_format_agrees_with_the_plain_functions(compression: str, words: bool) -> None:
-    """Whatever the compression, both ways of reading give the batch; a slice is not charged for its parent."""
+    """With any compression, both ways of reading give the batch; a slice is not charged for its parent."""
     texts = pa.array([f"word {n % 7}" for n in range(5000)])
     batch = pa.RecordBatch.from_arrays([texts.dictionary_encode() if words else texts, texts], names=["a", "b"])
     batch = batch.replace_schema_metadata({"who": "me"})

@@ -78,7 +78,7 @@ def test_finish_ships_the_rest_once() -> None:
     steps=st.lists(st.one_of(st.binary(max_size=40), st.just("commit")), max_size=20),
 )
 def test_pieces_hold_what_was_taken_in_order(size: int, steps: list[bytes | str]) -> None:
-    """Whatever is appended and committed: the pieces joined are the bytes taken; the books accept them."""
+    """After any appends and commits the pieces joined are the bytes taken, and the books accept them."""
     target, memory = builder(size)
     references = SegmentReferences(8, size)
     task = references.attach("t")

@@ -444,7 +444,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def guarantees_can_be_had(self) -> None:
-        """Whoever is below its size finds a segment, unless others are above theirs for the moment."""
+        """A pool below its size finds a segment, unless others are above theirs for the moment."""
         wanted = sum(max(0, pool.size - pool.requested) for pool in self.pools)
         above = sum(max(0, pool.requested - pool.size) for pool in self.pools)
         destroyed = sum(pool.is_destroyed for pool in self.held.values())

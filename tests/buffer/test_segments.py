@@ -114,7 +114,7 @@ def test_views_held_elsewhere_survive_close() -> None:
 
 
 def test_without_memfd_an_unlinked_file_takes_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the system has no memfd, two mappings of the fallback share memory and no file is left in sight."""
+    """If the system has no memfd, two mappings of the fallback share memory and no file is left in sight."""
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with SegmentMemory.create(2, SIZE) as memory:

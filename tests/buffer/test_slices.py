@@ -54,7 +54,7 @@ def test_broadcast_slice_is_freed_by_its_last_reader() -> None:
 
 
 def test_received_segment_has_one_slice() -> None:
-    """What came from the network has no builder to close and goes home with its one reader."""
+    """A segment from the network has no builder to close and goes home with its one reader."""
     home, references = Home(), SegmentReferences(1, SIZE)
     references.receive(0, home)
     with pytest.raises(ProtocolError, match="no open builder"):

@@ -71,7 +71,7 @@ def test_a_marker_in_mid_alignment_lets_all_go_on() -> None:
 
 
 def test_a_marker_of_a_newer_checkpoint_gives_both_up() -> None:
-    """What was being aligned can't complete any more where a newer one was cancelled already."""
+    """A checkpoint that was being aligned can't complete any more if a newer one was cancelled already."""
     core = _core(2)
     core.barrier_came(0, barrier(1), 1.0)
     assert [type(action) for action in core.marker_came(2)] == [Abort, Resume, Abort]
@@ -108,7 +108,7 @@ def test_a_task_without_open_channels_is_told() -> None:
 
 
 def test_the_coordinators_word_waits_for_the_ends_of_channels() -> None:
-    """Where the word is faster than the last ends, it is not lost."""
+    """If the word is faster than the last ends, it is not lost."""
     core = _core(2)
     core.channel_ended(0)
     assert core.triggered(barrier(7), 1.0) == []
@@ -153,7 +153,7 @@ def _inputs(draw: st.DrawFn) -> tuple[list[list[Item]], int]:
 @settings(max_examples=examples(400), deadline=None)
 @given(_inputs(), st.randoms(use_true_random=False))
 def test_random_interleavings_cut_every_channel_at_its_barrier(inputs: tuple[list[list[Item]], int], random) -> None:
-    """Whatever comes first: no deadlock, nobody stays stopped, and a snapshot holds the rows before each barrier."""
+    """In any order there is no deadlock, nobody stays stopped, and a snapshot holds the rows before each barrier."""
     channels, checkpoints = inputs
     model = TaskModel(_core(len(channels)), [deque(items) for items in channels])
     while any(model.channels):

@@ -33,7 +33,7 @@ KEY = ChannelKey("in", "rate-12ab->agg-34cd:0", 3, 1)
     ],
 )
 def test_a_channel_is_found_again_by_the_name_of_its_chunk(key: ChannelKey) -> None:
-    """Whatever a stage is called, also with slashes."""
+    """A stage may have any name, also with slashes."""
     assert ChannelKey.of(key.chunk) == key
 
 

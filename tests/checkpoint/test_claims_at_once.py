@@ -106,7 +106,7 @@ class Claimant:
 
 @pytest.mark.parametrize("seed", some_of(range(400), 10))
 def test_no_checkpoint_is_lost_or_mixed_whoever_claims_when(tmp_path: Path, seed: int) -> None:
-    """What drivers took for complete counts afterwards with the bytes that they wrote, but for what is too old."""
+    """Checkpoints that drivers took for complete count afterwards with their bytes, but for those too old."""
     chance = random.Random(seed)
     if chance.random() < 0.5:
         first = CheckpointStorage(str(tmp_path))

@@ -151,7 +151,7 @@ def test_one_at_a_time_and_what_is_asked_meanwhile_is_joined() -> None:
 
 
 def test_an_expired_one_names_who_is_missing() -> None:
-    """What did not come in time is in the answer, and the tasks are told."""
+    """The tasks that did not answer in time are in the answer, and the tasks are told."""
     coordinator = _coordinator(timeout=60.0, tolerable_failures=1)
     coordinator.asked(9, 0.0)
     _acknowledge(coordinator, 1, 1.0, SOURCES)
@@ -282,7 +282,7 @@ def test_only_the_retained_ones_are_kept() -> None:
 
 
 def test_the_end_of_data_asks_for_one_more_checkpoint() -> None:
-    """Tasks whose data has ended take part in it, and go when it is complete; the next one begins behind them."""
+    """Tasks whose data has ended take part in it, and go when it is complete; the next one begins after them."""
     coordinator = _coordinator()
     assert _of(do.Trigger, coordinator.data_ended("source-0", 1.0))
     coordinator.data_ended("source-1", 1.5)
@@ -308,7 +308,7 @@ def test_ended_tasks_get_another_try_after_a_failure() -> None:
 
 
 def test_numbers_go_on_after_those_of_an_earlier_driver() -> None:
-    """A query that is taken up again begins behind the newest checkpoint it found."""
+    """A query that is taken up again begins after the newest checkpoint it found."""
     coordinator = CheckpointCoordinator(CheckpointOptions(retained=2), _heads)
     coordinator.restored([40, 41])
     coordinator.running(TASKS, 0.0)

@@ -52,7 +52,7 @@ class Mount:
             Path(path).stat()
 
     def come_back(self) -> None:
-        """What was written meanwhile is below the mount point, where nobody sees it."""
+        """Files that were written meanwhile are below the mount point, where nobody sees them."""
         if self._aside.exists():
             self._folder.rename(self._folder.with_name(f"below{self._calls}"))
             self._aside.rename(self._folder)

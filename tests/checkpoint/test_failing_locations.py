@@ -58,8 +58,8 @@ class World:
 class Life:
     """A query's drivers, one after the other, and what a reader of its sink has seen.
 
-    `published` is the newest checkpoint that a driver took for complete. Where a driver dies in a commit nobody
-    knows, so that checkpoint may count: `in_doubt`.
+    `published` is the newest checkpoint that a driver took for complete. If a driver dies in a commit, nobody knows,
+    so that checkpoint may count: `in_doubt`.
     """
 
     def __init__(self, folder: Path, world: World) -> None:

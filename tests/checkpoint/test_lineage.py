@@ -36,7 +36,7 @@ def test_a_base_is_read_whole_or_not_at_all(base: Base) -> None:
 
 
 def test_each_owners_checkpoints_count_up_to_where_the_next_went_on() -> None:
-    """What the first wrote behind that, and what one wrote from whom nobody went on, does not."""
+    """Those that the first wrote later, and those of an owner that nobody went on from, do not count."""
     complete = taken(FIRST, 1, 2, 3) + taken(SECOND, 2, 3) + taken(THIRD, 3, 4)
     bases = {FIRST: NOTHING, SECOND: on(FIRST, 1), THIRD: on(FIRST, 2)}
     assert lineage(bases, complete, "here") == sorted(taken(FIRST, 1, 2) + taken(THIRD, 3, 4))

@@ -63,7 +63,7 @@ class Driver:
             self.log()
 
     def log(self) -> None:
-        """What was given is written, in two pieces of one file."""
+        """The given rows are written, in two pieces of one file."""
         if self.logged == self.given:
             return
         with self.storage.open_log(self.name) as file:

@@ -21,7 +21,7 @@ def piece(first: int, rows: int, file: str = "logs-000001/a.0.0.0.0") -> Chunk:
 
 
 def parts(pieces: list[Chunk], given: int, taken: int, since: int = 0) -> dict[str, PartHandle]:
-    """What the channel's two tasks acknowledge."""
+    """The parts that the channel's two tasks acknowledge."""
     return {
         "a.0": PartHandle("chk/a.0", 9, (Chunk("state", 0, 9, 0), *pieces), {OUT: given}, since),
         "b.0": PartHandle("chk/b.0", 0, (), {IN: taken}),
@@ -34,7 +34,7 @@ def logged(checkpoint: dict[str, PartHandle]) -> list[tuple[int, int]]:
 
 
 def test_pieces_that_the_consumer_has_taken_are_left_out_and_one_taken_in_part_is_not() -> None:
-    """Of three pieces the first is behind the consumer, the second is being read; other chunks stay."""
+    """The consumer has passed the first of three pieces, and is in the second; other chunks stay."""
     found = cut(parts([piece(0, 10), piece(10, 10), piece(20, 5)], 25, 12), {})
     assert logged(found) == [(10, 10), (20, 5)]
     assert found["a.0"].chunks[0].name == "state"
@@ -63,7 +63,7 @@ def test_rows_that_were_not_logged_or_logged_twice_are_no_checkpoint(pieces: lis
 
 
 def test_a_handle_with_pieces_and_positions_travels() -> None:
-    """What is packed is unpacked."""
+    """A packed handle is the same when it is unpacked."""
     handle = parts([piece(3, 4)], 7, 3, since=5)["a.0"]
     assert unpack_part(pack_part(handle)) == handle
 

@@ -125,7 +125,7 @@ def test_time_out_after_the_last_barrier() -> None:
 
 
 def test_time_out_after_an_abort() -> None:
-    """What was cancelled does not turn unaligned."""
+    """A cancelled barrier does not turn unaligned."""
     core = _core(2)
     core.barrier_came(0, timeoutable(1), 1.0)
     assert core.marker_came(1) == [Abort(1, UPSTREAM), Resume((0,))]
@@ -141,7 +141,7 @@ def test_the_producer_turns_first() -> None:
 
 
 def test_an_announcement_and_then_the_end_of_the_channel() -> None:
-    """What is announced is handled before the end comes (FLINK-24068)."""
+    """An announced barrier is handled before the end comes (FLINK-24068)."""
     core = _core(2)
     core.announced(timeoutable(1), 1.0)
     assert core.barrier_came(0, timeoutable(1), 2.0) == []
@@ -168,7 +168,7 @@ def test_a_task_that_is_told_does_not_wait_for_the_ends_of_its_channels() -> Non
 
 
 def test_rows_in_front_of_a_mark_are_the_tasks() -> None:
-    """Those that wait, and those that come; not what was taken, and not what comes behind the mark."""
+    """The rows that wait, and those that come, are; those that were taken, and those behind the mark, are not."""
     rows: RowsInFlight[str, str] = RowsInFlight(2)
     for name in ("a", "b", "c"):
         rows.rows_came(0, name)
@@ -243,14 +243,14 @@ class Channel:
     wire: deque[Sent] = field(default_factory=deque)
     written: list[str] = field(default_factory=list)
     at_barrier: dict[int, int] = field(default_factory=dict)
-    """How many rows were written in front of a checkpoint's barrier."""
+    """The number of rows that were written in front of a checkpoint's barrier."""
     overtaken: dict[int, list[str]] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     is_blocked: bool = False
     has_ended: bool = False
 
     def takes_part(self, checkpoint: int) -> bool:
-        """Whether its producer took a snapshot, or had ended before."""
+        """Tell whether its producer took a snapshot, or had ended before."""
         has_gone = (
             self.has_ended and max(self.at_barrier, default=0) < checkpoint and checkpoint not in self.cancelled
         )
@@ -355,7 +355,7 @@ MOVES = (*["write", "move", "receive", "process"] * 4, *["barrier"] * 3, "checkp
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 1 << 32))
 def test_each_row_has_exactly_one_owner(count: int, seed: int) -> None:
-    """Of each snapshot: processed, saved by the task, saved by the producer, or sent behind the barrier; in order."""
+    """Of each snapshot: processed, saved by the task, saved by the producer, or sent after the barrier; in order."""
     chance = random.Random(seed)
     channels = [Channel(number) for number in range(count)]
     task = Task(channels, _core(count), RowsInFlight(count), [[] for _ in channels])
@@ -410,7 +410,7 @@ def test_each_row_has_exactly_one_owner(count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_timeout_survives_the_wire(number: int) -> None:
-    """What turned unaligned behaves the same wherever it goes on."""
+    """A barrier that turned unaligned behaves the same wherever it goes on."""
     barrier = turned(number + 1)
     assert not barrier.may_time_out
     assert not barrier.blocks_sender

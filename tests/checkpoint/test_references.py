@@ -30,7 +30,7 @@ class Driver:
         self.chance = chance
         self.number = 0
         self.contents: dict[tuple[str, int], bytes] = {}
-        """What was written where."""
+        """The bytes that were written, by file and place."""
         self.take_over()
 
     def take_over(self) -> None:
@@ -93,7 +93,7 @@ class Driver:
         assert parts
 
     def drop_late(self) -> None:
-        """What was left of those is removed."""
+        """The parts that are left of those are removed."""
         for stamp in self.under_way:
             self.storage.discard(stamp)
         self.under_way.clear()

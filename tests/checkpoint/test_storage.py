@@ -90,7 +90,7 @@ def test_a_checkpoint_without_metadata_does_not_exist(location: str) -> None:
     "harm", ["truncated", "flipped", "empty", "other file", "part missing", "part cut", "part flipped"]
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(location: str, harm: str) -> None:
-    """Whatever is wrong with the newest, a recovery begins with the one before and says which file is to blame."""
+    """For any fault of the newest, a recovery begins with the one before and says which file is to blame."""
     storage = CheckpointStorage(location)
     storage.claim()
     _taken(storage, 1)

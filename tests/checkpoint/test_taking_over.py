@@ -137,7 +137,7 @@ def test_a_task_believes_damage_when_it_has_seen_it_twice(
 def test_a_start_on_a_full_disk_fences_nobody(
     tmp_path: Path, running: CheckpointStorage, picks: Callable[[str, str], bool]
 ) -> None:
-    """Whatever it can't write, the query that runs goes on, and the next start goes on from its newest."""
+    """If it can't write some file, the query that runs goes on, and the next start goes on from its newest."""
     with pytest.raises(OSError, match="No space left"):
         gated(tmp_path, Fails(errno.ENOSPC, 1, picks)).claim()
     commit(running, 3)
@@ -145,7 +145,7 @@ def test_a_start_on_a_full_disk_fences_nobody(
 
 
 def test_a_start_that_its_plan_refuses_fences_nobody(tmp_path: Path, running: CheckpointStorage) -> None:
-    """It is asked before the claim, so nothing is written, and behind it, about what was completed meanwhile."""
+    """It is asked before the claim, so nothing is written, and after it, about what was completed meanwhile."""
     asked: list[Found] = []
 
     def refuse(found: Found) -> None:
@@ -230,7 +230,7 @@ def test_a_location_that_shows_nothing_is_not_begun_anew(tmp_path: Path, running
 def test_owners_that_are_not_listed_for_a_moment_end_no_query(
     tmp_path: Path, running: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look behind the commit of a checkpoint finds none of them; the next one does."""
+    """The look after the commit of a checkpoint finds none of them; the next one does."""
     storage = CheckpointStorage(str(tmp_path), (0, 0), (0, 0))
     storage.claim()
     names, looks = Ownership._names, iter([False, True, True])

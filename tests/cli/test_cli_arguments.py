@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line refuses, before anything is started, with one line and exit code 2."""
+"""The command line refuses a mistake before anything is started, with one line and exit code 2."""
 
 from __future__ import annotations
 

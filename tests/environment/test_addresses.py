@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an environment listens: by its way to the driver, or by what the settings say."""
+"""The address at which an environment listens: by its way to the driver, or by the settings."""
 
 from __future__ import annotations
 

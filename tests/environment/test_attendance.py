@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes for a task before it is there, or after it has left, and how long that is kept."""
+"""The words for a task before it is there, or after it has left, and the time that they are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task:
 
 
 def caught_up(here: Attendance, number: AttemptId) -> list[object]:
-    """What a task hears when it is given this attempt."""
+    """The words that a task hears when it is given this attempt."""
     task: Any = Task()
     here.catch_up(task, number)
     told: list[object] = task.told
@@ -59,7 +59,7 @@ class Gate:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all producers are known."""
+        """True if all producers are known."""
         return not self.missing
 
     def update(self, _: ShuffleDescriptor) -> bool:
@@ -105,7 +105,7 @@ def test_producers_that_come_first_are_there_for_each_gate_of_their_consumer() -
 
 
 def test_a_gate_that_left_is_told_of_its_producers_and_then_forgotten() -> None:
-    """What it was told is not kept for another."""
+    """The words that it was told are not kept for another."""
     here = Attendance()
     gate, complete = Gate(attempt(1), 2), Gate(attempt(1), 0)
     left(here, gate, complete)
@@ -119,7 +119,7 @@ def test_a_gate_that_left_is_told_of_its_producers_and_then_forgotten() -> None:
 
 
 def test_everything_goes_with_its_job() -> None:
-    """What is another job's stays."""
+    """The words of another job stay."""
     here = Attendance()
     gates = [Gate(attempt(1, job)) for job in ("a", "b")]
     left(here, *gates)

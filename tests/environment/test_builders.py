@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a writer lays streams into segments or its own file: every reader gets its bytes once and in order."""
+"""A writer lays streams into segments or its own file: every reader gets its bytes once and in order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, shared=st.booleans())
 def test_every_reader_gets_its_bytes_once_and_in_order(steps: list[object], shared: bool) -> None:
-    """Any mixture of parts for one and for all, commits and ends; no segment stays open behind the end."""
+    """Any mixture of parts for one and for all, commits and ends; no segment stays open after the end."""
     patch = pytest.MonkeyPatch()
     patch.setattr(builders, "SLICE_BYTES", 50)
     patch.setattr(builders, "GATHER_BYTES", 120)

@@ -41,7 +41,7 @@ ROWS = 4000
 
 
 def rows_of(subpartition: int) -> list[int]:
-    """What is written to a subpartition."""
+    """The rows that are written to a subpartition."""
     return list(range(subpartition * 10_000, subpartition * 10_000 + ROWS))
 
 
@@ -142,7 +142,7 @@ async def until(condition: Callable[[], bool], readers: list[Reader]) -> None:
 
 
 def run(bench_of: Callable[[], Bench], body: Callable[[Bench], Awaitable[None]]) -> None:
-    """A test's loop; reads are closed behind it and nothing is held."""
+    """A test's loop; reads are closed after it and nothing is held."""
 
     async def main() -> None:
         bench = bench_of()
@@ -260,7 +260,7 @@ def test_a_damaged_file_is_the_readers_error(tmp_path: Path, layout: Layout) -> 
 
 @pytest.mark.parametrize("layout", Layout)
 def test_a_missing_file_loses_the_partition(tmp_path: Path, layout: Layout) -> None:
-    """The reader that finds it gone gets PartitionLostError, and so does everybody behind it."""
+    """The reader that finds it gone gets PartitionLostError, and so does everybody after it."""
 
     async def body(bench: Bench) -> None:
         bench.partition.files.paths[0].unlink()
@@ -276,7 +276,7 @@ def test_a_missing_file_loses_the_partition(tmp_path: Path, layout: Layout) -> N
 
 
 def test_a_reader_in_mid_data_outlives_the_partition_or_hears_how_it_ended(tmp_path: Path) -> None:
-    """What is open is read on when the files go; of a file not yet open the reader hears how the partition ended."""
+    """An open file is read on when the files go; of another the reader hears how the partition ended."""
 
     async def body(bench: Bench) -> None:
         reader = Reader(bench, 0, SUBPARTITIONS, credit=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where partitions' files go, and that a dead application's folders are swept in all directories, and only they."""
+"""The folders of partitions' files: a dead application's are swept in all directories, and only they."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_broken_directory_is_passed_over_and_none_is_an_error(place: Rendezvou
 
 
 def test_a_second_writer_of_one_partition_is_refused(place: Rendezvous, tmp_path: Path) -> None:
-    """The first one's folder is left alone; behind its removal the name is free."""
+    """The first one's folder is left alone; after its removal the name is free."""
     there = folders(place, tmp_path / "d")
     folder = there.make(partition(0))
     (folder / "data").write_text("x")

@@ -33,7 +33,7 @@ def completed(decisions: list[Decision]) -> list[FileId]:
 
 
 def test_the_parts_of_all_tasks_share_one_file_which_is_complete_with_the_last() -> None:
-    """Whoever comes first begins it; each checkpoint has a file of its own."""
+    """The first task to come begins it; each checkpoint has a file of its own."""
     files = host("a", "b", "c")
     for checkpoint in (1, 2):
         first = files.handed_over("b", QUERY, checkpoint, 10)
@@ -44,7 +44,7 @@ def test_the_parts_of_all_tasks_share_one_file_which_is_complete_with_the_last()
 
 
 def test_tasks_that_store_by_themselves_decline_or_are_gone_are_not_waited_for() -> None:
-    """Before the file is begun or behind it, whichever."""
+    """They may be missing before the file is begun or later."""
     files = host("a", "b", "c", "d")
     assert files.settled("d", 1) == []
     begun = files.handed_over("a", QUERY, 1, 10)
@@ -115,7 +115,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_each_part_is_in_one_file_and_each_file_is_complete_once(steps: list[tuple[str, str, int, int]]) -> None:
-    """Whatever is said in whatever order: no file waits for nobody, is complete twice or takes a part behind that."""
+    """After any words in any order no file waits for nobody, is complete twice or takes a part after that."""
     files = host("a", "b")
     begun: dict[FileId, int] = {}
     ended: set[FileId] = set()

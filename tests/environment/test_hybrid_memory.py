@@ -80,7 +80,7 @@ class Task:
 
 
 def memory(folder: Path, segments: int, test: Callable[[Host], Awaitable[None]]) -> None:
-    """Run a test on a host of so many segments; behind it the pool's books are straight."""
+    """Run a test on a host of so many segments; after it the pool's books are straight."""
     folder.mkdir()
 
     async def run() -> None:
@@ -169,7 +169,7 @@ class Gate:
         self.at_end: list[Callable[[], None]] = []
 
     def on_close(self, action: Callable[[], None]) -> None:
-        """What is to be done when the gate closes."""
+        """Note an action to be done when the gate closes."""
         self.at_end.append(action)
 
     def available(self, channel: object) -> None:

@@ -76,7 +76,7 @@ class Bench:
         self.result.core.close_producer()
 
     async def close(self) -> None:
-        """Nothing is held behind the partition."""
+        """Nothing is held after the partition."""
         if self.own is not None:
             self.own.close()
         self.result.release()
@@ -208,7 +208,7 @@ def test_memory_and_storage_take_turns(tmp_path: Path, served: bool) -> None:
 
 @SERVED
 def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -> None:
-    """Who comes behind the index gets a view of the files; a reader that came before goes on as it began."""
+    """A reader that comes after the index gets a view of the files; one that came before goes on as it began."""
 
     async def test() -> None:
         bench = Bench(tmp_path / "host")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process keeps mapped between its tasks, with real descriptors."""
+"""The memory that a process keeps mapped between its tasks, with real descriptors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def memory() -> Iterator[SegmentMemory]:
 
 
 def welcome(memory: SegmentMemory, environment: str = "first") -> tuple[Welcome, int]:
-    """What an environment tells a task, with a descriptor of its own."""
+    """The welcome of an environment to a task, with a descriptor of its own."""
     return Welcome(environment, "", memory.count, memory.segment_size), os.dup(memory.fd)
 
 
@@ -72,7 +72,7 @@ def test_another_environments_memory_takes_the_place(memory: SegmentMemory) -> N
 
 
 def test_two_tasks_at_a_time_have_maps_of_their_own(memory: SegmentMemory) -> None:
-    """What is lent is not lent twice, and one of the two is kept."""
+    """A map that is lent is not lent twice, and one of the two is kept."""
     kept = KeptMemory()
     kept.keep()
     before = open_descriptors()

@@ -93,7 +93,7 @@ TEXT = pa.schema([("n", pa.int64()), ("text", pa.string())])
     ],
 )
 def test_files_say_whether_they_hold_batches(layout: Layout, schema: pa.Schema, holds: bool, tmp_path: Path) -> None:
-    """Where they say no, the memory of a split may be written into as soon as it was taken, ordered or not."""
+    """If they say no, the memory of a split may be written into as soon as it was taken, ordered or not."""
     stored = StoredFiles(layout, tmp_path, 2)
     files: HashFiles | SortMergeWriter = (
         HashFiles(stored.paths, schema, PARTITION, FileOptions())

@@ -26,7 +26,7 @@ NAME = "env-1"
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pytest keeps of the log has tracebacks, and with them connections, that are gone for everybody else."""
+    """The log that pytest keeps has tracebacks, and with them connections, that are gone for everybody else."""
     monkeypatch.setattr(logging.getLogger("penstock.environment"), "disabled", True)
 
 
@@ -122,7 +122,7 @@ def test_a_report_that_is_refused_holds_up_no_other() -> None:
 
 
 def test_commands_are_obeyed_and_the_last_one_is_known() -> None:
-    """Whether the end was meant is asked when the environment cleans up."""
+    """The environment asks whether the end was meant when it cleans up."""
 
     async def test(master: ScriptedMaster, owned: Owned, link: MasterLink) -> None:
         assert not link.dismissed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may take how much of an environment's memory, and what a fault of one holder costs the others."""
+"""The shares of an environment's memory, and the cost of one holder's fault for the others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def granted(schedule: ReadSchedule[str]) -> list[str]:
 
 
 def test_one_file_is_read_in_order() -> None:
-    """Whatever the order of the wishes, the offsets ascend; equal offsets go in the order of asking."""
+    """In any order of the wishes, the offsets ascend; equal offsets go in the order of asking."""
     schedule: ReadSchedule[str] = ReadSchedule(4)
     for reader, offset in (("c", 30), ("a", 10), ("d", 30), ("b", 20)):
         schedule.want(reader, "f", offset)
@@ -42,7 +42,7 @@ def test_who_comes_behind_the_scan_waits_for_the_next_which_begins_lowest() -> N
 
 
 def test_no_more_chunks_than_permits() -> None:
-    """Behind the bound nothing is granted until a chunk is given back, and no permit comes from nowhere."""
+    """At the bound nothing is granted until a chunk is given back, and no permit comes from nowhere."""
     schedule: ReadSchedule[str] = ReadSchedule(2)
     for number in range(3):
         schedule.want(str(number), "f", number)
@@ -82,7 +82,7 @@ def test_a_reader_that_has_gone_is_not_granted() -> None:
 
 @dataclass
 class Watched:
-    """What the property test knows of one file: where the scan stood, and how often it has begun again."""
+    """The property test's knowledge of one file: where the scan stood, and how often it has begun again."""
 
     position: int = -1
     scans: int = 0

@@ -58,7 +58,7 @@ def test_each_writer_takes_a_share_of_what_is_left() -> None:
 
 
 def test_a_writer_waits_for_another_to_end() -> None:
-    """Where nothing is left, the next buffer is granted when one comes back."""
+    """If nothing is left, the next buffer is granted when one comes back."""
 
     async def main() -> None:
         pool = NetworkBufferPool(9)

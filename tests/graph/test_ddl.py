@@ -101,7 +101,7 @@ def test_a_whole_struct_is_its_columns() -> None:
     ],
 )
 def test_errors_show_the_place(text: str, position: int, message: str) -> None:
-    """What is wrong is said with its position, and the text is shown with a mark under it."""
+    """A mistake is told with its position, and the text is shown with a mark under it."""
     with pytest.raises(SchemaError, match=message.replace("(", r"\(").replace("?", r"\?")) as caught:
         parse_ddl(text)
     lines = str(caught.value).splitlines()

@@ -84,7 +84,7 @@ def test_what_cannot_stop_is_left_alone(name: str) -> None:
 
 
 def test_the_sentences_name_the_exchange_and_the_reason() -> None:
-    """What is stored, which stage reads in which order, and who would wait."""
+    """They say what is stored, which stage reads in which order, and who would wait."""
     job, _ = STOPPING["a join of a stage with itself"]
     (reason,) = without_deadlocks(job)[1]
     assert reason == (
@@ -96,7 +96,7 @@ def test_the_sentences_name_the_exchange_and_the_reason() -> None:
 
 
 def test_what_the_user_asked_for_is_changed_last() -> None:
-    """Where another exchange of the circle does as well, the one with a mode of its own stays; else it is changed."""
+    """If another exchange of the circle does as well, the one with a mode of its own stays; else it is changed."""
     job = combining(graph([2] * 4, DIAMOND), {2: 0, 3: 1})
     assert changed_edges(job, without_deadlocks(job, asked={3})[0]) == {1}
     assert changed_edges(job, without_deadlocks(job, asked={1, 3})[0]) == {3}
@@ -150,7 +150,7 @@ def test_nothing_is_changed_in_vain(job: JobGraph, asked: set[int]) -> None:
 @settings(deadline=None, max_examples=examples(120), derandomize=True)
 @given(any_graphs(most=5, kinds=ALL_KINDS))
 def test_each_change_put_back_is_a_stop(job: JobGraph) -> None:
-    """Whatever is stored because of the order in which a stage reads would really stop: the simulator finds it."""
+    """Each exchange that is stored for the order in which a stage reads would really stop: the simulator finds it."""
     job = replace(job, vertices=tuple(replace(vertex, parallelism=2) for vertex in job.vertices))
     mended, reasons = without_deadlocks(job)
     for number, reason in zip(sorted(changed_edges(job, mended)), reasons, strict=True):

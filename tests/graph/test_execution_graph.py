@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads what: the wiring of edges."""
+"""The wiring of edges: for each task the partitions that it reads."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_nothing_follows_an_end() -> None:
 
 @given(st.lists(st.sampled_from(list(ExecutionEvent)), max_size=30))
 def test_any_events_keep_to_the_table(events: list[ExecutionEvent]) -> None:
-    """Whatever comes in whatever order, a step is in the table or raises; an end is never left."""
+    """In any order of events a step is in the table or raises; an end is never left."""
     life = ExecutionLifecycle("x")
     for event in events:
         before = life.state

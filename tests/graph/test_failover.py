@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs again after a failure, against the rules written down once more, channel by channel."""
+"""The subtasks that run again after a failure, against the rules written down once more, channel by channel."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def written_down_once_more(job: JobGraph, failed: set[Place], view: View) -> set
 
 
 def with_shares(job: JobGraph, draw: random.Random) -> JobGraph:
-    """Some vertices behind exchanges to all read shares, some of them parts of one subpartition."""
+    """Some vertices after exchanges to all read shares, some of them parts of one subpartition."""
     for vertex in job.vertices:
         inputs = job.inputs_of(vertex.id)
         if (
@@ -146,7 +146,7 @@ def test_the_restart_set_is_what_the_rules_say_and_no_more(moment: tuple[JobGrap
 @settings(deadline=None, max_examples=examples(150))
 @given(moments())
 def test_downstream_is_every_reader(moment: tuple[JobGraph, View, set[Place]]) -> None:
-    """Whoever is behind the places over any number of channels, as far as it has started."""
+    """All that are downstream of the places over any number of channels, as far as they have started."""
     job, view, failed = moment
     reached = set(failed)
     for _ in job.vertices:
@@ -162,7 +162,7 @@ def test_nothing_failed() -> None:
 
 
 def test_a_pipelined_region_runs_again_as_a_whole() -> None:
-    """Finished or not: what a pipelined exchange held is gone. What has not started is left out."""
+    """Finished or not: what a pipelined exchange held is gone. A subtask that has not started is left out."""
     job = graph([2, 2], [(0, 1)])
     view = View(started={(0, 0), (0, 1), (1, 0)}, finished={(0, 1)})
     assert restart_set(job, {(0, 0)}, view) == {(0, 0), (0, 1), (1, 0)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be null where schemas meet: at every depth of every type, and nothing else is changed."""
+"""The nulls that are allowed where schemas meet: at every depth of every type, and nothing else is changed."""
 
 from __future__ import annotations
 

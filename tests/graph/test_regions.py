@@ -19,7 +19,7 @@ def test_only_exchanges_that_wait_for_their_readers_join() -> None:
 
 
 def test_hybrid_exchanges_order_regions() -> None:
-    """They join nothing, and the consumer comes behind the producer."""
+    """They join nothing, and the consumer comes after the producer."""
     job = graph([1] * 4, [(2, 1), (1, 0), (3, 0)], hybrid=frozenset({0, 1}))
     assert [region.vertices for region in regions(job)] == [(2,), (1,), (0, 3)]
 
@@ -40,7 +40,7 @@ def test_a_stored_edge_inside_a_region_orders_nothing() -> None:
 
 @given(any_graphs(most=9, kinds=(PIPELINED, HYBRID, BLOCKING)))
 def test_regions_of_any_plan(job: JobGraph) -> None:
-    """Every vertex is in one region, joined ones in the same, and each region comes behind what it reads."""
+    """Every vertex is in one region, joined ones in the same, and each region comes after those that it reads."""
     job, _ = without_deadlocks(job)
     found = regions(job)
     assert [region.number for region in found] == list(range(len(found)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tasks begin with where a checkpoint is restored into another plan, and plans that are refused."""
+"""The state that tasks begin with if a checkpoint is restored into another plan, and plans that are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_stage_as_wide_as_before_gives_each_task_its_own_part() -> None:
 
 
 def test_a_stage_of_another_width_gives_all_parts_in_order_of_their_numbers() -> None:
-    """More tasks or fewer; the tenth part is behind the ninth."""
+    """More tasks or fewer; the tenth part comes after the ninth."""
     found = saved({"a": 12, "a.b": 2})
     assert beginning_of(found, "a", 0, 2).parts == tuple(f"a.{number}" for number in range(12))
     assert beginning_of(found, "a.b", 4, 5).parts == ("a.b.0", "a.b.1")
@@ -67,7 +67,7 @@ def test_a_plan_without_a_stage_of_the_checkpoint_is_refused_by_name() -> None:
 
 
 def test_a_stage_of_which_some_tasks_had_finished_keeps_its_width() -> None:
-    """What those had read is written nowhere, so nobody could tell whose rows are done."""
+    """The positions of those are written nowhere, so nobody could tell whose rows are done."""
     found = saved({"a": 3}, frozenset({"a.1"}))
     refuse_other_plan(found, (128, 128), {"a": 3}, WHERE)
     with pytest.raises(PlanError, match=r"1 of 3 tasks of stage a .* must go on with its 3 tasks, not with 2"):

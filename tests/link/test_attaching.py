@@ -58,7 +58,7 @@ def attach(here: EnvironmentThread, found: Iterator[socket.socket], monkeypatch:
 def test_environment_that_dies_while_a_task_attaches(
     here: EnvironmentThread, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Whatever it has said before: the task attaches to the next one, and its Spark job knows of nothing."""
+    """After any of its words the task attaches to the next one, and its Spark job knows of nothing."""
     attach(here, (dying(here.secret, STEPS[step]) for _ in range(2)), monkeypatch)
 
 

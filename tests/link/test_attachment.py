@@ -176,7 +176,7 @@ def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeyp
 
 
 def test_an_error_is_raised_as_what_it_was(here: EnvironmentThread) -> None:
-    """What the environment answers with, and what it has nobody to ask for."""
+    """The environment's own errors are, and that of a question for which it has nobody to ask."""
     attachment = here.attach()
     with pytest.raises(PenstockError, match=r"job-e0\.7#1"):
         attachment.ask(calls.ReportMissingFile(PartitionId(DatasetId("job", 0), 7, 1), "gone"), DEADLINE)
@@ -308,7 +308,7 @@ def test_a_fault_in_one_of_three_gates_ends_that_session_alone(
 def test_a_fault_while_a_task_is_served_ends_its_session_alone(
     here: EnvironmentThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody expects, raised by a call that is answered at once and by one that waits; nobody waits for ever."""
+    """An unexpected error, raised by a call that is answered at once and by one that waits; nobody waits for ever."""
     wrong, waiting, right = here.attach(), here.attach(), here.attach()
 
     async def later(*_: object) -> None:

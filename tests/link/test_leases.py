@@ -17,7 +17,7 @@ class Wall:
         self.seconds = 1000.0
 
     def __call__(self) -> float:
-        """What it shows."""
+        """The time that it shows."""
         return self.seconds
 
 
@@ -36,7 +36,7 @@ def test_time_counts_while_somebody_looks_and_a_pause_counts_once() -> None:
 
 @given(steps=st.lists(st.floats(-5, 500), max_size=50))
 def test_it_never_goes_back_and_never_faster_than_the_wall(steps: list[float]) -> None:
-    """Whatever the wall's clock does."""
+    """This holds whatever the wall's clock does."""
     wall = Wall()
     clock = WakingClock(wall, most=1.0)
     before = clock.now()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one side tells the other: whatever is lost on the way, each thing counts once and in order."""
+"""The words of one side to the other: each counts once and in order, even if some are lost on the way."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class World:
         self.again()
 
     def again(self) -> None:
-        """A new connection, beside what the old ones still hold: listen behind what was taken, ask what is open."""
+        """A new connection, beside what the old ones still hold: listen after what was taken, ask what is open."""
         self.commands.taken(self.taken.last)
         self.cursor = self.taken.last
         self.streams.append(deque())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much waits for a slow reader when segments are filled for a target time: a model of one exchange."""
+"""The rows that wait for a slow reader when segments are filled for a target time: a model of one exchange."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Exchange:
 
     @property
     def seconds(self) -> float:
-        """How long the reader needs for what is in flight."""
+        """The seconds that the reader needs for the rows in flight."""
         return (sum(self._waiting) + sum(self._fetched)) / RATE
 
     def run(self, seconds: float) -> None:

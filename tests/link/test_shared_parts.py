@@ -34,7 +34,7 @@ SMALL = 1000
 
 
 class Master:
-    """What the JobMaster is told."""
+    """The words to the JobMaster."""
 
     def __init__(self) -> None:
         self.acknowledged: queue.SimpleQueue[AcknowledgeCheckpoint] = queue.SimpleQueue()
@@ -79,7 +79,7 @@ class Task:
         self.attempt = AttemptId("job", 1, number, attempt)
         self.line = AttachmentLine(self.attachment, self.attempt)
         self.store = SnapshotStore(str(location), "000001-ab", f"v1.{number}", self.line, self.line)
-        self.attachment.ask(GetStatistics(), DEADLINE)  # behind it: the environment knows of the task
+        self.attachment.ask(GetStatistics(), DEADLINE)  # after it: the environment knows of the task
 
     def take(self, checkpoint: int, size: int = SMALL, *, shares_file: bool = True) -> None:
         """Have a snapshot stored: a chunk of its own, and one in two pieces."""
@@ -88,7 +88,7 @@ class Task:
         self.store.store(TakenSnapshot(checkpoint, chunks, {"freeze_seconds": 1.0}, shares_file=shares_file))
 
     def is_answered(self) -> bool:
-        """Whether it has heard of all that it has handed over."""
+        """Tell whether it has heard of all that it has handed over."""
         self.line.wait(0)
         return not self.store._handed
 
@@ -163,7 +163,7 @@ def test_a_large_snapshot_has_a_file_of_its_own(
 def test_a_checkpoint_that_is_given_up_holds_no_file_open(
     here: EnvironmentThread, tasks: list[Task], master: Master
 ) -> None:
-    """What was handed over is acknowledged, too late as ever; the next checkpoint is whole."""
+    """A part that was handed over is acknowledged, too late as ever; the next checkpoint is whole."""
     tasks[0].take(1)
     wait_until(lambda: tasks[0].store._handed, "it is handed over")
     command = commands.TaskAction(tasks[0].attempt, CheckpointAborted(1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in flight to a slow reader, over real segments: what waits for it, and what checkpoints make of that."""
+"""The rows in flight to a slow reader, over real segments: those that wait for it, and those in checkpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has connected and proved nothing: few, few of one source, and for a new one the first of too many goes."""
+"""Connections that have proved nothing: few, few of one source, and for a new one the first of too many goes."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Slices:
 
 
 def messages_in(data: bytes) -> int:
-    """How many messages these bytes are, which must be whole ones."""
+    """The number of messages in these bytes, which must be whole ones."""
     count = position = 0
     while position < len(data):
         length, _ = HEADER.unpack_from(data, position)

@@ -28,7 +28,7 @@ OTHER = AttemptId("job", 1, 0, 8)
 
 
 class Master:
-    """What the JobMaster is asked, and how it answers: every attempt is deployed."""
+    """The questions to the JobMaster, and its answer: every attempt is deployed."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -125,7 +125,7 @@ def test_what_is_said_is_not_waited_for(here: EnvironmentThread, task: Attachmen
     thread.join(DEADLINE)
     line.decline(6, "the disk is full")
     line.data_ended()
-    task.ask(RegisterTask(ATTEMPT), DEADLINE)  # behind them
+    task.ask(RegisterTask(ATTEMPT), DEADLINE)  # after them
     assert master.asked == [
         AcknowledgeCheckpoint(ATTEMPT, 5, b"handle", {"bytes": 7.0}),
         DeclineCheckpoint(ATTEMPT, 6, "the disk is full"),

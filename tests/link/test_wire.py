@@ -118,7 +118,7 @@ def test_an_id_of_another_shape_is_refused(wrong: object) -> None:
 
 @pytest.mark.parametrize("field", ["state", "failure"])
 def test_a_word_that_is_none_of_those_agreed_on_is_refused(field: str) -> None:
-    """How a task has ended and what that means are words of a list: nobody decides by others."""
+    """The end of a task and its meaning are words of a list: nobody decides by others."""
     plain = to_wire(sample(master.TaskFinished)) | {field: "ValueError"}
     with pytest.raises(ProtocolError, match=rf"TaskFinished\.{field} can't be 'ValueError'"):
         from_wire(master.TaskFinished, plain)

@@ -45,7 +45,7 @@ from penstock.shuffle.lifecycle import Lifecycle, Table, as_markdown
 
 
 def messages_of(frames: list[OutgoingFrame]) -> list[Message]:
-    """What the frames say; payloads as bytes. The transport has then taken them."""
+    """The messages in the frames; payloads as bytes. The transport has then taken them."""
     decoder = FrameDecoder(CLIENT_TYPES | SERVER_TYPES, lambda _, header: memoryview(bytearray(header.length)))
     messages: list[Message] = []
     for frame in frames:
@@ -103,7 +103,7 @@ class TestSender:
     """PartitionRequestQueue."""
 
     def test_data_needs_credit_events_do_not(self) -> None:
-        """With one credit, one buffer goes out; an event behind it goes too; the next buffer waits for credit."""
+        """With one credit, one buffer goes out; an event after it goes too; the next buffer waits for credit."""
         serving = Serving()
         view = serving.open(1, credit=1)
         view.data(b"a").event(b"E").data(b"b")
@@ -271,7 +271,7 @@ class TestSender:
         assert drain(serving.core) == [ErrorResponse(1, code, str(error))]
 
     def test_a_view_hears_of_all_credit(self) -> None:
-        """What the reader begins with, and what it grants later, is told to the view, which may read ahead for it."""
+        """The credit at the beginning, and all that is granted later, is told to the view, which may read ahead."""
         serving = Serving()
         view = serving.open(1, credit=3)
         assert view.granted == 3
@@ -605,7 +605,7 @@ class TestReceiver:
         assert receiving.core.channels == 0
 
     def test_release_in_mid_payload_frees_the_segment_at_once(self) -> None:
-        """No byte is written to the segment after it went back; the stream goes on behind the payload."""
+        """No byte is written to the segment after it went back; the stream goes on after the payload."""
         receiving = Receiving()
         channel, sink = receiving.open()
         _, other = receiving.open()

@@ -90,7 +90,7 @@ def test_byte_by_byte_large_frames() -> None:
 
 
 def test_payload_goes_straight_into_its_segment() -> None:
-    """Behind the header the decoder asks for the segment's own memory, no intermediate buffer."""
+    """After the header the decoder asks for the segment's own memory, no intermediate buffer."""
     segment = memoryview(bytearray(100_000))
     decoder = FrameDecoder(SERVER_TYPES, lambda _, __: segment)
     stream = encode(data(b"z" * 100_000))
@@ -185,7 +185,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("stream", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_frames_are_protocol_errors_and_stay_so(stream: bytes) -> None:
-    """Whatever does not fit raises ProtocolError, again at each later call: the decoder is broken."""
+    """A frame that does not fit raises ProtocolError, again at each later call: the decoder is broken."""
     decoder = FrameDecoder(ALL_TYPES)
     with pytest.raises(ProtocolError) as raised:
         decode(stream, (), decoder)
@@ -221,7 +221,7 @@ def test_local_misuse_is_not_blamed_on_the_peer() -> None:
 
 
 def test_error_codes_map_each_typed_error_to_itself() -> None:
-    """What the reader is told is the type that the server raised; unknown ones become PartitionError."""
+    """The reader gets the type of error that the server raised; unknown ones become PartitionError."""
     for kind in (
         errors.PartitionNotProducedError,
         errors.PartitionReleasedError,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor makes of a machine, of its workers and of Spark's settings: what is, how bad, what to do."""
+"""The doctor's findings about a machine, its workers and Spark's settings: facts, levels and remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDS = host_check.Needs(256 << 20, 256 << 20)
 
 
 def judged(**changed: object) -> list[Finding]:
-    """What is not fine of a machine like the good one but for this."""
+    """The findings that are not fine of a machine like the good one but for this."""
     found = host_check.judge({**GOOD, **changed}, NEEDS)
     return [finding for finding in found if finding.level is not Level.FINE]
 
@@ -104,7 +104,7 @@ def test_settings_that_do_not_fit(conf: dict[str, str], words: str) -> None:
 
 
 def test_memory_beside_the_heap() -> None:
-    """Where containers are limited, the pool and the workers must fit the overhead; local has no such limit."""
+    """If containers are limited, the pool and the workers must fit the overhead; local has no such limit."""
     quiet = {"spark.python.daemon.module": "penstock.daemon", "spark.executor.cores": "4"}
 
     def found(**conf: str) -> Finding:

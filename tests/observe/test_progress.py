@@ -61,7 +61,7 @@ def test_a_terminal_is_drawn_in_place_and_left_in_order(monkeypatch: pytest.Monk
 
 
 def test_spark_bar_and_ours_never_share_a_terminal() -> None:
-    """Where Spark draws its console bar, plain lines are written even on a terminal."""
+    """If Spark draws its console bar, plain lines are written even on a terminal."""
     stream = Terminal()
     with Progress(stream, console_bar=True) as progress:
         progress.update(_snapshot(1, 1))

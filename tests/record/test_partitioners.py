@@ -54,7 +54,7 @@ def _placed(partitioner: Partitioner, batch: pa.RecordBatch) -> dict[int, list[A
     st.integers(0, 999),
 )
 def test_every_row_once_and_in_order(kind: str, names: list[str], rows: int, n: int, seed: int) -> None:
-    """Whatever the types, also in a slice: the parts are the batch, rows keep their order, nothing is altered."""
+    """For any types, also in a slice, the parts are the batch, rows keep their order, nothing is altered."""
     batch = batch_of(names, rows + 3, seed).slice(2, rows)
     placed = _placed(_spec(kind).build(n, seed), batch)
     expected = batch.to_pylist()

@@ -54,7 +54,7 @@ def test_the_error_names_both_figures_and_the_place() -> None:
 
 
 def test_merged_counts_both() -> None:
-    """What was sent to one and what was broadcast to all add up in a new counter."""
+    """The rows sent to one and those broadcast to all add up in a new counter."""
     one, shared = _counted([(1, 2, (1 << 64) - 1)]), _counted([(10, 20, 3)])
     assert one.merged(shared).end_of_partition() == _counted([(11, 22, 2)]).end_of_partition()
     assert (one.rows, shared.rows) == (1, 10)

@@ -76,12 +76,12 @@ class Target:
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
-        """What was written, in order."""
+        """The batches that were written, in order."""
         return [batch for _, _, batch in self.calls if batch is not None]
 
     @property
     def names(self) -> list[str]:
-        """What was called, in order."""
+        """The methods that were called, in order."""
         return [name for name, _, _ in self.calls]
 
 
@@ -137,7 +137,7 @@ def test_small_batches_are_gathered() -> None:
 
 
 def test_small_batches_are_kept_and_large_ones_are_not() -> None:
-    """Whoever gives a large one may write into its memory again at once, unless the target stores what it gets."""
+    """A giver of a large one may write into its memory again at once, unless the target stores what it gets."""
     writer = _writer(Target())
     assert writer.keeps(batch_of([], 4095))
     assert not writer.keeps(batch_of([], 4096))

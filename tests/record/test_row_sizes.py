@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes rows have, by Arrow's own count of what was gathered."""
+"""The numbers of bytes of rows, by Arrow's own count of gathered ones."""
 
 from __future__ import annotations
 

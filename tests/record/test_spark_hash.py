@@ -73,7 +73,7 @@ GOLDEN: list[tuple[pa.Array, list[int]]] = [
 
 @pytest.mark.parametrize(("column", "expected"), GOLDEN, ids=lambda value: str(getattr(value, "type", "")))
 def test_golden_values(column: pa.Array, expected: list[int]) -> None:
-    """What Spark gave once stays."""
+    """The hashes that Spark gave once stay."""
     assert spark_hash([column]).tolist() == expected
 
 
@@ -147,7 +147,7 @@ def test_blocks_do_not_matter() -> None:
     "name", ["map", "uint8", "uint64", "date64", "time32", "float16", "dense_union", "decimal256"]
 )
 def test_refused_types_are_named(name: str) -> None:
-    """What Spark has no hash for is refused by type, also inside other types."""
+    """A type that Spark has no hash for is refused by name, also inside other types."""
     column = sample(name, 3)
     with pytest.raises(SchemaError, match=r"column 0 of type .*cannot be hashed"):
         spark_hash([column])

@@ -15,7 +15,7 @@ NAMES = st.text(min_size=1)
 
 @given(NAMES, st.integers(0), st.booleans())
 def test_a_dataset_comes_back_from_its_text(job: str, number: int, is_result: bool) -> None:
-    """Whatever the job is called, dashes and digits included."""
+    """A job may have any name, dashes and digits included."""
     dataset = DatasetId(job, number, is_result)
     assert DatasetId.of(str(dataset)) == dataset
     assert PartitionId.from_wire(PartitionId(dataset, 1, 2).to_wire()) == PartitionId(dataset, 1, 2)

@@ -24,7 +24,7 @@ class Door(Enum):
 
 
 class Hand(Enum):
-    """What is done to a door."""
+    """The things that are done to a door."""
 
     PUSH = "push"
     PULL = "pull"
@@ -54,7 +54,7 @@ def test_an_illegal_event_tells_the_story_and_changes_nothing() -> None:
 
 @given(st.lists(st.sampled_from(list(Hand)), max_size=60))
 def test_any_events_keep_to_the_table(events: list[Hand]) -> None:
-    """Whatever comes, a step is in the table or raises; the story is short and repeats nothing."""
+    """At any event a step is in the table or raises; the story is short and repeats nothing."""
     life = Lifecycle("door", DOORS, Door.OPEN)
     for event in events:
         before = life.state

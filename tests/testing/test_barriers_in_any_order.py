@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Barriers of all kinds behind each other: each row is on one side of each, and the sums are right wherever they end.
+"""Barriers of all kinds in turn: each row is on one side of each, and the sums are right wherever they end.
 
 Two ways from writer to reader, driven by random programs: the `memory` service, and a subpartition's queue with the
 sums of the local service's writers and readers.
@@ -107,7 +107,7 @@ def send(producer: StreamProducer, sides: Sides, payload: bytes) -> None:
 @settings(max_examples=examples(400))
 @given(STEPS)
 def test_memory_service(steps: list[str | EventKind]) -> None:
-    """Whatever is sent and read in whatever order: all comes, and no sum differs."""
+    """In any order of writing and reading all rows come, and no sum differs."""
     with memory_streams() as streams:
         producer, consumer = streams.pair()
         sides = Sides()
@@ -196,7 +196,7 @@ class QueuedExchange:
         return True
 
     def resume(self) -> None:
-        """Go on behind a barrier that blocks."""
+        """Go on after a barrier that blocks."""
         if self.sides.is_blocked:
             self.sides.is_blocked = False
             self._view.resume()

@@ -18,7 +18,7 @@ from holdings import RUN_FOLDER, Holdings, described
 
 @pytest.fixture
 def leaks() -> Callable[[], list[str]]:
-    """What has come since the test began, without any grace."""
+    """The things that have come since the test began, without any grace."""
     before = Holdings.now()
     return lambda: Holdings.now().leaks_since(before)
 

@@ -31,7 +31,7 @@ class TestMemoryService(StreamConformance, OvertakingConformance, ShuffleService
 
     @pytest.fixture
     def service(self, request: pytest.FixtureRequest) -> Iterator[MemoryHarness]:
-        """One application per test, gone behind it."""
+        """One application per test, gone after it."""
         harness = MemoryHarness(request.node.name)
         yield harness
         harness.close()

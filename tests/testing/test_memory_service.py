@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the memory service does beyond the conformance suite, and its partition core under random interleavings."""
+"""The memory service beyond the conformance suite, and its partition core under random interleavings."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_an_encoded_slice_holds_only_its_rows() -> None:
 @settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_interleaving_keeps_the_books(data: st.DataObject) -> None:
-    """Whatever writers and readers do in whatever order: the budget holds, and rows are read once, in order."""
+    """In any order of writes and reads the budget holds, and rows are read once, in order."""
     count = data.draw(st.integers(1, 3))
     partition = MemoryPartition(
         PartitionId(DatasetId("d", 0), 0, 1), PIPELINED, "a", count, data.draw(st.integers(1, 4))

@@ -211,7 +211,7 @@ def test_the_interval_of_turns() -> None:
 
 
 def test_the_seconds_of_processes() -> None:
-    """What this process takes is counted, and only grows."""
+    """The time that this process takes is counted, and only grows."""
     before = processor_seconds("app-of-nobody")
     ends = time.process_time() + 0.05
     while time.process_time() < ends:

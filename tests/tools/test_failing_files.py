@@ -57,7 +57,7 @@ def listed(place: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_calls_of_an_episode_fail_with_its_error(place: Path, kind: str) -> None:
-    """Those behind it are well again, and other folders all the time; a full disk lets one read."""
+    """Those after it are well again, and other folders all the time; a full disk lets one read."""
     plan(place, Episode("place", kind, 1, 1))
     with pytest.raises(OSError, match=os.strerror(getattr(errno, kind))):
         write(place / "c")
@@ -81,7 +81,7 @@ def test_lists_lack_names(place: Path) -> None:
 
 
 def test_dropped_mount_shows_an_empty_folder_and_takes_what_is_written(place: Path) -> None:
-    """What was written meanwhile lies below the mount point, where nobody sees it."""
+    """Files that were written meanwhile lie below the mount point, where nobody sees them."""
     plan(place, Episode("place", "dropped", 1, 1000))
     assert listed(place) == []
     with pytest.raises(FileNotFoundError):
@@ -109,7 +109,7 @@ def test_all_processes_see_the_plan(place: Path) -> None:
 
 
 def survived(place: Path, seed: int) -> dict[str, str]:
-    """The files behind a loss of power."""
+    """The files after a loss of power."""
     lose_power(place.parent, random.Random(seed))
     return {path.name: path.read_text() for path in place.iterdir()}
 
@@ -142,7 +142,7 @@ def test_what_was_not_waited_for_may_be_gone(place: Path) -> None:
 
 
 def test_without_power_nothing_is_done(place: Path) -> None:
-    """Whoever still runs changes nothing."""
+    """A process that still runs changes nothing."""
     write_plan(place.parent, {}, [], power=False)
     with pytest.raises(OSError, match="there is no power"):
         write(place / "c")

@@ -107,7 +107,7 @@ def test_figures_are_said_in_one_line() -> None:
 
 
 def test_memory_that_is_in_use_is_told_from_what_an_allocator_keeps() -> None:
-    """What Arrow and the C library have given out follows what is held, whatever the process's size does."""
+    """The bytes that Arrow and the C library have given out follow those held, at any size of the process."""
     before = look("no-application")
     held = [pa.allocate_buffer(64 << 20, resizable=True), ctypes.create_string_buffer(64 << 20)]
     during = look("no-application")
