@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DuckDB answers over the same files, and how two answers are compared: row for row, in order, exactly."""
+"""The answers of DuckDB over the same files, and the comparison of two answers: row for row, in order, exactly."""
 
 import itertools
 
@@ -21,7 +21,10 @@ def penstock_answer(stream):
 
 
 def difference(ours, theirs):
-    """What the first differing row is, or None. Values are compared with their types: 1.5 is not Decimal("1.5")."""
+    """Return the first differing row as a sentence, or None.
+
+    Values are compared with their types: 1.5 is not Decimal("1.5").
+    """
     for number, (own, other) in enumerate(itertools.zip_longest(ours, theirs)):
         if own is None or own != other or list(map(type, own)) != list(map(type, other)):
             return f"row {number} is {own}, DuckDB's is {other}"

@@ -89,7 +89,7 @@ def compare(spark, folder, number):
 
 
 def timed(action):
-    """What an action gives, and the seconds it took."""
+    """Return the result of an action, and the seconds it took."""
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start

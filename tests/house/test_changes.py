@@ -58,7 +58,7 @@ def change(copy: Path) -> Change:
 
 
 def _run(copy: Path, program: str) -> str:
-    """What a program prints that runs on the copy."""
+    """The output of a program that runs on the copy."""
     paths = f"import sys; sys.path[:0] = [{str(copy)!r}, {str(ROOT / 'tests' / 'support')!r}]\n"
     ran = subprocess.run([sys.executable, "-I", "-c", paths + program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who knows whom inside a room: no circles of imports, no object that everybody takes whole."""
+"""The imports inside a room: no circles, no object that everybody takes whole."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_no_constructor_takes_the_whole_of_something() -> None:
     """An object with many members that many others take joins them all: each of them may change all of it.
 
     This is measured, not named: a class counts that is no value (frozen dataclass, enum, error) and no protocol, has
-    more than `WIDE` public members, and is taken by more than `TAKERS` constructors. Whoever needs a part of it takes
-    a protocol of that part, a narrower object, or a value.
+    more than `WIDE` public members, and is taken by more than `TAKERS` constructors. A class that needs a part of it
+    takes a protocol of that part, a narrower object, or a value.
     """
     wholes = [
         f"{figures.module}: {figures.name} ({figures.public} members) is taken by {figures.holders}"
@@ -52,7 +52,7 @@ def test_no_constructor_takes_the_whole_of_something() -> None:
 
 
 def test_nothing_is_left_to_do_in_a_comment() -> None:
-    """What is not done is an issue, not a mark in the code; a module says what it is for."""
+    """Work that is not done is an issue, not a mark in the code; a module says what it is for."""
     wrong = [
         f"{module.name}:{line}: {text.strip()[:60]}"
         for module in modules("src", "tools", "examples")
@@ -74,7 +74,7 @@ def _prose(module: Module) -> list[tuple[int, str]]:
 
 
 def test_test_files_import_no_test_files() -> None:
-    """What two test files need is a module with a name of its own."""
+    """Code that two test files need is a module with a name of its own."""
     imported = {
         f"{module.name}:{line}": name.split(".")[0]
         for module in modules("tests")

@@ -10,7 +10,7 @@ from source import modules
 
 CUTS = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 IDS = {"dataset", "job", "attempt", "environment"}
-"""What variables and fields that hold an identity as text are called."""
+"""The names of variables and fields that hold an identity as text."""
 TYPED = {*IDS, "partition", "identity", "spark_job"}
 """The same for identities with parts, whose text is `str` of them."""
 WHERE = "src/penstock/shuffle/ids.py"
@@ -40,7 +40,7 @@ def _is_id(node: ast.expr, names: set[str]) -> bool:
 
 
 def test_nobody_cuts_an_identity() -> None:
-    """Whoever needs a part of it asks for that part."""
+    """Code that needs a part of it asks for that part."""
     found = [f"{m.name}:{line}" for m in modules("src/penstock") if m.name != WHERE for line in cuts(m.nodes)]
     assert not found, "\n".join(found)
 

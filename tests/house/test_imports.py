@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may import whom: rooms in one direction, pyspark in one room only."""
+"""The rooms may import each other in one direction, and pyspark in one room only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_table_has_the_rooms_there_are_and_no_circle() -> None:
 
 
 def test_every_permission_is_used() -> None:
-    """What a room may import and does not is taken off its row, so that the table says how it is."""
+    """A permission that a room does not use is taken off its row, so that the table says how it is."""
     used: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module in modules("src/penstock"):
         if module.room in ROOMS:

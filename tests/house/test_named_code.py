@@ -18,7 +18,7 @@ NAMED = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)(?::([A-Za-z_][\w.]*))?`")
 
 @cache
 def _names(path: Path) -> frozenset[str]:
-    """What a file defines at its top and in its classes, as `name` and `Class.name`; assigned names too."""
+    """The names that a file defines at its top and in its classes, as `name` and `Class.name`; assigned names too."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         found |= _defined(node)
@@ -37,7 +37,7 @@ def _defined(node: ast.stmt) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_files_and_functions_exist(page: Path) -> None:
-    """A path is below `src/penstock` or below the repository; a name behind a colon is defined there."""
+    """A path is below `src/penstock` or below the repository; a name after a colon is defined there."""
     wrong = []
     for path, name in NAMED.findall(page.read_text()):
         file = next((base / path for base in (PACKAGE, ROOT) if (base / path).is_file()), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is true of the files as files: licence lines, no machine's paths, links that lead somewhere, fresh docs."""
+"""The rules for files as files: licence lines, no machine's paths, links that lead somewhere, fresh docs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELF = Path(__file__).resolve()
 
 
 def test_every_file_says_its_licence() -> None:
-    """The SPDX line is the first, or the second behind a `#!` line."""
+    """The SPDX line is the first, or the second after a `#!` line."""
     scripts = [path for path in (ROOT / "Makefile", ROOT / ".ci" / "run") if path.exists()]
     paths = [module.path for module in modules("src", "tests", "tools", "examples")] + scripts
     missing = [str(path.relative_to(ROOT)) for path in paths if SPDX not in path.read_text().splitlines()[:2]]
@@ -41,7 +41,7 @@ def test_source_files_annotate_late() -> None:
 
 
 def test_no_address_of_a_registry() -> None:
-    """Where packages come from is the business of the machine's configuration."""
+    """The machine's configuration says where packages come from."""
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
         for path in text_files()

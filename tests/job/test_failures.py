@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often and how soon a failed job goes on, and when it does not: bursts, cancels, DataFrames, the very end."""
+"""The restarts of a failed job, their number and waits, and its ends: bursts, cancels, DataFrames, the very end."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_lost_environment_explains_tasks_that_ended_without_a_word() -> None:
 
 
 def test_a_cancelled_job_is_never_restarted() -> None:
-    """What fails while it stops is not run again, and the error is the cancel."""
+    """A task that fails while it stops is not run again, and the error is the cancel."""
     cluster = Cluster(4)
     cluster.submit(chain(3))
     cluster.send(events.CancelRequested("j1", "no longer wanted"))

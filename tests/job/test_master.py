@@ -157,7 +157,7 @@ def test_shuffle_master_is_driven_in_order(rig: Rig) -> None:
 
 
 def test_refused_partition_fails_the_job(rig: Rig) -> None:
-    """What the service says is in the job's error."""
+    """The words of the service are in the job's error."""
     fresh_service().fail_registration = True
     with pytest.raises(JobError, match="the service is full"):
         rig.run()
@@ -203,7 +203,7 @@ def test_cancel_from_outside(rig: Rig) -> None:
 
 
 def test_progress_comes_from_heartbeats(rig: Rig) -> None:
-    """What a heartbeat says of a task shows in the snapshot while the task runs."""
+    """A heartbeat's word of a task shows in the snapshot while the task runs."""
     running, go = threading.Barrier(5), threading.Event()
 
     def task(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
@@ -321,7 +321,7 @@ def _fail(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
 
 
 def test_plan_error_reaches_the_planner(rig: Rig) -> None:
-    """What planning raises comes out with its type; an unknown result has its own answer."""
+    """An error of planning comes out with its type; an unknown result has its own answer."""
 
     def build() -> Submission:
         raise SlotsError("no executor has registered")

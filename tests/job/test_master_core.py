@@ -57,7 +57,7 @@ def test_job_is_over_with_its_last_task() -> None:
 
 
 def test_job_over_dataframes_waits_for_their_spark_jobs() -> None:
-    """What a DataFrame's task wrote counts only when Spark says that it was all."""
+    """Rows that a DataFrame's task wrote count only when Spark says that they were all."""
     cluster = Cluster(4)
     graph = side_by_side(1, 1)
     cluster.submit(graph.with_vertex(replace(graph.vertex(0), reads_dataframe=True)))
@@ -386,7 +386,7 @@ def test_wrong_sizes_of_a_service_fail_the_job() -> None:
 
 
 def test_refused_partition_fails_the_job() -> None:
-    """What the service says is in the job's error; whoever waited is answered."""
+    """The words of the service are in the job's error; whoever waited is answered."""
     cluster = Cluster()
     cluster.send(events.JobSubmitted("j1", pipeline(), 8, 60))
     while not any(step.name == "register" for step in cluster.todo):

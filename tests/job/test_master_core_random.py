@@ -118,7 +118,7 @@ class World(RowCluster):
         raise AssertionError(f"it never ends: {self.describe()}")
 
     def describe(self) -> str:
-        """Where everything stands, for a message."""
+        """The state of everything, for a message."""
         jobs = {job: self.working(job) for job in self.core.jobs}
         last = {job: [entry[1:] for entry in self.core.trace(job)[-8:]] for job in self.core.jobs}
         return f"working {jobs}, held {self.core.slots_in_use} of {self.slots}, queue {list(self.queue)}, last {last}"

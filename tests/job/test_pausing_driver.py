@@ -24,7 +24,7 @@ class Wall:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        """What it shows."""
+        """The time that it shows."""
         return self.seconds
 
 
@@ -34,7 +34,7 @@ def silent(environments: Environments, clock: WakingClock) -> list[str]:
 
 
 def test_one_that_never_listens_is_lost_soon() -> None:
-    """It was killed behind its first call, when no stream could end with it."""
+    """It was killed after its first call, when no stream could end with it."""
     wall = Wall()
     clock, environments = WakingClock(wall), Environments()
     environments.attach(AttachedEnvironment(SAID, clock.now()))

@@ -29,13 +29,13 @@ def stages(*widths: int) -> list[Subtask]:
 
 @pytest.mark.parametrize("hosts", ["aaaabbbb", "abababab", "bbbbaaaa", "abbbbaaa"])
 def test_each_stage_is_spread_over_the_hosts(hosts: str) -> None:
-    """Whoever asked first: of two stages with four tasks each, each host has two of either."""
+    """Of two stages with four tasks each, each host has two of either, whichever asked first."""
     found = Counter((subtask.vertex.id, worker.environment) for subtask, worker in placed(stages(4, 4), idle(hosts)))
     assert found == {(vertex, host): 2 for vertex in (0, 1) for host in "ab"}
 
 
 def test_uneven_hosts_are_all_used() -> None:
-    """Where one host has fewer workers, the rest goes to the other; each subtask has a worker of its own."""
+    """If one host has fewer workers, the rest goes to the other; each subtask has a worker of its own."""
     pairs = list(placed(stages(2, 4), idle("aaaaab")))
     assert len({worker.number for _, worker in pairs}) == len(pairs) == 6
     first = {worker.environment for subtask, worker in pairs if subtask.vertex.id == 0}

@@ -185,7 +185,7 @@ def test_a_warning_that_is_an_error_gives_the_location_back(drivers: list[Driver
 
 
 def test_location_that_goes_away_fails_checkpoints_and_not_the_query(drivers: list[Driver], tmp_path: Path) -> None:
-    """What can't be stored is said to whoever asked; the query goes on until too many have failed."""
+    """The asker is told of a checkpoint that can't be stored; the query goes on until too many have failed."""
     location = tmp_path / "checkpoints"
     drivers.append(driver := Driver(query(location, interval=None, tolerable_failures=1)))
     handle = driver.start()

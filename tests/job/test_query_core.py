@@ -115,7 +115,7 @@ def test_checkpoint_is_triggered_at_the_sources_and_told_to_all() -> None:
 
 
 def test_figures_of_each_task_are_kept_for_the_last_checkpoints() -> None:
-    """What a task spent is its own word, the rest since the trigger its start delay; a failed one keeps its cause."""
+    """A task's time is its own word, the rest since the trigger its start delay; a failed one keeps its cause."""
     cluster = started()
     cluster.deadline(DeadlineKind.CHECKPOINT)
     number = triggered(cluster)
@@ -151,7 +151,7 @@ def test_any_failure_restarts_all_from_the_last_checkpoint() -> None:
 
 
 def test_logs_of_an_attempt_that_is_over_are_removed() -> None:
-    """All that was begun behind a checkpoint of that attempt; the next one begins its files behind a later number."""
+    """All that were begun after a checkpoint of that attempt; the next one begins its files after a later number."""
     cluster = started(replace(OPTIONS, unaligned=True, persist_in_flight=CONTINUOUS))
     for _ in range(2):
         cluster.deadline(DeadlineKind.CHECKPOINT)
@@ -167,7 +167,7 @@ def test_logs_of_an_attempt_that_is_over_are_removed() -> None:
 
 
 def test_nothing_is_deployed_while_metadata_is_being_written() -> None:
-    """Whether the last checkpoint exists is not known then; what comes of it is what the next attempt begins with."""
+    """Nobody knows then whether the last checkpoint exists; the next attempt begins with what comes of it."""
     cluster = started()
     checkpoint(cluster)
     cluster.deadline(DeadlineKind.CHECKPOINT)
@@ -201,7 +201,7 @@ def test_stopped_query_ends_with_a_checkpoint() -> None:
 
 
 def test_stopped_query_that_fails_again_ends_at_once() -> None:
-    """One failure is mended, without the wait before a restart; behind the next one nobody waits for ever."""
+    """One failure is mended, without the wait before a restart; after the next one nobody waits for ever."""
     cluster = started()
     for _ in range(4):  # the wait between attempts has grown
         cluster.now += 2.0
@@ -370,7 +370,7 @@ def test_memory_is_flat_over_many_checkpoints_and_restarts() -> None:
 
 
 def _reachable(cluster: Cluster) -> int:
-    """How many objects the core holds, its trace apart, which has a limit of its own."""
+    """The number of objects that the core holds, its trace apart, which has a limit of its own."""
     skipped = (types.ModuleType, type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
     (job,) = cluster.core._jobs.values()
     seen: set[int] = {id(job.accounts.trace), id(cluster)}

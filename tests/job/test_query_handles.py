@@ -64,7 +64,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_a_silent_driver_does_not_end_the_query(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Reports are late: that is said once, what is kept for the query stays, and it goes on behind the silence."""
+    """Reports are late: that is said once, the query's state stays, and it goes on after the silence."""
     with caplog.at_level(logging.WARNING), rig.silence():
         wait_until(lambda: "as far as is known" in rig.query.status["message"], "a report that did not come")
         seen = len(rig.query.recentProgress)

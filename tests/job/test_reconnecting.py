@@ -79,7 +79,7 @@ def read(instruction: bytes) -> tuple[int, Command]:
 
 
 def answer_of(future: Any) -> control.Message:
-    """What was answered; raises the error that was."""
+    """The answer; raises the error if it was one."""
     return control.raise_for_error(control.unpack(future.result(DEADLINE)))
 
 
@@ -178,7 +178,7 @@ def test_a_newer_stream_ends_the_older_one(rig: Rig) -> None:
 
 
 def test_one_that_does_not_listen_is_lost_when_another_has_its_address(rig: Rig) -> None:
-    """Where ports are fixed its successor listens there, so it can't be asked whether it lives."""
+    """If ports are fixed, its successor listens there, so it can't be asked whether it lives."""
     line, other = Line(rig.address, "env-1"), Line(rig.address, "env-2")
     next_one = other.listen(0)
     stream = line.listen(0)
@@ -223,7 +223,7 @@ def test_a_task_beside_an_environment_that_was_given_up_is_told_so(rig: Rig) -> 
 
 
 def test_an_environment_that_is_lost_gets_no_answer(rig: Rig) -> None:
-    """What it has asked is given up with it, and the number of a question is checked like the rest."""
+    """Its questions are given up with it, and the number of a question is checked like the rest."""
     line = Line(rig.address, "env-1")
     stream = line.listen(0)
     waiting = line.ask(AwaitProducers(AttemptId("j9", 0, 0, 1)), 1)

@@ -41,7 +41,7 @@ def test_fixed_counts_over_the_whole_job(attempts: int, delay: float, pauses: li
 
 
 def test_the_default_is_three_restarts_at_once() -> None:
-    """What a job has that says nothing; an exception of user code is not tried again."""
+    """They are those of a job that says nothing; an exception of user code is not tried again."""
     standard = RestartStrategy.of(Settings().restart)
     assert [standard.next_delay(0.0) for _ in range(4)] == [0.0, 0.0, 0.0, None]
     assert Settings().restart.user_errors == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs again after a failure, through the whole core: as little as the rows allow, as often as was set."""
+"""The subtasks that run again after a failure, through the core: as few as the rows allow, as often as was set."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ EXPECTED: dict[tuple[PartitionKind, str, str], list[Place]] = {
     (BLOCKING, READING, CONSUMER): [R1],
     (BLOCKING, READING, HOST): [M0, R0, R1],
     (BLOCKING, READING, PARTITION): [M0, R0, R1],
-    # Who has ended stays.
+    # A task that has ended stays.
     (BLOCKING, ENDED, CONSUMER): [R1],
     (BLOCKING, ENDED, HOST): [M0, R1],
     (BLOCKING, ENDED, PARTITION): [M0, R1],
@@ -160,7 +160,7 @@ def test_pointwise_exchanges_bound_the_damage(kind: PartitionKind) -> None:
 
 
 def test_a_loss_goes_back_through_released_stages() -> None:
-    """What was read is released; when a later result is lost it is made again from the beginning."""
+    """A result that was read is released; when a later one is lost it is made again from the beginning."""
     cluster = Cluster(4)
     cluster.submit(chain(1, 1, 2, kinds=(BLOCKING, BLOCKING)))
     cluster.finish(0, 0)

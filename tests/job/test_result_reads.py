@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of who has read which run of a result."""
+"""The memory of who has read which run of a result."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_actions_that_find_planning_failed() -> None:
 
 
 def test_a_job_that_would_be_refused_is_not_changed() -> None:
-    """What asks for more slots than there are is refused in later actions too, not run in another way."""
+    """A job that asks for more slots than there are is refused in later actions too, not run in another way."""
 
     async def act() -> None:
         rig = Rig(2)
@@ -377,7 +377,7 @@ def test_what_nobody_reads_is_released() -> None:
 
 
 def test_a_job_under_way_ends_before_its_result_goes() -> None:
-    """Whoever asked for it goes away meanwhile: the job runs to its end, and is released then."""
+    """The caller who asked for it goes away meanwhile: the job runs to its end, and is released then."""
 
     async def act() -> None:
         rig = Rig(1)

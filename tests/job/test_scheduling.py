@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets which slot when: waves over the kinds of exchanges, workers that come and go, jobs beside each other."""
+"""The order in which slots are given: waves over kinds of exchanges, workers that come and go, jobs side by side."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_work_for_an_event_does_not_grow_with_the_job() -> None:
 
 
 def test_a_worker_nobody_needs_is_released() -> None:
-    """Where the next stage is narrower, the others are let go at once and free their slots."""
+    """If the next stage is narrower, the others are let go at once and free their slots."""
     cluster = Cluster(4)
     cluster.submit(chain(4, 1, kinds=(BLOCKING,)))
     for subtask in range(3):
@@ -307,7 +307,7 @@ def test_a_worker_that_asks_twice_is_answered_twice() -> None:
 
 
 def shares(cluster: Cluster) -> dict[str, int]:
-    """How many slots each job's tasks have."""
+    """The number of slots that each job's tasks have."""
     return dict(Counter(task.identity.job for task in cluster.tasks))
 
 
@@ -477,7 +477,7 @@ def test_a_task_with_resources_that_comes_too_soon_makes_room(kind: PartitionKin
 
 
 def test_nobody_keeps_a_worker_for_what_waits_for_a_dataframe() -> None:
-    """What is lost was made of rows that were released: the DataFrame is read again, on the idle worker's slot."""
+    """The lost rows were made of some that were released: the DataFrame is read again, on the idle worker's slot."""
     cluster = Cluster(1)
     cluster.submit(chain(1, 1, 1, kinds=(BLOCKING, HYBRID), frame=True))
     cluster.finish(0, 0)

@@ -33,7 +33,7 @@ def test_the_page_has_the_table() -> None:
 
 @given(st.lists(st.sampled_from(["ask", "assign", "drain", "let_off", "recall"]), max_size=30))
 def test_a_worker_never_asks_and_works_at_once(events: list[str]) -> None:
-    """Whatever happens to it: it has a question where it is idle, an attempt where it works, else neither."""
+    """At any event it has a question while it is idle, an attempt while it works, else neither."""
     worker = Worker(WorkerNumber(0), SPARK_JOB)
     steps = {
         "ask": lambda: worker.ask(question(7)),

@@ -29,7 +29,7 @@ class FullFor:
             os.dup2(full.fileno(), output._fd)
 
     def pause(self, _: float) -> None:
-        """What is called instead of a sleep."""
+        """Count down instead of a sleep."""
         self._left -= 1
         if not self._left:
             self.close()
@@ -71,7 +71,7 @@ def test_a_reserve_that_is_kept_again_goes_on(tmp_path: Path, monkeypatch: pytes
 
         @property
         def f_bavail(self) -> int:
-            """What is free now."""
+            """The blocks that are free now."""
             return room[0]
 
     monkeypatch.setattr(os, "fstatvfs", lambda _: System())

@@ -62,7 +62,7 @@ def test_the_producer_never_waits_for_a_reader(keeps: bool) -> None:
 
 
 def test_what_is_kept_is_read_again_by_several_readers_and_late_ones() -> None:
-    """Readers from before, in the middle and behind the end all get everything, as ranges too."""
+    """Readers from before, in the middle and after the end all get everything, as ranges too."""
     world = World(subpartitions=3, segments=4)
     readers = [Reader(world, 0, 3)]
     for number in range(60):
@@ -88,7 +88,7 @@ def test_what_is_kept_is_read_again_by_several_readers_and_late_ones() -> None:
 
 
 def test_what_is_stored_and_finished_holds_no_memory() -> None:
-    """Behind the finish of a partition that keeps, storing goes on by itself until no segment is held."""
+    """After the finish of a partition that keeps, storing goes on by itself until no segment is held."""
     world = World(segments=8)
     for number in range(6):
         assert world.write(number % 2)
@@ -220,7 +220,7 @@ def test_empty_partitions_are_consumable_at_their_end_and_end_at_once() -> None:
 
 
 def test_what_does_not_keep_to_the_protocol_is_refused() -> None:
-    """Wrong subpartitions, double ends, a finish without ends, writes behind it, empty ranges."""
+    """Wrong subpartitions, double ends, a finish without ends, writes after it, empty ranges."""
     world = World()
     world.write(0)
     for first, count in ((-1, 1), (0, 0), (1, 2), (2, 1)):
@@ -268,7 +268,7 @@ def test_a_reader_leaves_out_what_it_has_of_an_extent() -> None:
 
 
 def test_a_waiting_reader_is_called_when_something_is_given_back() -> None:
-    """What may be lent again need not be stored first."""
+    """A slice that may be lent again need not be stored first."""
     world = World(subpartitions=2, limit=1)
     taker, waiter = Reader(world, 0), Reader(world, 1)
     world.write(0)
@@ -310,7 +310,7 @@ class Interleaving:
 
     @property
     def lives(self) -> bool:
-        """Whether the partition has not ended."""
+        """True if the partition has not ended."""
         return not self.world.partition.state.is_end
 
     def write(self) -> None:
@@ -329,7 +329,7 @@ class Interleaving:
             self.world.store(target, PIECE * self.random.randint(1, SIZE // PIECE))
 
     def carry_out(self) -> None:
-        """What was ordered is stored, or the partition has ended meanwhile."""
+        """Store the order, unless the partition has ended meanwhile."""
         if self.world.orders and self.lives:
             self.world.carry_out()
         elif self.world.orders:

@@ -22,7 +22,7 @@ def test_page_shows_the_table() -> None:
 
 
 def test_ends_stay() -> None:
-    """Whatever comes after an end changes nothing, so the first answer is the one readers get."""
+    """An event after an end changes nothing, so the first answer is the one readers get."""
     for state, event in product(ENDS, PartitionEvent):
         assert TABLE[state, event] is state
 

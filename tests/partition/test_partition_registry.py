@@ -42,7 +42,7 @@ def partition(identity: PartitionId, registry: PartitionRegistry | None = None) 
 
 
 def answer(registry: PartitionRegistry, identity: PartitionId) -> type[PenstockError] | None:
-    """What a request is answered with; None is a view."""
+    """The type of the answer to a request; None is a view."""
     try:
         view = registry.request(identity, 0, lambda: None)
     except PenstockError as error:
@@ -180,7 +180,7 @@ def test_waiting_reader_is_told_when_the_partition_comes() -> None:
 
 
 def test_waiting_has_a_deadline() -> None:
-    """Who waits too long hears what it waited for and how long, each at its own time."""
+    """A reader that waits too long hears what it waited for and how long, each at its own time."""
     registry = PartitionRegistry("host-a", timeout=10.0)
     early, late = Waiter(), Waiter()
     registry.wait(name(), early, now=100.0)
@@ -232,7 +232,7 @@ def test_waiting_reader_is_told_of_the_end_at_once(end: str) -> None:
 
 
 def test_newer_attempt_makes_waiting_readers_stale() -> None:
-    """Who waits for attempt 5 is answered when attempt 6 registers; who waits for 7 or another index waits on."""
+    """A reader that waits for attempt 5 is answered when attempt 6 registers; one for 7 or another index waits on."""
     registry = PartitionRegistry()
     older, newer, other = Waiter(), Waiter(), Waiter()
     registry.wait(name(attempt=5), older, now=0.0)
@@ -365,7 +365,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """Who waits is called exactly once: at the latest at its deadline, at once when the answer is known."""
+        """A waiter is called exactly once: at the latest at its deadline, at once when the answer is known."""
         for request, waiter in self.waiting:
             identity = request.partition
             newest = max((k.attempt for k in self.live if k.index == identity.index), default=-1)

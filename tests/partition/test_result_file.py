@@ -54,7 +54,7 @@ def read(path: Path, origin: FileOrigin = ORIGIN) -> list[pa.RecordBatch]:
 
 
 def test_round_trip_any_number_of_times(tmp_path: Path) -> None:
-    """What was written is read, in order, again and again, by several readers; the summaries agree."""
+    """Written rows are read, in order, again and again, by several readers; the summaries agree."""
     batches = [batch(0, 100), batch(100, 0), batch(100, 1)]
     summary = write(tmp_path / "r", batches)
     assert (summary.rows, summary.batches) == (101, 3)
@@ -339,7 +339,7 @@ def test_a_reserve_is_kept_free(tmp_path: Path) -> None:
 
 
 def test_every_cut_is_found(tmp_path: Path) -> None:
-    """A file cut anywhere, to nothing too, is refused; so is one with something behind its end."""
+    """A file cut anywhere, to nothing too, is refused; so is one with something after its end."""
     write(tmp_path / "r", [batch(0, 2), batch(2, 1)])
     data = (tmp_path / "r").read_bytes()
     for length in range(len(data)):

@@ -284,7 +284,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.finished = False
 
     def can_write(self) -> bool:
-        """Whether the producer keeps to its protocol by writing."""
+        """True if the producer keeps to its protocol by writing."""
         return not self.finished and self.setting.pool.is_available
 
     @precondition(lambda self: self.can_write())

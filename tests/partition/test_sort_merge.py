@@ -98,7 +98,7 @@ def test_a_range_is_read_region_by_region(tmp_path: Path) -> None:
 
 
 def test_ranges_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """Before the first, behind the last, or none at all: the caller's mistake, with both figures."""
+    """Before the first, after the last, or none at all: the caller's mistake, with both figures."""
     with writer_in(tmp_path, 3) as writer:
         writer.finish()
     with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
@@ -361,7 +361,7 @@ class _Shrinking:
 
     @property
     def f_bavail(self) -> int:
-        """What is free now."""
+        """The blocks that are free now."""
         self._free //= 2
         return self._free
 

@@ -127,7 +127,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path, kind: str, compression: str)
 
 
 def test_every_cut_is_found(tmp_path: Path) -> None:
-    """Either file cut anywhere, to nothing too, or with something behind its end, is refused for every range."""
+    """Either file cut anywhere, to nothing too, or with something after its end, is refused for every range."""
     damage = Damage(tmp_path)
     for length in range(len(damage.data)):
         assert len(damage.errors(damage.data[:length], damage.index)) == len(RANGES), f"data cut to {length}"

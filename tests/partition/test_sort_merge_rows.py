@@ -72,7 +72,7 @@ def make_batch(schema: pa.Schema, rows: int, rng: random.Random) -> pa.RecordBat
 
 @dataclass(frozen=True)
 class Case:
-    """What is written: for each step the subpartition (or -1 for all) and the number of rows."""
+    """The batches to be written: for each step the subpartition (or -1 for all) and the number of rows."""
 
     types: tuple[str, ...]
     subpartitions: int

@@ -84,7 +84,7 @@ def written(
 def test_each_subpartition_gets_its_rows_in_order(
     names: list[str], n: int, steps: list[tuple[str, int, str]], buffer: int, seed: int
 ) -> None:
-    """Whatever the columns, nulls, sizes, memory and turns of splits with single batches and broadcasts."""
+    """With any columns, nulls, sizes, memory and turns of splits with single batches and broadcasts."""
     rng = np.random.default_rng(seed)
     schema = pa.schema([pa.field(f"{at} {name}", KINDS[name]) for at, name in enumerate(names)])
     expected: list[list[pa.RecordBatch]] = [[] for _ in range(n)]

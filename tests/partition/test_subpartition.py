@@ -99,7 +99,7 @@ def test_backlog_counts_data_buffers_at_each_step() -> None:
 
 
 def test_listener_hears_only_of_the_turn_to_consumable() -> None:
-    """One call for the first thing, none for what queues behind it, one again after the queue ran dry."""
+    """One call for the first thing, none for those that queue behind it, one again after the queue ran dry."""
     subpartition, view, ears, _ = make()
     subpartition.add(buffer(1))
     subpartition.add(buffer(2))
@@ -145,7 +145,7 @@ def test_next_is_event() -> None:
 
 
 def test_priority_events_overtake_data_but_not_each_other() -> None:
-    """A priority event goes before all data and ordinary events, behind earlier priority events."""
+    """A priority event goes before all data and ordinary events, after earlier priority events."""
     subpartition, view, _, _ = make()
     subpartition.add(buffer(1))
     subpartition.add_event(b"e", DataType.EVENT)
@@ -228,7 +228,7 @@ def test_second_reader_is_refused() -> None:
 
 
 def test_reader_that_leaves_early_does_not_break_the_producer() -> None:
-    """What is queued is handed back once, and what is added later is refused to the caller, without an error."""
+    """Queued slices are handed back once, and later ones are refused to the caller, without an error."""
     subpartition, view, ears, parent = make()
     subpartition.add(buffer(1))
     subpartition.add_event(b"e", DataType.EVENT)
@@ -288,7 +288,7 @@ def test_failed_producer_is_told_to_its_reader() -> None:
 
 
 def test_reader_after_the_end_gets_the_reason() -> None:
-    """Who asks later hears the same as who was there: failed or released."""
+    """A reader that asks later hears the same as one that was there: failed or released."""
     failed, released = PipelinedSubpartition(0, Parent()), PipelinedSubpartition(0, Parent())
     failed.fail("worker died")
     assert released.release("job is over") == []

@@ -24,7 +24,7 @@ def free_ports() -> int:
 
 @pytest.fixture
 def harnesses() -> Iterator[list[LocalHarness]]:
-    """What is put here is closed behind the test."""
+    """A list whose harnesses are closed after the test."""
     made: list[LocalHarness] = []
     yield made
     for each in made:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who does not know the application's secret gets nothing from an environment process, and harms nobody in it.
+"""A stranger to the application's secret gets nothing from an environment process, and harms nobody in it.
 
 Both doors are tried, the Unix socket and the TCP data port, while an exchange of another host is under way.
 """
@@ -30,7 +30,7 @@ PATIENCE = 10.0
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[LocalHarness]:
-    """One environment process for all: each test shows that it works behind what was done to it."""
+    """One environment process for all: each test shows that it still works at its end."""
     harness = LocalHarness("authentication")
     harness.commander(HOST)
     yield harness
@@ -74,7 +74,7 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def shake(connection: socket.socket, secret: bytes) -> bool:
-    """Whether a handshake with this secret goes through."""
+    """Tell whether a handshake with this secret goes through."""
     hands = Handshake(Role.CLIENT, secret, "intruder", "test")
     while not hands.is_done:
         connection.sendall(hands.outgoing())
@@ -100,7 +100,7 @@ def still_works(harness: LocalHarness) -> None:
     ids=["http", "zeros", "ones", "magic", "noise"],
 )
 def test_strangers_words(door: Callable[[], socket.socket], harness: LocalHarness, words: bytes) -> None:
-    """Whatever is no handshake is closed without a word."""
+    """A connection whose words are no handshake is closed without a word."""
     with door() as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(words)

@@ -45,7 +45,7 @@ def hosts() -> Iterator[LocalHarness]:
 
 @pytest.fixture
 def harness(hosts: LocalHarness) -> Iterator[LocalHarness]:
-    """The two, idle behind the test."""
+    """The two, idle after the test."""
     yield from idle_behind(hosts)
 
 
@@ -68,7 +68,7 @@ def finished(exchange: Exchange, kind: PartitionKind, index: int = 0) -> Produce
 
 
 def folder_of(harness: LocalHarness, producer: Producer) -> Path:
-    """Where a partition's files are."""
+    """The folder of a partition's files."""
     partition = producer.descriptor.partition
     name = f"{partition.dataset}.{partition.index}.{partition.attempt}"
     return harness.launch("a").place().folder / "results" / name

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking partitions and processes that end: in good order, killed, and out of disk space. Without Spark.
 
-Each task is a process of its own. What a producer has finished outlives it; what it had begun goes with it.
+Each task is a process of its own. A partition that a producer has finished outlives it; one that it had begun goes
+with it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def test_a_finished_producers_slot_is_free_while_its_partition_is_read(
 def test_a_killed_writers_files_go(
     harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], tmp_path: Path, kind: str
 ) -> None:
-    """What it had begun is removed, temporary names included, memory comes back, and a reader is told."""
+    """The files that it had begun are removed, temporary names included, memory comes back, and a reader is told."""
     writer = task("2000", kind)
     assert line(writer) == "begun"
     assert files(tmp_path)

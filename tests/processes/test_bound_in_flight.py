@@ -57,7 +57,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def checkpoints(handle: JobHandle) -> CheckpointCounts:
-    """How they went so far."""
+    """The counts of checkpoints so far."""
     progress = handle.progress()
     return CheckpointCounts() if progress is None else progress.checkpoints
 
@@ -66,7 +66,7 @@ def checkpoints(handle: JobHandle) -> CheckpointCounts:
     ("name", "way"), list(zip(SHAPES, (CONTINUOUS, AT_CHECKPOINT, CONTINUOUS, AT_CHECKPOINT), strict=True))
 )
 def test_a_checkpoint_holds_no_more_than_the_bound(nursery: Nursery, tmp_path: Path, name: str, way: str) -> None:
-    """Under full back-pressure, and behind two kills, of which the second comes before restored rows are read."""
+    """Under full back-pressure, and after two kills, of which the second comes before restored rows are read."""
     shape = SHAPES[name]
     widths = shape.widths(random.Random(shape.seed), FEWEST_TASKS)
     sources = []

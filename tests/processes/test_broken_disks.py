@@ -101,7 +101,7 @@ def make(nursery: Nursery, tmp_path: Path) -> Iterator[list[Cluster]]:
 
 
 def files(folder: Path) -> list[Path]:
-    """What lies there but folders."""
+    """The things that lie there but folders."""
     return [path for path in folder.rglob("*") if path.is_file()]
 
 

@@ -121,7 +121,7 @@ def test_many_short_cuts_cost_nothing(cut: CutCluster, tmp_path: Path) -> None:
 
 
 def test_a_connection_that_says_nothing_any_more_is_made_anew(nursery: Nursery, tmp_path: Path) -> None:
-    """As behind a firewall that has forgotten it: nobody is told, and what is sent is lost; new connections work."""
+    """As with a firewall that has forgotten it: nobody is told, and what is sent is lost; new connections work."""
     cut = CutCluster(nursery, lease="6s")
     try:
         gates, handle = reach(cut, tmp_path, "pipelined", "writing")

@@ -33,7 +33,7 @@ def test_tasks_find_the_environment_that_a_driver_started(tmp_path: Path) -> Non
 
 
 def test_an_environment_that_takes_too_long_to_start_is_given_up(tmp_path: Path) -> None:
-    """The error names the setting, and nobody holds the lock behind it: the next task may try anew."""
+    """The error names the setting, and nobody holds the lock afterwards: the next task may try anew."""
     conf = {
         "spark.penstock.environment.directory": str(tmp_path),
         "spark.penstock.environment.startTimeout": "1ms",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exactly once through kills: real environments and task processes, checkpoints as fast as they go, no Spark.
 
-Numbers go from a source through an exchange by key into a count for each number, through another exchange into a
-sink of two phases. What the sink committed must hold each number once, with the count 1: a lost row is a number that
-is missing, a row that came twice is one that is there twice, or with the count 2. Each run has its seed, and with it
-its victims and its moments.
+Numbers go from a source through an exchange by key into a count for each number, through another exchange into a sink
+of two phases. The rows that the sink committed must hold each number once, with the count 1: a lost row is a number
+that is missing, a row that came twice is one that is there twice, or with the count 2. Each run has its seed, and
+with it its victims and its moments.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VICTIMS = ("task", "task", "task", "environment", "executor", "driver")
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run keeps its checkpoints and its output."""
+    """The folders in which a run keeps its checkpoints and its output."""
 
     checkpoints: Path
     output: Path
@@ -132,7 +132,7 @@ def submitted(
 
 
 def committed(places: Places) -> tuple[int, int]:
-    """How many numbers are missing in what a plain reader of the folder sees, and how many rows are too many."""
+    """The numbers that are missing in what a plain reader of the folder sees, and the rows that are too many."""
     table = pq.read_table(places.output)
     distinct = len(pc.unique(table["value"]))
     doubled = table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()

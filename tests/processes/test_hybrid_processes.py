@@ -44,7 +44,7 @@ ROWS = 1 << 15
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHarness]:
-    """Environments of sixteen segments, with a directory for their files that is empty behind the application."""
+    """Environments of sixteen segments, with a directory for their files that is empty after the application."""
     conf = {
         "spark.penstock.blocking.directories": str(tmp_path / "disk"),
         "spark.penstock.network.memory": "4m",
@@ -58,7 +58,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalHar
 
 @pytest.fixture
 def exchange(harness: LocalHarness) -> Iterator[Exchange]:
-    """Producers and consumers in this process; every host holds nothing behind the test."""
+    """Producers and consumers in this process; every host holds nothing after the test."""
     exchange = Exchange(harness, asyncio.run)
     yield exchange
     exchange.close()
@@ -86,7 +86,7 @@ def finished(exchange: Exchange, kind: PartitionKind, batches: int = 60) -> Prod
 
 
 def figures(harness: LocalHarness, host: str = HOST) -> dict[str, float]:
-    """What an environment says of itself."""
+    """The figures that an environment tells of itself."""
     return harness.commander(host).ask(GetStatistics(), DEADLINE).figures
 
 
@@ -174,7 +174,7 @@ def test_what_memory_has_no_room_for_the_writer_stores(
 
 
 def test_a_partition_that_is_not_read_settles(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> None:
-    """It fits in memory; some time behind its end it is stored, and its memory is free."""
+    """It fits in memory; some time after its end it is stored, and its memory is free."""
     producer = finished(exchange, FULL, 4)
     assert figures(harness)["hybrid_segments"] > 0
     wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index"], "the index")
@@ -277,12 +277,12 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
 def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path
 ) -> None:
-    """What has to leave memory can't be stored: the writer's next write says so, readers and files as above."""
+    """Buffers that must leave memory can't be stored: the writer's next write says so, readers and files as above."""
     producer = exchange.produce(Written(FULL, subpartitions=2))
     limit_files(harness, 1 << 10)
     fill(producer, 4)
     producer.writer.flush()
-    # What these are guaranteed is more than what is left: what the partition holds has to leave memory.
+    # These are guaranteed more than is left: the partition's buffers have to leave memory.
     beside = [exchange.produce(Written(PartitionKind.PIPELINED_BOUNDED, index=index)) for index in range(1, 7)]
     with pytest.raises(StorageError, match=r"disk is full.*spark\.penstock\.blocking\.directories"):
         fill(producer, 1000)
@@ -371,7 +371,7 @@ def test_a_release_in_mid_read_is_told(exchange: Exchange, harness: LocalHarness
 def test_a_killed_writers_partition_goes(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, kind: PartitionKind
 ) -> None:
-    """What its process had written is removed, memory comes back, and a reader is told."""
+    """Files that its process had written are removed, memory comes back, and a reader is told."""
     commander = harness.commander(HOST)
     arguments = ["2000", harness.application, harness.secret.hex(), HOST, commander.environment, commander.address]
     writer = subprocess.Popen(

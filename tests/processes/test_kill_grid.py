@@ -3,7 +3,7 @@
 
 Two producers, two consumers, two executors with an environment process each, so that every consumer reads one
 producer over TCP. Gates in the user's code hold the job in exactly the wanted phase (`penstock_torture.gates`), then
-there is one SIGKILL. What must come of it: every row once, and no subtask run again that need not be.
+there is one SIGKILL. It must come to this: every row once, and no subtask run again that need not be.
 
 Victims. `producer` and `consumer` are the process that works, or has worked, on p0 and c0, `other producer` the one
 of p1, whose worker takes c0 where consumers start late: p0 ends first, and its worker is let go. `environment`,
@@ -117,7 +117,7 @@ TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
     ("hybrid_selective", "half", "finished environment"): (ALL, ONCE + "; c0's result is gone too"),
     ("hybrid_selective", "half", "finished executor"): (NONE, IDLE),
 }
-"""What runs again, and why no more and no less."""
+"""The subtasks that run again, and why no more and no fewer."""
 
 FEW = (
     ("pipelined", "writing", "producer"),
@@ -181,12 +181,12 @@ class HeldJob:
         return job
 
     def are_announced(self) -> bool:
-        """Whether the JobMaster has told the consumers of both partitions."""
+        """Tell whether the JobMaster has told the consumers of both partitions."""
         told = self.cluster.trace(self.handle.job, "partition_consumable")
         return all(any(f"-e0.{number}#" in entry for entry in told) for number in range(2))
 
     def has_ended(self, place: str) -> bool:
-        """Whether a subtask has ended well; for the first producer also that its worker was let go."""
+        """Tell whether a subtask has ended well; for the first producer also that its worker was let go."""
         name = f"/v{'pc'.index(place[0])}.{place[1]}#"
         ends = self.cluster.trace(self.handle.job, "task_finished")
         ended = any(name in entry and entry.endswith("FINISHED") for entry in ends)
@@ -284,7 +284,7 @@ def test_cell(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, vi
 def test_cell_that_makes_no_sense(
     cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str, victim: str
 ) -> None:
-    """What there would be to kill is not there; the job ends well without a kill."""
+    """The process to be killed is not there; the job ends well without a kill."""
     job = HeldJob.start(cluster, tmp_path, mode, phase)
     deployed = cluster.trace(job.handle.job, "task_deployed")
     assert not [entry for entry in deployed if "/v1." in entry], NO_SENSE[mode, phase, victim]

@@ -145,7 +145,7 @@ def test_killed_writer(harness: LocalHarness, task: Callable[..., subprocess.Pop
 
 @pytest.mark.parametrize("forks", ["", "forks"])
 def test_killed_reader(harness: LocalHarness, task: Callable[..., subprocess.Popen[str]], forks: str) -> None:
-    """What it held comes back; its producer can end."""
+    """The segments that it held come back; its producer can end."""
     writer = task("writer")
     assert line(writer).startswith("ready")
     reader = task("reader", forks)

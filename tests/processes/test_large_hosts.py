@@ -20,7 +20,7 @@ CHANNELS = 1600
 
 
 def call(work: Coroutine[Any, Any, Any]) -> Any:
-    """What it gives."""
+    """The result of the coroutine."""
     return asyncio.run(work)
 
 
@@ -32,7 +32,7 @@ def hosts() -> Iterator[LocalHarness]:
 
 @pytest.fixture
 def harness(hosts: LocalHarness) -> Iterator[LocalHarness]:
-    """It, idle behind the test."""
+    """It, idle after the test."""
     yield from idle_behind(hosts)
 
 

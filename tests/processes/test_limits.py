@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system lets an environment use: more than the worker that started it, and what happens beyond."""
+"""The system's limits for an environment: more than those of the worker that started it, and errors beyond."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start(kind: str, soft: int, hard: int = -1, conf: str = CONF) -> subprocess.
 
 @pytest.fixture
 def attachment() -> Iterator[list[Attachment]]:
-    """What the test puts here is told to end behind it, and waited for."""
+    """A list whose attachments' environments are told to end after the test, and waited for."""
     made: list[Attachment] = []
     yield made
     for each in made:
@@ -59,7 +59,7 @@ def attachment() -> Iterator[list[Attachment]]:
 
 
 def launch() -> EnvironmentLaunch:
-    """How the environment that was started is found."""
+    """The launch by which the environment that was started is found."""
     key, _, value = CONF.partition("=")
     return EnvironmentLaunch("limits", SECRET, "", {key: value})
 

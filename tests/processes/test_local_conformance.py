@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The local service passes the conformance suite, with real environment processes, sockets and shared memory.
 
-The tests of a class share one application and the environments of the hosts `a` and `b`. Behind each test both must
-hold nothing, and what other hosts there are ends with it.
+The tests of a class share one application and the environments of the hosts `a` and `b`. After each test both must
+hold nothing, and other hosts end with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TestLocalService(StreamConformance, OvertakingConformance, ShuffleServiceC
 
     @pytest.fixture
     def service(self, hosts: LocalHarness) -> Iterator[LocalHarness]:
-        """The shared application, idle behind the test."""
+        """The shared application, idle after the test."""
         yield from idle_behind(hosts)
 
 
@@ -78,5 +78,5 @@ class TestLocalServiceWithLittleMemory(HybridConformance):
 
     @pytest.fixture
     def service(self, little_hosts: LocalHarness) -> Iterator[LocalHarness]:
-        """The shared application, idle behind the test."""
+        """The shared application, idle after the test."""
         yield from idle_behind(little_hosts)

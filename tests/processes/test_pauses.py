@@ -66,7 +66,7 @@ def paused(pid: int, seconds: float, *touched: Path) -> subprocess.Popen[bytes]:
     ("mode", "phase"), [("pipelined", "writing"), ("blocking", "reading"), ("hybrid", "writing")]
 )
 def test_a_driver_that_pauses_loses_nothing(cluster: ProcessCluster, tmp_path: Path, mode: str, phase: str) -> None:
-    """What tasks and environments report meanwhile is taken afterwards: right rows, and nothing ran again."""
+    """The reports of tasks and environments meanwhile are taken afterwards: right rows, and nothing ran again."""
     gates = Gates(str(tmp_path))
     handle = cluster.submit(gated.stream(gates, mode))
 

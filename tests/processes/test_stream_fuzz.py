@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random interleavings of a streaming exchange with real environment processes: every row once, each epoch whole.
 
-Two producers on one host, and readers there and on another. Whatever is drawn, the readers see each producer's rows
-in its order, every barrier between the rows that it was put between, or ahead of them where it may overtake, and no
-row behind a barrier that blocks before the channel is resumed. Barriers of all kinds follow each other. Offers that
-find no room, rows larger than a segment, readers that do not read for a while and tasks that are cancelled in the
-middle are part of it.
+Two producers on one host, and readers there and on another. At any draw, the readers see each producer's rows in its
+order, every barrier between the rows that it was put between, or ahead of them where it may overtake, and no row
+behind a barrier that blocks before the channel is resumed. Barriers of all kinds follow each other. Offers that find
+no room, rows larger than a segment, readers that do not read for a while and tasks that are cancelled in the middle
+are part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def hosts() -> Iterator[LocalHarness]:
 
 @pytest.fixture
 def service(hosts: LocalHarness) -> Iterator[LocalHarness]:
-    """The shared environments, idle behind the test."""
+    """The shared environments, idle after the test."""
     yield from idle_behind(hosts)
 
 

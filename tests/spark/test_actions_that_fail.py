@@ -33,7 +33,7 @@ def failing_until(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
 
 
 def runs(path: Path) -> int:
-    """How often the stage has run."""
+    """The number of times that the stage has run."""
     return len(Path(f"{path}.runs").read_text())
 
 

@@ -47,7 +47,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 @contextlib.contextmanager
 def program(command: str, arguments: Sequence[str]) -> Iterator[pexpect.spawn]:
-    """A program on a terminal of its own; it must end by itself, and well. What it shows is kept in a file."""
+    """A program on a terminal of its own; it must end by itself, and well. Its screen is kept in a file."""
     with Path("terminal.txt").open("w", encoding="utf-8") as shown:
         child = pexpect.spawn(command, list(arguments), timeout=SECONDS, encoding="utf-8", dimensions=(40, 200))
         child.logfile_read = shown

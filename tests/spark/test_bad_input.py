@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input gets an error that says what, where and what to do; it leaves nothing, and the next job works.
 
-What is refused at the call has sent nothing to Spark's workers, so no job runs behind those tests.
+A stream that is refused at the call has sent nothing to Spark's workers, so no job runs after those tests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _nothing_stays(spark: Any) -> Iterator[None]:
 
 @pytest.fixture
 def next_job_works(spark: Any) -> Iterator[None]:
-    """Behind the test runs a small job."""
+    """A small job runs after the test."""
     yield
     assert penstock.fromDataFrame(spark.range(ROWS)).keyBy("id", numPartitions=2).run().statistics().rows >= ROWS
 
@@ -236,7 +236,7 @@ def no_iterator(batches: Iterator[pa.RecordBatch]) -> Any:
 def test_function_against_its_schema(
     stream: penstock.Stream, function: Callable[..., Any], message: str, where: str
 ) -> None:
-    """What does not fit the declared schema fails the job and says what was expected and what came."""
+    """Rows that do not fit the declared schema fail the job, which says what was expected and what came."""
     if where == "producer":
         pipeline: penstock.Stream = stream.mapInArrow(function, "id long").keyBy("id", numPartitions=2)
     else:
@@ -303,7 +303,7 @@ def test_function_that_asks_to_end_the_process(stream: penstock.Stream, kind: ty
 
 @pytest.mark.usefixtures("next_job_works")
 def test_source_that_fails_in_spark(spark: Any) -> None:
-    """What Spark's own stages raise is the error the user sees, not that our task's input broke off."""
+    """An error of Spark's own stages is the one the user sees, not that our task's input broke off."""
 
     def broken_in_pyspark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

@@ -73,7 +73,7 @@ def test_the_mode_of_the_whole_job_is_a_setting(spark: Any, numbers: str) -> Non
 
 
 def test_pipelined_and_blocking_edges_in_one_job(spark: Any, numbers: str) -> None:
-    """A pipelined pair before and behind a blocking edge; a DataFrame as source of the blocking part."""
+    """A pipelined pair before and after a blocking edge; a DataFrame as source of the blocking part."""
     frame = spark.range(0, 1000, 1, 3)
     stream = penstock.fromDataFrame(frame).keyBy("id", numPartitions=3, mode="blocking")
     both = stream.mapInArrow(_same, "id long").rebalance(2, mode="pipelined").mapInArrow(_same, "id long")
@@ -100,7 +100,7 @@ def test_consumers_are_chosen_from_the_bytes(spark: Any, numbers: str) -> None:
 
 
 def test_a_trace_shows_the_regions(spark: Any, numbers: str) -> None:
-    """Behind a blocking exchange no task starts before the last of the other side has ended."""
+    """After a blocking exchange no task starts before the last of the other side has ended."""
     stream = penstock.readParquet(spark, numbers).keyBy("id", numPartitions=3, mode="blocking")
     result = stream.mapInArrow(count, "n long").run()
     story = [name for _, name, _ in result.trace]

@@ -121,6 +121,6 @@ ON_THE_USERS: dict[str, Callable[[Any], int]] = {
 
 @pytest.mark.parametrize("action", ON_THE_USERS)
 def test_each_action_works_again_and_again(spark: Any, action: str) -> None:
-    """Whatever thread Spark plans it on, ended ones are let go of in between."""
+    """Spark may plan it on any thread; ended ones are let go of in between."""
     for _ in range(2):
         assert ON_THE_USERS[action](repartitioned(spark)) == 100

@@ -89,7 +89,7 @@ def comparable(rows: Any) -> list[str]:
 def test_a_random_file_has_sparks_rows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever the mode and the options, and wherever the file is cut; or both raise an error."""
+    """With any mode and options, and wherever the file is cut; or both raise an error."""
     draw = random.Random(seed)
     columns = draw.randint(1, 4)
     (tmp_path / "a.csv").write_bytes(text_of(draw, columns).encode())

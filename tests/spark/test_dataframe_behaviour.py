@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `toDF()` gives is a DataFrame like any other, and every exchange gives Spark's own rows.
+"""The result of `toDF()` is a DataFrame like any other, and every exchange gives Spark's own rows.
 
 Results are computed once, however they are read; plans, views and schemas run nothing.
 """
@@ -49,7 +49,7 @@ class Counting:
         return counted
 
     def runs(self) -> int:
-        """How many subtasks have run."""
+        """The number of subtasks that have run."""
         return len(self._path.read_bytes()) if self._path.exists() else 0
 
 
@@ -60,7 +60,7 @@ def counting(tmp_path: Path) -> Counting:
 
 
 def new_jobs(spark: Any) -> Callable[[], int]:
-    """How many Penstock jobs were made since."""
+    """Return a counter of the Penstock jobs made from now on."""
     application = SparkRuntime.of(spark)._application
     master = application.master(SparkRuntime.of(spark).settings())
     marks = [int(master.new_job()[1:])]
@@ -269,7 +269,7 @@ def test_every_exchange_keeps_every_row(mixed: Any, kind: str) -> None:
 
 
 def test_union_and_two_edges(spark: Any, counting: Counting) -> None:
-    """One stage feeds two exchanges and runs once; their union has all rows, also behind another exchange."""
+    """One stage feeds two exchanges and runs once; their union has all rows, also after another exchange."""
     stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, 2)).mapInArrow(counting.stage(), "id long")
 
     def plus(number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

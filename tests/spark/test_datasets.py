@@ -73,7 +73,7 @@ def waiting(folder: str) -> Stage:
 
 
 def runs(folder: Path) -> int:
-    """How often a subtask of the source ran."""
+    """The number of times that a subtask of the source ran."""
     return (folder / "runs").stat().st_size if (folder / "runs").exists() else 0
 
 
@@ -134,7 +134,7 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_one_over_another_and_behind_a_key(spark: Any, source: Stream, tmp_path: Path) -> None:
-    """What is persisted further down is made of what is persisted further up; `run` and `keyBy` know it too."""
+    """A later persisted stream is made of an earlier one; `run` and `keyBy` know it too."""
     keyed = source.mapInArrow(_same, "id long").keyBy("id", numPartitions=2).persist()
     try:
         assert len(keyed.run().metrics) > 0

@@ -101,7 +101,7 @@ def test_result_feeds_another_pipeline(spark: Any) -> None:
 
 
 def test_repartition_puts_rows_where_spark_would(spark: Any) -> None:
-    """Row i of partition p stands at spark_partition_id() p, as behind Spark's own repartition."""
+    """Row i of partition p stands at spark_partition_id() p, as after Spark's own repartition."""
     from pyspark.sql import functions as f
 
     source = spark.range(0, 2000, 1, 2).withColumn("text", f.concat(f.lit("k"), "id"))

@@ -16,7 +16,7 @@ SENTENCE = r"the driver has Penstock 0\.0\.7, and the workers on \S+ have \d.* i
 
 
 def test_a_plan_of_the_same_version_arrives() -> None:
-    """What was sent comes out as it was."""
+    """A plan comes out as it was sent."""
     assert pickle.loads(pickle.dumps(first_contact.Sent({"a": 1}))).plan == {"a": 1}  # noqa: S301
 
 

@@ -31,7 +31,7 @@ def _module_of_the_daemon(_: Iterator[int]) -> Iterator[str]:
 
 @pytest.mark.spark
 def test_a_running_session_takes_our_daemon(spark: Any) -> None:
-    """Where the user has set none, workers that come from now on are ours; what he has set stays."""
+    """If the user has set none, workers that come from now on are ours; a daemon that he has set stays."""
     conf, context = spark.sparkContext._jsc.sc().conf(), spark.sparkContext
     before = conf.get(_DAEMON)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a function over frames sees of each type, plain and nested, is what PySpark shows it, and comes back."""
+"""A function over frames sees each type, plain and nested, as PySpark shows it, and its rows come back."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def described(value: Any) -> Any:
 
 
 def seen(frame: Any) -> dict[str, str]:
-    """What a function sees of each column."""
+    """The values of each column that a function sees."""
     return {str(name): f"{frame[name].dtype} {[described(v) for v in frame[name]]}" for name in frame.columns}
 
 

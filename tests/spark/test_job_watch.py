@@ -185,7 +185,7 @@ def test_a_handler_of_others_is_kept_where_ctrl_c_is_ignored() -> None:
 
 
 def test_slots_that_can_never_suffice_are_refused() -> None:
-    """What must run together counts; what runs one after the other does not."""
+    """Stages that must run together count; those that run one after the other do not."""
     refuse_what_cannot_fit(two_stages(PartitionKind.PIPELINED), 4)
     refuse_what_cannot_fit(two_stages(), 1)
     with pytest.raises(SlotsError, match="needs 4 task slots at the same time, but the application has 3"):

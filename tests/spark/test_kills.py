@@ -34,7 +34,7 @@ CUT_ROWS = 600_000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where stages leave their marks; at the end children that they forked are told to go."""
+    """The folder of the stages' marks; at the end children that they forked are told to go."""
     yield tmp_path
     (tmp_path / "release").touch()
     children = marks(tmp_path / "children")
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def no_restarts(spark: Any) -> Iterator[None]:
-    """What is killed stays dead here; `test_restarts` has the other half."""
+    """A killed process stays dead here; `test_restarts` has the other half."""
     spark.conf.set("spark.penstock.restart.strategy", "none")
     yield
     spark.conf.unset("spark.penstock.restart.strategy")
@@ -84,7 +84,7 @@ def test_killed_worker(spark: Any, folder: Path, victim: str, forks: str, how: s
 def test_killed_environment(spark: Any, folder: Path) -> None:
     """SIGKILL of the environment process: the job fails and says so; the next job gets a new environment.
 
-    What was finished before is made again under the DataFrame that was planned over it.
+    A result that was finished before is made again under the DataFrame that was planned over it.
     """
     probe = SessionProbe(spark)
     finished = penstock.repartition(spark.range(100), 2, "id")

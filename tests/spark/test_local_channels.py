@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one host's environment does, and does not, for jobs whose tasks are all beside it."""
+"""The channels of one host's environment for jobs whose tasks are all beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIMIT_BYTES = 150 << 20
 
 
 def _exchange(spark: Any, folder: Path) -> int:
-    """Rows that arrive behind a keyed exchange of a Parquet file."""
+    """Rows that arrive after a keyed exchange of a Parquet file."""
     path = folder / "rows.parquet"
     numbers = np.arange(_ROWS)
     pq.write_table(pa.table({"k": numbers % 97, "v": numbers}), path, row_group_size=_ROWS // 8)

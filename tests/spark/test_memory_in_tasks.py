@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def given(spark: Any, kind: Kind) -> Any:
-    """What the function gives in one task."""
+    """The rows that the function gives in one task."""
     return kind.over(penstock.fromDataFrame(spark.range(0, 1, 1, 1))).select("v")
 
 

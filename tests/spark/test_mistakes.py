@@ -2,7 +2,7 @@
 """The mistakes of a first day: the first line of each error says what is wrong, where, and what to do.
 
 Most are refused where they are written, without a Spark job. Each case has the error's type and two parts of its
-first line: what is wrong and where, then what to do. Behind a function that fails the first line of ours is the one
+first line: what is wrong and where, then what to do. After a function that fails the first line of ours is the one
 below PySpark's own heading.
 """
 
@@ -35,7 +35,7 @@ HEADING = "An exception was thrown from the Python worker"
 
 @dataclass(frozen=True)
 class Desk:
-    """What the mistakes are made with: two streams that share a name, a DataFrame, files."""
+    """The things that mistakes are made with: two streams that share a name, a DataFrame, files."""
 
     spark: Any
     frame: Any

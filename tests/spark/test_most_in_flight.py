@@ -23,7 +23,7 @@ WAIT = 120.0
 
 @pytest.fixture(autouse=True)
 def _no_query_is_left(spark: Any) -> Iterator[None]:
-    """Whatever a test started has ended when it has."""
+    """All queries that a test started have ended when it has."""
     yield from queries_ended(spark)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python worker does beside our tasks: imports ahead, and no tracebacks of closed pipes."""
+"""A Python worker besides our tasks: imports ahead, and no tracebacks of closed pipes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _printing(error: Exception) -> None:
 
 
 def test_closed_pipes_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
-    """What Spark closed is left out, whatever else went wrong is printed."""
+    """An error of a pipe that Spark closed is left out, any other is printed."""
     _printing(BrokenPipeError(32, "Broken pipe"))
     _printing(ConnectionResetError(104, "reset"))
     assert capsys.readouterr().err == ""

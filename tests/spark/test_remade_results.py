@@ -134,7 +134,7 @@ def last_job(spark: Any) -> str:
 
 
 def files_of_results(spark: Any) -> int:
-    """How many partitions of the newest result are on disk: those that have rows."""
+    """The number of partitions of the newest result that are on disk: those that have rows."""
     return len([name for name in SessionProbe(spark).files() if name.startswith(f"{last_job(spark)}-")])
 
 

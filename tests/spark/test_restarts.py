@@ -75,7 +75,7 @@ def test_cancel_while_a_restart_is_under_way(spark: Any, tmp_path: Path) -> None
         core = probe._core()
         (job,) = probe.jobs()
         wait_until("the restart is decided", lambda: any(name == "restart" for _, name, _ in core.trace(job)))
-        # What Ctrl-C does: Spark's own cancel has no Spark job to reach while the job waits for its restart.
+        # As Ctrl-C does: Spark's own cancel has no Spark job to reach while the job waits for its restart.
         runtime = SparkRuntime.of(spark)
         runtime._application.master(runtime.settings()).cancel(job, "the user cancels")
         error = action.wait()

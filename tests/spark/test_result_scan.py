@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind `toDF()`: any session has it, plans show it, its errors are those that PySpark raises."""
+"""The scan behind `toDF()`: any session has it, plans show it, its errors are those that PySpark raises."""
 
 from __future__ import annotations
 

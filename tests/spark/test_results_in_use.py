@@ -28,7 +28,7 @@ def repartitioned(spark: Any) -> Any:
 
 
 def descriptors(pid: int) -> int:
-    """How many files a process has open."""
+    """The number of files that a process has open."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
@@ -51,7 +51,7 @@ def test_many_actions_leave_nothing(spark: Any, monkeypatch: pytest.MonkeyPatch)
     actions = 0
 
     def went_unasked() -> bool:
-        """Whether the JVM was told to collect, and told of what it found, which takes it as long as it likes."""
+        """Tell whether the JVM was told to collect, and told of what it found, which takes it as long as it likes."""
         nonlocal actions
         assert repartitioned(spark).count() == ROWS
         actions += 1

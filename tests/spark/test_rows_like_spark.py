@@ -48,7 +48,7 @@ REFUSED_HERE = {
     *((function, "timestamp") for function in ("sum", "mean", "avg")),
     *((f, f"interval {unit}") for f in ("sum", "mean", "avg") for unit in ("hour", "day to second")),
 }
-"""What Spark does by a cast, or for intervals, and `agg` refuses: the table in docs/api.md."""
+"""The columns that Spark casts, or intervals, that `agg` refuses: the table in docs/api.md."""
 
 
 def spark_function(function: str, column: str) -> Any:

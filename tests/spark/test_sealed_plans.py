@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a read task unpickles out of an answer: a plan that the application's secret seals, and nothing else."""
+"""A read task unpickles out of an answer a plan that the application's secret seals, and nothing else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_sealed_plan_is_the_one_that_was_packed(graph: JobGraph) -> None:
 
 
 def test_nothing_is_unpickled_that_is_not_sealed(tmp_path: Path, graph: JobGraph) -> None:
-    """A pickle without a seal, one sealed with another secret, for another job, or changed behind its seal."""
+    """A pickle without a seal, one sealed with another secret, for another job, or changed after its seal."""
     trap = pickle.dumps(_Trap(tmp_path / "sprung"))
     purpose = control.PLAN_PURPOSE.format(job="j2")
     sealed = pack_plan(LAUNCH, "j2", graph)

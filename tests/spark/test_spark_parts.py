@@ -80,7 +80,7 @@ def test_encryption_that_is_asked_for_is_not_left_out_silently(key: str) -> None
 
 
 def test_reasons_of_failed_planning_travel() -> None:
-    """What Spark raises while a job is planned becomes an error of ours with its text; ours stay what they are."""
+    """An error of Spark's while a job is planned becomes one of ours with its text; ours stay what they are."""
 
     def missing(_: object) -> Any:
         raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] The table `t` cannot be found")
@@ -105,7 +105,7 @@ def test_hint_where_a_worker_died() -> None:
 
 
 def launched(context: Any, user: Any) -> tuple[str | None, bool]:
-    """How a Spark job ends that begins as this user: its error, and whether it was cancelled."""
+    """The end of a Spark job that begins as this user: its error, and whether it was cancelled."""
     nothing: Any = None
     session: Any = SimpleNamespace(sparkContext=context)
     payload = SparkPayload(nothing, {}, nothing, user, session)
@@ -338,7 +338,7 @@ def test_secret_never_shows() -> None:
 
 
 def test_only_the_users_frames_are_raised() -> None:
-    """What stands before the first traceback is ours; an error without one keeps its kind and its words."""
+    """The lines before the first traceback are ours; an error without one keeps its kind and its words."""
     trace = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nValueError: boom\nraised in f"
     assert failure_text(JobError(f"job x failed: x (1/2) on host failed: {trace}\n")) == trace
     assert failure_text(SlotsError("it needs 4 slots")) == "SlotsError: it needs 4 slots"
@@ -361,7 +361,7 @@ def test_error_text_shows_the_users_frames() -> None:
 
 @pytest.mark.parametrize("kind", [ValueError, JobError])
 def test_any_message_of_an_error_can_travel(kind: type[Exception]) -> None:
-    """What is no UTF-8 is written with escapes, and of megabytes the begin and the end: it names its type."""
+    """Text that is no UTF-8 is written with escapes, and of megabytes the begin and the end: it names its type."""
     assert error_text(kind("bad \ud800 text")).encode().count(b"\\ud800") >= 1
     text = error_text(kind("begin " + "y" * 10_000_000 + " end"))
     assert "begin" in text
@@ -390,5 +390,5 @@ def test_a_value_that_spark_has_no_room_for_is_refused_by_name() -> None:
 
 
 def test_any_text_may_be_an_errors() -> None:
-    """What PySpark prints of an error is a type's name, which knows no NUL and no half of a surrogate pair."""
+    """PySpark prints of an error a type's name, which knows no NUL and no half of a surrogate pair."""
     assert type(worded("a\0b\ud800 \u00fc")).__name__ == "a\\x00b\\ud800 \u00fc"

@@ -41,7 +41,7 @@ def ended(spark: Any) -> Iterator[None]:
 
 
 def numbers(spark: Any, rows: int, rate: int) -> Any:
-    """So many numbers, each counted once behind an exchange by itself, through another exchange."""
+    """So many numbers, each counted once after an exchange by itself, through another exchange."""
     source = penstock.readStream(spark).format("rate").options(rowsPerSecond=rate, numPartitions=2, numRows=rows)
     return source.load().keyBy("value", numPartitions=2).agg(n=("value", "count")).rebalance(1)
 
@@ -66,7 +66,7 @@ class Ears(StreamingQueryListener):
 
 
 def lost_and_doubled(folder: Path, rows: int) -> tuple[int, int]:
-    """What a plain reader of the folder misses, and what it sees too often."""
+    """The rows that a plain reader of the folder misses, and those that it sees too often."""
     table = pq.read_table(folder / "output")
     distinct = len(pc.unique(table["value"]))
     return rows - distinct, table.num_rows - distinct + pc.sum(pc.greater(table["n"], 1)).as_py()
@@ -212,7 +212,7 @@ def test_a_start_that_can_not_go_on_is_refused_and_changes_nothing(spark: Any, t
 
 
 def test_queries_go_on_with_other_numbers_of_tasks(spark: Any, tmp_path: Path) -> None:
-    """One counter, then three, then two, behind as many tasks in turns as that: each number is still counted once.
+    """One counter, then three, then two, after as many tasks in turns as that: each number is still counted once.
 
     Keys are few and come again and again, so a count is right only if its state found its key's new task.
     """

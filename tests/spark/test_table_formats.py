@@ -75,7 +75,7 @@ def test_delta_tables_come_back(spark: Any, deltalake: Any, tmp_path: Path, keys
 
 
 def test_a_delta_table_of_the_library_is_read(spark: Any, deltalake: Any, tmp_path: Path) -> None:
-    """Columns, a filter and a typed partition column; Spark's rows behind it."""
+    """Columns, a filter and a typed partition column; Spark's rows after it."""
     rows = pa.table({"day": [DAY, DAY + dt.timedelta(1)], "v": [1, 2]})
     deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["day"])
     stream = penstock.readDelta(spark, tmp_path / "t", ["v", "day"], "v > 1")

@@ -45,7 +45,7 @@ class Jobs:
         return Action(act)
 
     def has_started(self, name: str) -> bool:
-        """Whether its source runs."""
+        """Tell whether its source runs."""
         return Path(self._folder, f"started-{name}").exists()
 
     def let_go(self, *names: str) -> None:

@@ -276,7 +276,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_refused_when_the_stream_is_built(spark: Any, name: str) -> None:
-    """What Spark's analyser finds wrong comes as one sentence with the columns; what Arrow lacks names mapInArrow."""
+    """An error of Spark's analyser comes as one sentence with the columns; a gap of Arrow's names mapInArrow."""
     call, error, message = MISTAKES[name]
     with pytest.raises(error, match=message):
         call(penstock.fromDataFrame(orders(spark)))

@@ -38,7 +38,7 @@ def stream_of(spark: Any, rows: int = ROWS) -> Any:
 
 
 def hidden(folder: Path) -> list[str]:
-    """What is left beside the targets."""
+    """The folders left beside the targets."""
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -100,7 +100,7 @@ def test_refused_before_anything_runs(spark: Any, tmp_path: Path) -> None:
 
 
 def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage that fails behind its first batch in one task; the others write."""
+    """A stage that fails after its first batch in one task; the others write."""
     for number, batch in enumerate(batches):
         if number and batch["id"][0].as_py() % 3 == 0:
             raise ValueError("boom")

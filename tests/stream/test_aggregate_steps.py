@@ -51,7 +51,7 @@ def batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def context(subtask: int = 0, parallelism: int = 1, groups: int = GROUPS) -> StepContext:
-    """Where a step runs."""
+    """The context in which a step runs."""
     return StepContext(subtask, parallelism, groups, "stage 1")
 
 
@@ -75,7 +75,7 @@ def newest(results: list[pa.RecordBatch], keys: int) -> dict[tuple[Any, ...], tu
 def test_the_newest_results_are_those_of_a_batch_job(
     rows: list[list[tuple[Any, ...]]], keys: tuple[str, ...], items: list[Aggregation], data: st.DataObject
 ) -> None:
-    """For every function and kind of key, with a snapshot and a new step restored from it behind any batch."""
+    """For every function and kind of key, with a snapshot and a new step restored from it after any batch."""
     operator = KeyedAggregate(SCHEMA, keys, tuple(items))
     step = operator.step()
     step.open(context(), [])

@@ -81,7 +81,7 @@ def rows(reader: FilesReader, most: int, polls: int = 1 << 30) -> list[int]:
 def test_each_row_is_read_once_whatever_is_restored(
     kind: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
-    """With small portions, and readers that go on from a snapshot taken behind any poll."""
+    """With small portions, and readers that go on from a snapshot taken after any poll."""
     folder = tmp_path_factory.mktemp("files")
     monkeypatch.setattr(file_rows, "READ_BYTES", data.draw(st.integers(1, 40)))
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 3)

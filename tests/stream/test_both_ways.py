@@ -112,7 +112,7 @@ def rows_of(table: pa.Table) -> Counter[Row]:
 
 
 def in_a_query(verb: Verb, folder: Path) -> pa.Table:
-    """What a query has written when its sources have ended."""
+    """The rows that a query has written when its sources have ended."""
     stream: Stream = verb(source(streaming=True))
     sink = FolderSink(pafs.LocalFileSystem(), str(folder / "out"), stream.schema, "q")
     options = query_options("q", "q", location(folder), StreamingSettings())

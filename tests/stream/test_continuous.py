@@ -61,7 +61,7 @@ def run_until(query: LocalQuery, reached: Callable[[], bool], what: str) -> None
 
 
 def has_logged(folder: Path) -> bool:
-    """Whether the newest complete checkpoint refers to rows in a log."""
+    """Tell whether the newest complete checkpoint refers to rows in a log."""
     return bool((found := kept(folder)) and logged_files(found[-1]))
 
 
@@ -71,7 +71,7 @@ def run_until_rows_are_logged(query: LocalQuery, folder: Path) -> None:
 
 
 def in_flight(query: LocalQuery) -> bool:
-    """Whether this run has completed a checkpoint, and rows are in flight in the newest."""
+    """Tell whether this run has completed a checkpoint, and rows are in flight in the newest."""
     return bool(query.completed) and any(name.startswith("channel/") for name in query.chunks())
 
 
@@ -179,7 +179,7 @@ def test_the_way_may_change_between_the_runs_of_a_query(tmp_path: Path) -> None:
 
 
 def test_a_query_that_ends_leaves_the_logs_that_its_checkpoints_need_and_no_others(tmp_path: Path) -> None:
-    """Behind kills, which leave files of attempts that failed; a query whose data has ended needs none."""
+    """After kills, which leave files of attempts that failed; a query whose data has ended needs none."""
     with logging_query(tmp_path, rows=MANY_ROWS) as query:
         query.start()
         for _ in range(3):
@@ -239,7 +239,7 @@ def logs_of(folder: Path) -> list[Path]:
 def test_rows_of_a_log_that_is_too_slow_wait_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log with room for almost nothing holds its task back; behind a kill each row is there once."""
+    """A log with room for almost nothing holds its task back; after a kill each row is there once."""
     monkeypatch.setattr(row_log, "MOST_WAITING", 1)
     with logging_query(tmp_path) as query:
         query.start()

@@ -23,7 +23,7 @@ def barrier(number: int) -> Event:
 
 
 def marker(number: int) -> Event:
-    """What comes where a task in front took no snapshot."""
+    """The event that comes if a task in front took no snapshot."""
     return TaskEvent(encode(CancelCheckpointMarker(number)))
 
 
@@ -33,7 +33,7 @@ def trigger(number: int) -> TriggerCheckpoint:
 
 
 def kinds(decisions: list[Decision]) -> list[type]:
-    """What was decided."""
+    """The types of the decisions."""
     return [type(decision) for decision in decisions]
 
 
@@ -122,7 +122,7 @@ def test_what_can_not_be_is_refused() -> None:
 
 @given(st.integers(1, 4), st.booleans(), st.data())
 def test_every_task_ends_once_and_all_channels_go_on(channels: int, exactly_once: bool, data: st.DataObject) -> None:
-    """Whatever order barriers, markers, ends and the coordinator's words come in."""
+    """Barriers, markers, ends and the coordinator's words may come in any order."""
     core = Conversation(channels, exactly_once=exactly_once)
     scripts = []
     for _ in range(channels):

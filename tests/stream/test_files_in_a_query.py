@@ -26,7 +26,7 @@ from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 SECONDS = 60.0
 EXPECTED = (OutsideError, TaskCancelledError, ProducerFailedError)
-"""What the mount and kills lead to."""
+"""The errors that the mount and kills lead to."""
 
 
 def graph(folder: Path, mount: Mount, width: int) -> JobGraph:
@@ -39,7 +39,7 @@ def graph(folder: Path, mount: Mount, width: int) -> JobGraph:
 
 
 def rows_in(folder: Path) -> list[str]:
-    """What a reader of `out` sees."""
+    """The rows that a reader of `out` sees."""
     files = sorted((folder / "out").glob("part-*"))
     table = ds.dataset([str(file) for file in files], TEXT_SCHEMA).to_table() if files else pa.table({"value": []})
     found: list[str] = table["value"].to_pylist()

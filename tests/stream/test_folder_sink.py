@@ -62,7 +62,7 @@ def moved_on(folder: Path) -> None:
 
 
 def seen(folder: Path, kind: str = "parquet") -> list[int]:
-    """What a plain reader of the folder sees."""
+    """The numbers that a plain reader of the folder sees."""
     return sorted(
         ds.dataset(folder, SCHEMA, format="feather" if kind == "arrow" else kind).to_table()["n"].to_pylist()
     )
@@ -89,7 +89,7 @@ def test_rows_are_seen_when_their_checkpoint_is_complete(tmp_path: Path, kind: s
 def test_a_late_task_of_an_earlier_driver_leaves_the_files_of_the_next_one(tmp_path: Path) -> None:
     """A driver has taken over, its sink has prepared a file; a task of the former one begins only now.
 
-    Whatever their clocks say, and also where it is an attempt of the same driver, or one that claimed the location at
+    Their clocks do not matter, nor whether it is an attempt of the same driver, or one that claimed the location at
     the same moment.
     """
     for former, present in itertools.combinations(
@@ -108,7 +108,7 @@ def test_a_late_task_of_an_earlier_driver_leaves_the_files_of_the_next_one(tmp_p
 
 @pytest.mark.parametrize("published", [True, False])
 def test_an_attempt_begins_by_publishing_what_its_checkpoint_names(tmp_path: Path, published: bool) -> None:
-    """Whether the one before had got to it or not; what it wrote behind that checkpoint is removed."""
+    """It does so even if the one before had got to it; files written after that checkpoint are removed."""
     first = sink(tmp_path).open(0, 1, [])
     first.write(batch(1))
     state = first.prepare(1)
@@ -189,7 +189,7 @@ def test_files_are_on_the_disk_before_their_checkpoint_is(tmp_path: Path, monkey
 
 
 def prepared(folder: Path, *values: int) -> bytes:
-    """What an attempt leaves that wrote these, and died behind its checkpoint 1."""
+    """The state that an attempt leaves that wrote these, and died after its checkpoint 1."""
     writer = sink(folder).open(0, 1, [])
     writer.write(batch(*values))
     state = writer.prepare(1)
@@ -271,7 +271,7 @@ def test_a_mark_that_was_made_below_a_mount_point_speaks_for_nothing_later(tmp_p
 
 
 def test_a_checkpoint_is_declined_while_the_folder_is_away(tmp_path: Path) -> None:
-    """What is written into the folder below a mount point, nobody would see when the mount is back."""
+    """Nobody would see rows that are written into the folder below a mount point when the mount is back."""
     out = tmp_path / "out"
     prepared(out, 1)
     writer = sink(out).open(0, 1, [])

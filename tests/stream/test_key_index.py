@@ -76,7 +76,7 @@ def test_a_table_grows_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "freeze", "store"]), st.integers(0, 40)), max_size=25))
 def test_a_snapshot_keeps_the_numbers_of_its_moment(steps: list[tuple[str, int]]) -> None:
-    """Whatever is added behind it, and whichever snapshots are held or stored meanwhile."""
+    """Others are added after it, and other snapshots are held or stored meanwhile."""
     array = SlotArray(np.int64)
     model = np.zeros(0, np.int64)
     held: list[tuple[Any, list[int]]] = []

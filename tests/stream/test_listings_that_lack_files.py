@@ -253,7 +253,7 @@ def test_a_read_that_fails_neither_skips_nor_doubles(folder: Folder, number: int
 
 
 def test_a_bounded_source_reads_what_its_first_listing_had(folder: Folder) -> None:
-    """Whatever later ones lack or have more, over a restart with two subtasks."""
+    """Later ones may lack files or have more, over a restart with two subtasks."""
     for name in "abcdef":
         folder.put(name)
     expected = list(folder.rows)
@@ -269,7 +269,7 @@ def test_a_bounded_source_reads_what_its_first_listing_had(folder: Folder) -> No
 
 
 def test_a_snapshot_ahead_of_the_first_look_holds_no_others_positions(folder: Folder) -> None:
-    """Two changes of the number of subtasks, one right behind the other: the farthest positions count."""
+    """Two changes of the number of subtasks, one right after the other: the farthest positions count."""
     name = next(name for name in "abcdefghij" if known_files.hash_of(name) % 3 == 0)
     folder.put(name, rows=6)
     reader = folder.reader()
@@ -350,7 +350,7 @@ def _is_hidden(hidden: set[int], name: str) -> bool:
 
 
 def test_files_without_rows_hold_up_nobody(folder: Folder) -> None:
-    """A poll gives up behind some of them, and the next one goes on."""
+    """A poll gives up after some of them, and the next one goes on."""
     for number in range(50):
         folder.put(f"empty-{number}", rows=0)
     folder.put("full")

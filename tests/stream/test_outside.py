@@ -142,7 +142,7 @@ def bug() -> None:
 
 
 class Leaving(PassingFiles):
-    """Renames the folder away before the first file in it is opened, and brings it back behind the error."""
+    """Renames the folder away before the first file in it is opened, and brings it back after the error."""
 
     away = False
 

@@ -34,7 +34,7 @@ class Numbers:
         return list(self.counts)
 
     def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """The numbers behind an offset."""
+        """The numbers after an offset."""
         at, end = offset or 0, self.counts[partition]
         while at < end:
             yield None, at
@@ -61,7 +61,7 @@ def rows(reader: PartitionedReader, most: int, polls: int = 1 << 30) -> list[int
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=3), st.integers(1, 3), st.data())
 def test_each_row_comes_once(counts: list[int], parallelism: int, data: st.DataObject) -> None:
-    """With readers that go on from snapshots behind any poll, of another parallelism, and batches cut otherwise."""
+    """With readers that go on from snapshots after any poll, of another parallelism, and batches cut otherwise."""
     numbers = Numbers({str(at): count for at, count in enumerate(counts)})
     found: list[int] = []
     states: list[bytes] = []
@@ -81,7 +81,7 @@ def test_each_row_comes_once(counts: list[int], parallelism: int, data: st.DataO
 
 @given(st.integers(1, 3), st.data())
 def test_partitions_that_appear_among_others_move_none(parallelism: int, data: st.DataObject) -> None:
-    """In front, between and behind, while the number of subtasks stays: each row of all comes once."""
+    """In front, between and at the end, while the number of subtasks stays: each row of all comes once."""
     numbers = Numbers({"5": 4, "6": 7})
     found: list[int] = []
     states: list[list[bytes]] = [[] for _ in range(parallelism)]
@@ -118,7 +118,7 @@ def test_rows_must_fit_the_schema() -> None:
 
 
 def test_a_batch_job_reads_to_the_end() -> None:
-    """Where there is one."""
+    """It does so if there is one."""
     batches = list(source(Numbers({"0": 4, "1": 2})).read(0, 1))
     assert sorted(value for batch in batches for value in batch.column(0).to_pylist()) == [0, 1, 2, 3, 100, 101]
 
@@ -127,7 +127,7 @@ class Again(Numbers):
     """Writes all of its batches over one array."""
 
     def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """The numbers behind an offset."""
+        """The numbers after an offset."""
         values = np.zeros(self.size, np.int64)
         for at in range(offset or 0, self.counts[partition], self.size):
             values[:] = range(at, at + self.size)
@@ -142,12 +142,12 @@ def test_a_source_may_use_its_memory_again() -> None:
 
 
 class Sparse(Numbers):
-    """Each number comes behind so many batches without rows that have offsets of their own."""
+    """Each number comes after so many batches without rows that have offsets of their own."""
 
     gap = 1000
 
     def read(self, partition: str, offset: int | None) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """The numbers behind an offset, which counts the batches."""
+        """The numbers after an offset, which counts the batches."""
         for at in itertools.count(offset or 0):
             if at == self.gap * self.counts[partition]:
                 return

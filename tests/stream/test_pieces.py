@@ -44,7 +44,7 @@ def numbers_of(rows: list[InFlight]) -> list[int]:
 def test_rows_go_from_checkpoint_to_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Rows that wait, come, and are taken in part, over some checkpoints: each is there once, in order.
 
-    What was not touched is written once only.
+    Rows that were not touched are written once only.
     """
     chance = random.Random(seed)
     monkeypatch.setattr(in_flight, "PIECE_BYTES", chance.choice([1, 300, 2000]))

@@ -21,7 +21,7 @@ class Clock:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """What time it is."""
+        """The time that it is."""
         return self.now
 
 
@@ -101,7 +101,7 @@ def test_what_is_due_beyond_a_step_is_given_without_a_pause() -> None:
 
 
 def test_a_restored_reader_keeps_the_rate() -> None:
-    """What an earlier attempt has given is not due at once."""
+    """Rows that an earlier attempt has given are not due at once."""
     state = RateSource(10).open(0, 1, []).snapshot()
     clock, wall = Clock(), Clock()
     reader = RateReader(RateSource(10), {0: 500}, clock, wall)

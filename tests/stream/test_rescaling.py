@@ -70,7 +70,7 @@ def any_widths(chance: random.Random) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_row_is_lost_and_none_is_doubled_at_whatever_widths(tmp_path: Path, seed: int) -> None:
-    """Three runs behind each other, each with other numbers of tasks, killed in the middle; the last has an end."""
+    """Three runs one after the other, each with other numbers of tasks, killed in the middle; the last has an end."""
     chance = random.Random(seed)
     for _ in range(2):
         with LocalQuery(counted(tmp_path, None, any_widths(chance)), location(tmp_path)) as query:
@@ -179,7 +179,7 @@ def published(folder: Path) -> list[int]:
 
 
 def is_whole(values: Iterable[int]) -> bool:
-    """Whether each partition's values are there once, up to where it was read: at least to its end in the last run.
+    """Tell whether each partition's values are there once, up to where it was read: at least to the last run's end.
 
     On a busy machine a query without an end may read one partition further than the last run reads the others.
     """
@@ -254,14 +254,14 @@ def test_a_restore_that_is_wrong_by_one_channel_is_caught(
 
 
 def by_function(folder: Path, rows: int | None, sinks: int) -> JobGraph:
-    """One source, and slow sinks behind an exchange whose function knows how many there are."""
+    """One source, and slow sinks after an exchange whose function knows how many there are."""
     graph = pressed(folder, rows, (1, 1, sinks), ("rebalance", "rebalance"))
     chosen = PartitionerSpec("custom", function=lambda batch: pc.bit_wise_and(batch["key"], sinks - 1))
     return replace(graph, edges=(graph.edges[0], replace(graph.edges[1], exchange=chosen)))
 
 
 def is_refused(query: LocalQuery) -> bool:
-    """Whether some task has said which option the query needs."""
+    """Tell whether some task has said which option the query needs."""
     return any("option rescaleByFunction" in str(failure) for failure in query.failures)
 
 

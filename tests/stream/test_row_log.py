@@ -43,7 +43,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 def numbers_in(location: Path, pieces: list[Chunk], key: ChannelKey) -> list[int]:
-    """What the pieces hold."""
+    """The numbers that the pieces hold."""
     found = []
     for piece in pieces:
         ((_, data),) = PartStorage(str(location)).read(PartHandle("", 0, (piece,)))
@@ -153,7 +153,7 @@ class Gate:
 def test_a_log_whose_storage_is_slow_has_no_room_and_holds_no_more_than_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for room first gives it the bound and a step at most; when all is written there is room again."""
+    """A task that asks for room first gives it the bound and a step at most; there is room when all is written."""
     monkeypatch.setattr(row_log, "MOST_WAITING", 10_000)
     gate = Gate(monkeypatch)
     log = RowLog(str(tmp_path), NAME, KEYED)
@@ -171,7 +171,7 @@ def test_a_log_whose_storage_is_slow_has_no_room_and_holds_no_more_than_its_boun
 
 
 def test_a_file_that_can_t_be_written_fails_its_snapshot_and_those_that_need_its_rows(tmp_path: Path) -> None:
-    """The reason is said once; later pieces lie behind a gap, which the driver finds; new rows are logged."""
+    """The reason is said once; later pieces lie after a gap, which the driver finds; new rows are logged."""
     folder = tmp_path / "logs-000001"
     folder.write_text("in the way")
     log = RowLog(str(tmp_path), NAME, KEYED)

@@ -56,7 +56,7 @@ def held_back(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def first_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Ends behind its first batch."""
+    """Ends after its first batch."""
     yield next(batches)
 
 
@@ -68,7 +68,7 @@ def no_odd_ones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_function_over_an_iterator_is_pushed_its_batches() -> None:
-    """Whatever it gives for a batch comes out at once: several batches, or none."""
+    """All that it gives for a batch comes out at once: several batches, or none."""
     steps = chain(MapInArrow(twice, SCHEMA), MapInArrow(no_odd_ones, SCHEMA))
     assert numbers(steps.push(batch(2, 3))) == [2, 3, 2, 3]
     assert steps.push(batch(1)) == []
@@ -76,7 +76,7 @@ def test_a_function_over_an_iterator_is_pushed_its_batches() -> None:
 
 
 def test_what_a_function_holds_back_comes_out_at_the_epochs_end() -> None:
-    """Its iterator ends there, what it gives goes through the steps behind it, and the next epoch begins anew."""
+    """Its iterator ends there, what it gives goes through the later steps, and the next epoch begins anew."""
     steps = chain(MapInArrow(held_back, SCHEMA), MapInArrow(twice, SCHEMA))
     assert steps.push(batch(1)) == steps.push(batch(2)) == []
     assert numbers(steps.end_epoch()) == [1, 1, 2, 2]

@@ -79,7 +79,7 @@ def slow(place: Place, last: int, owner: str) -> Lift:
     os.link(held, folder / "v0.0")
 
     def read() -> None:
-        """Whoever waits in the write goes on, into a pipe that has room for it."""
+        """The thread that waits in the write goes on, into a pipe that has room for it."""
         reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
         assert select.select([reader], [], [], DEADLINE)[0]
         os.close(reader)

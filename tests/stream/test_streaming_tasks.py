@@ -40,7 +40,7 @@ def files(folder: Path, schema: pa.Schema) -> SinkOperator:
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """What a plain reader sees."""
+    """The rows that a plain reader sees."""
     found: list[dict[str, Any]] = ds.dataset(folder / "out", format="parquet").to_table().to_pylist()
     return found
 
@@ -178,7 +178,7 @@ def test_at_least_once_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_query_that_is_told_to_stop_ends_well(tmp_path: Path) -> None:
-    """Sources without an end stop, and what they gave is published: each row once, and none behind a gap."""
+    """Sources without an end stop, and what they gave is published: each row once, and none after a gap."""
     with LocalQuery(through(tmp_path, None, per_second=5000), location(tmp_path)) as query:
         query.start()
         assert not query.run(time.monotonic() + 0.3)

@@ -118,7 +118,7 @@ def test_steps_are_as_large_as_their_time_allows() -> None:
 
 
 def test_steps_follow_what_readers_take() -> None:
-    """Where what steps give waits for room, a step has a part of a target time's rows; where there is none, all."""
+    """If rows that steps give wait for room, a step has a part of a target time's rows; if there is none, all."""
     pace, without = Pace(0.4), Pace()
     for _ in range(20):
         for each in (pace, without):

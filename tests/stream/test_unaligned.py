@@ -52,7 +52,7 @@ def double_one(saved: list[SavedChannel]) -> list[SavedChannel]:
 def test_a_build_that_is_wrong_by_one_buffer_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any, side: type
 ) -> None:
-    """The same look at the rows as of the runs with kills, behind a restart from a snapshot with rows in flight."""
+    """The same look at the rows as of the runs with kills, after a restart from a snapshot with rows in flight."""
     name = "captured" if side is StreamInputs else "saved"
     right = getattr(side, name)
     if broken is not None:

@@ -66,7 +66,7 @@ def strike(query: LocalQuery, chance: random.Random) -> None:
 
 
 def is_tidy(folder: Path) -> bool:
-    """Whether the logs at the location are those that its checkpoints need."""
+    """Tell whether the logs at the location are those that its checkpoints need."""
     place = Path(location(folder))
     kept = [each.metadata for each in CheckpointStorage(str(place)).history() if isinstance(each, Kept)]
     needed = {
@@ -78,7 +78,7 @@ def is_tidy(folder: Path) -> bool:
 
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_each_row_once_however_the_way_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """0 lost, 0 doubled; behind each run no log is left that no checkpoint needs."""
+    """0 lost, 0 doubled; after each run no log is left that no checkpoint needs."""
     chance = random.Random(seed)
     monkeypatch.setattr(in_flight, "PIECE_BYTES", chance.choice((1024, 256 << 10)))
     monkeypatch.setattr(log_writer, "PIECE_BYTES", chance.choice((200, 1024, 256 << 10)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person does in a session: run by `test_any_session` as a script, in shells and in a notebook.
+"""The steps of a person in a session: run by `test_any_session` as a script, in shells and in a notebook.
 
 Tests import nothing of it. `folder` is in the environment; each step prints one line.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's input as a model: channels that stop behind a barrier, and what the task makes of what it reads."""
+"""A task's input as a model: channels that stop behind a barrier, and the task's answers to what it reads."""
 
 from __future__ import annotations
 

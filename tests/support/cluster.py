@@ -3,8 +3,8 @@
 
 Rules of the model: Spark has `slots` cores and starts queued tasks first in, first out; a worker asks, works, reports
 and asks again; a Spark job returns when its tasks have ended; a task whose process dies is tried again by Spark, as
-on a cluster, unless the test kills its whole Spark job. What is still to happen stands in `todo`; `run` does all of
-it in order, a random test picks. What tasks do with their deployments is the test's business. Every call must be
+on a cluster, unless the test kills its whole Spark job. Steps still to happen stand in `todo`; `run` does all of them
+in order, a random test picks. The work of tasks with their deployments is the test's business. Every call must be
 answered once, and the model counts.
 """
 
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass
 class Ended:
-    """How a job ended."""
+    """The end of a job."""
 
     result: JobResult
     error: PenstockError | None = None
@@ -97,7 +97,7 @@ class Cluster:
         self.deadlines: list[tuple[float, str, Deadline]] = []
         self.withdrawn: list[tuple[str, Deadline]] = []
         self.location_lost: tuple[str, type[PenstockError]] | tuple[()] = ()
-        """What ends a query whose driver looks who owns its location, if anything."""
+        """The error that ends a query whose driver looks who owns its location, if any."""
         self.log: list[do.Instruction] = []
         self.ended: dict[str, Ended] = {}
         self.ends: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class Cluster:
 
     @property
     def may_begin(self) -> bool:
-        """Whether Spark has a core for the first task of its queue."""
+        """Tell whether Spark has a core for the first task of its queue."""
         return bool(self.queue) and len(self.tasks) < self.slots - self.gone
 
     # --- what tests look at
@@ -184,7 +184,7 @@ class Cluster:
         return [t for t in self.tasks if t.identity.job == job and isinstance(t.identity, WorkerId)]
 
     def task(self, vertex: int, subtask: int, job: str = "j1") -> SparkTask:
-        """Who works on a subtask."""
+        """The task that works on a subtask."""
         found = [t for t in self.tasks if t.attempt and t.identity.job == job]
         (task,) = [t for t in found if t.attempt and (t.attempt.vertex, t.attempt.subtask) == (vertex, subtask)]
         return task
@@ -196,7 +196,7 @@ class Cluster:
         return attempt
 
     def deployment(self, vertex: int, subtask: int, job: str = "j1") -> TaskDeployment:
-        """What somebody was told who works on a subtask."""
+        """The deployment of the task that works on a subtask."""
         return self.deployments[self.attempt(vertex, subtask, job)]
 
     def trace(self, name: str, job: str = "j1") -> list[str]:
@@ -205,7 +205,7 @@ class Cluster:
         return [ids for _, entry, ids in entries if entry == name]
 
     def restarted(self, job: str = "j1") -> list[Place]:
-        """What was restarted since this was asked last."""
+        """The places that were restarted since this was asked last."""
         entries = self.trace("task_restarted", job)
         first, self.traced[job] = self.traced.get(job, 0), len(entries)
         return sorted(_place(entry) for entry in entries[first:])
@@ -441,7 +441,7 @@ class Cluster:
         self.send(events.PartitionRegistered(producer.attempt, instruction.edge, descriptor))
 
     def frame_width(self, job: str, graph: JobGraph, launched: SparkJob) -> int:
-        """How many partitions a DataFrame has; the tasks of the others never come."""
+        """The number of partitions that a DataFrame has; the tasks of the others never come."""
         assert launched.vertex is not None
         return graph.vertex(launched.vertex).parallelism
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the parts of the code hold each other: circles of imports, how wide classes are, who takes whom.
+"""The hold of the parts of the code on each other: circles of imports, how wide classes are, who takes whom.
 
 Read from the syntax trees alone. An import counts wherever it stands: at the top, inside a function or under
 `TYPE_CHECKING`, because each says that one module knows of the other. A class is named by its bare name; where two
@@ -16,7 +16,7 @@ from functools import cache
 from source import CODE, Function, Module, modules
 
 VALUE_BASES = {"Enum", "IntEnum", "StrEnum", "IntFlag", "NamedTuple", "Protocol", "Exception"}
-"""What derives from these keeps no state that others could change, or is as narrow as its reader needs."""
+"""A class that derives from these keeps no state that others could change, or is as narrow as its reader needs."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def class_figures() -> tuple[Figures, ...]:
 
 
 def parameter_counts() -> list[tuple[int, str]]:
-    """How many parameters each function takes, `self` and `cls` not counted, with its name."""
+    """The number of parameters that each function takes, `self` and `cls` not counted, with its name."""
     return [
         (_parameters(function), f"{module.name}:{function.name}")
         for module in modules(*CODE)
@@ -89,12 +89,12 @@ def parameter_counts() -> list[tuple[int, str]]:
 
 
 def _module_of(target: str, found: dict[str, Module]) -> str:
-    """The module behind `package.module`, `package.module.name` or `package.name`; empty where it is not ours."""
+    """The module that `package.module`, `package.module.name` or `package.name` means; empty if it is not ours."""
     return target if target in found else target.rpartition(".")[0] if target.rpartition(".")[0] in found else ""
 
 
 def _finished(start: str, graph: dict[str, set[str]], seen: set[str]) -> list[str]:
-    """What can be reached from here and was not seen, each behind all that it reaches."""
+    """The modules that can be reached from here and were not seen, each after all that it reaches."""
     if start in seen:
         return []
     seen.add(start)
@@ -131,7 +131,7 @@ def _names(annotation: ast.expr) -> set[str]:
 
 
 def _attributes(kind: ast.ClassDef) -> set[str]:
-    """What an instance keeps: fields, and whatever its methods assign to `self`."""
+    """The attributes that an instance keeps: fields, and all that its methods assign to `self`."""
     found = {
         node.target.id for node in kind.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }

@@ -22,7 +22,7 @@ class Mount(PassingFiles):
         self.lacks: Callable[[str], bool] = lambda _: False
         self.away: set[str] = set()
         self.errors: list[OSError] = []
-        """What the next reads and listings raise, one each."""
+        """The errors that the next reads and listings raise, one each."""
         self.listings = 0
         self.may_list = threading.Event()
         self.may_list.set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of what could be tried a run tries: `make test` a part, `make torture` all of it.
+"""The share of all cases that a run tries: `make test` a part, `make torture` all of it.
 
 Both try other cases in each run (the seeds of Hypothesis) or spread evenly over all of them (numbered ones), so that
 the short way leaves out no kind of case, only repetitions.

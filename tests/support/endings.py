@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run ends early: told to by a signal, or stopped. It tears down, sums up, and exits with a failure.
+"""The early end of a run: told to by a signal, or stopped. It tears down, sums up, and exits with a failure.
 
-What goes wrong while the session is torn down then (the Java process of Spark may be gone, told by the same signal)
-is text below the summary, not an error in its place. A run that comes to its end has such errors in its last test.
+An error while the session is torn down then (the Java process of Spark may be gone, told by the same signal) is text
+below the summary, not an error in its place. A run that comes to its end has such errors in its last test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OUTPUT = "errors_behind_the_tests"
 
 
 def end_as_if_interrupted() -> None:
-    """Take SIGTERM as an interruption. Who sends it (`timeout`, `make`) may do so twice; only the first counts."""
+    """Take SIGTERM as an interruption. Its sender (`timeout`, `make`) may send it twice; only the first counts."""
     own = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -58,7 +58,7 @@ class Endings:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """What a process that shared the work had to say."""
+        """Take the words of a process that shared the work."""
         self._errors += getattr(node, "workeroutput", {}).get(_OUTPUT, ())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

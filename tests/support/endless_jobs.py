@@ -25,7 +25,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def lives(pid: int) -> bool:
-    """Whether this process runs; one that nobody has reaped does not."""
+    """Tell whether this process runs; one that nobody has reaped does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
@@ -90,7 +90,7 @@ class Action:
         self._thread.start()
 
     def wait(self, seconds: float = 2 * LIMIT_SECONDS) -> Any:
-        """What came of it."""
+        """The outcome of the action."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the action hangs"
         return self.outcome
@@ -104,7 +104,7 @@ class Action:
 
 
 def running(folder: Path) -> bool:
-    """Whether both ends of the exchange have seen data."""
+    """Tell whether both ends of the exchange have seen data."""
     return len(marks(folder / "producers")) >= 2 and len(marks(folder / "consumers")) >= 2
 
 

@@ -3,8 +3,8 @@
 
 It knows nothing of the analysis in `penstock.graph.deadlocks`: channels hold a few rows each, a subtask that writes
 into a full pipelined channel waits, a reader of a blocking partition waits for its end, a combining subtask asks one
-side after the other, any other subtask takes what is there. What a stage makes of its rows, and where they go, is
-drawn at random, and so is who takes the next step.
+side after the other, any other subtask takes what is there. The rows that a stage makes of its own, and their ways,
+are drawn at random, and so is who takes the next step.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Simulator:
         }
 
     def can_read(self, channel: Channel) -> bool:
-        """Whether there is a row that a consumer may take."""
+        """Tell whether there is a row that a consumer may take."""
         return self.rows[channel] > 0 and (self.edges[channel[0]].kind.pipelined or self._producer(channel).finished)
 
     def has_ended(self, channel: Channel) -> bool:
-        """Whether no row will come any more."""
+        """Tell whether no row will come any more."""
         return self.rows[channel] == 0 and self._producer(channel).finished
 
     def stands_still(self, vertices: tuple[int, ...]) -> bool:
@@ -131,6 +131,6 @@ class Simulator:
 
 
 def can_deadlock(job: JobGraph, seeds: range) -> bool:
-    """Whether the job stops in one of these runs, all its stages at once."""
+    """Tell whether the job stops in one of these runs, all its stages at once."""
     everything = tuple(vertex.id for vertex in job.vertices)
     return any(Simulator(job, seed).stands_still(everything) for seed in seeds)

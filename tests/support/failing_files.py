@@ -102,7 +102,7 @@ def gated(location: Path | str, gate: Gate) -> CheckpointStorage:
 
 
 def seen(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """What the environment names."""
+    """The file system that the environment names."""
     return pafs.PyFileSystem(GatedFiles(filesystem, _gates[-1]))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of tests holds at a moment: processes, threads, descriptors, shared memory, rendezvous folders.
+"""The holdings of a run of tests at a moment: processes, threads, descriptors, shared memory, rendezvous folders.
 
 A run has a temporary folder of its own, so that runs beside each other do not see each other's environment
 processes, and a mark in the process environment that all its descendants inherit, detached ones too. A worker of
@@ -68,7 +68,7 @@ _OLDER = _living()
 
 @dataclass(frozen=True)
 class Holdings:
-    """What this run holds at one moment; each item is named so that a leak says what it is."""
+    """The holdings of this run at one moment; each item is named so that a leak says what it is."""
 
     processes: frozenset[int]
     threads: frozenset[threading.Thread]
@@ -83,7 +83,7 @@ class Holdings:
         return cls(processes(), _threads(), open_descriptors(), _memfd_mappings(), _shared(), _rendezvous())
 
     def leaks_since(self, before: Holdings) -> list[str]:
-        """What is here now and was not before."""
+        """The things that are here now and were not before."""
         leaks = [f"process {_describe(pid)}" for pid in self.processes - before.processes]
         leaks += [f"thread {thread.name}" for thread in self.threads - before.threads]
         leaks += [f"file descriptor {item}" for item in self.descriptors - before.descriptors - _KEPT]
@@ -105,7 +105,7 @@ def first_use(library: Callable[[], object]) -> None:
 
 
 def leaks_since(before: Holdings) -> list[str]:
-    """What stays after garbage was collected and the grace has passed."""
+    """The things that stay after garbage was collected and the grace has passed."""
     leaks = Holdings.now().leaks_since(before)
     end = time.monotonic() + GRACE_SECONDS
     pause = threading.Event()
@@ -147,7 +147,7 @@ def _of_socket(number: int) -> str:
 
 
 def _holders(item: object) -> list[object]:
-    """Who refers to an object, through its attributes or by itself."""
+    """The objects that refer to one, through their attributes or by themselves."""
     direct = [owner for owner in gc.get_referrers(item) if not isinstance(owner, FrameType | list)]
     behind = [again for owner in direct if isinstance(owner, dict) for again in gc.get_referrers(owner)]
     return [owner for owner in (*direct, *behind) if not isinstance(owner, dict | FrameType | list)][:5]
@@ -223,7 +223,7 @@ def _threads() -> frozenset[threading.Thread]:
 
 
 def maps_of(descriptor: int) -> int:
-    """How often this process maps the file behind a descriptor."""
+    """The number of times that this process maps the file behind a descriptor."""
     inode = str(os.fstat(descriptor).st_ino)
     return sum(line.split()[4] == inode for line in Path("/proc/self/maps").read_text().splitlines())
 

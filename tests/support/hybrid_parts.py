@@ -175,7 +175,7 @@ class Reader:
         self.calls += 1
 
     def expected(self) -> list[int]:
-        """What is written for it so far."""
+        """The numbers that are written for it so far."""
         logs = self.world.written[self.first : self.first + self.count]
         return [number for log in logs for number in log]
 

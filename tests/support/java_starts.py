@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run's Java starts: soon, and with Spark defaults that suit many small queries.
+"""The start of a run's Java: soon, and with Spark defaults that suit many small queries.
 
 Each Java of a run, executors included, lives for short. The optimizing compiler costs half of its processor time
 there and never earns it back. Of the rest, half goes into reading and checking Spark's classes: the first
@@ -7,7 +7,7 @@ there and never earns it back. Of the rest, half goes into reading and checking 
 its start. Java itself sees whether the archive is of this Java and these jars, and does without it where it is not.
 
 All of it is in `JDK_JAVA_OPTIONS`, Spark's defaults too: a folder of Spark settings would stand on the class path,
-and an archive is for one class path. What that variable has from outside comes last, so it wins.
+and an archive is for one class path. Options that the variable has from outside come last, so they win.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class FakeEnvironment:
 
 
 Task = Callable[[FakeEnvironment, TaskDeployment], None]
-"""What a task does with its deployment, its report included."""
+"""The work of a task with its deployment, its report included."""
 
 
 class ThreadLauncher:

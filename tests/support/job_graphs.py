@@ -73,7 +73,7 @@ def two_stages(sources: int = 3, sinks: int = 20, *, result: bool = True) -> Job
 
 
 def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
-    """A sink whose parallelism is chosen from what the source wrote, and a pipelined pair behind a blocking edge."""
+    """A sink whose parallelism is chosen from the source's bytes, and a pipelined pair after a blocking edge."""
     vertices = (
         JobVertex(0, "source", 2, SCHEMA, reads_dataframe=dataframe),
         JobVertex(1, "open", 4, SCHEMA, subpartitions=subpartitions),

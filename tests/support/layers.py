@@ -5,8 +5,8 @@ Cheap answers come first: tests without a mark, then the sample of Spark (mark `
 then the rest of Spark's. A test's layer is its dearest mark.
 
 On several processes a file goes to one of them as a whole, in the order of the layers, since the tests of a file
-share what is dear to start. So do the files of a folder inside a room's: they are dealt out together. Whoever is free
-takes the next file; nobody waits for a layer to end.
+share what is dear to start. So do the files of a folder inside a room's: they are dealt out together. A process that
+is free takes the next file; nobody waits for a layer to end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def file_by_file(config: pytest.Config, log: Any) -> LoadScopeScheduling:
 
 @dataclass
 class _Layer:
-    """What the tests of a layer took, their preparations and ends included."""
+    """The time that the tests of a layer took, their preparations and ends included."""
 
     tests: set[str] = field(default_factory=set)
     seconds: float = 0.0

@@ -93,7 +93,7 @@ class LocalHarness:
         return AttachmentLine(environment.attachment, attempt)
 
     def launch(self, name: str) -> EnvironmentLaunch:
-        """How a host's environment is found or started."""
+        """The launch by which a host's environment is found or started."""
         return EnvironmentLaunch(self.application, self.secret, "", self.conf, name)
 
     def commander(self, name: str) -> Attachment:
@@ -158,7 +158,7 @@ class LocalHarness:
 
 
 def started(harness: LocalHarness) -> Iterator[LocalHarness]:
-    """A harness with the environments of the shared hosts, which end behind it."""
+    """A harness with the environments of the shared hosts, which end after the tests."""
     for name in SHARED:
         harness.commander(name)
     yield harness

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long something may take here and now."""
+"""The time that something may take here and now."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Kind:
 
     @property
     def of_frames(self) -> bool:
-        """Whether the function gives frames."""
+        """True if the function gives frames."""
         return self.function.__name__.startswith("frames")
 
     def over(self, stream: Any) -> Any:
@@ -194,7 +194,7 @@ class Kind:
         return (stream.mapInPandas if self.of_frames else stream.mapInArrow)(self.function, self.schema)
 
     def counts(self, tasks: int) -> Counter[str]:
-        """How often each value of `v` comes out of so many tasks."""
+        """The number of times that each value of `v` comes out of so many tasks."""
         if self.function is validity:
             valid = Counter(row for step in range(STEPS) for row in range(step))
             own = {repr(row): count * tasks for row, count in valid.items()}
@@ -203,7 +203,7 @@ class Kind:
 
 
 def counts_of(values: pa.ChunkedArray) -> Counter[str]:
-    """How often each value is there."""
+    """The number of times that each value is there."""
     if pa.types.is_nested(values.type):
         return Counter(map(repr, values.to_pylist()))
     found = values.value_counts()

@@ -149,7 +149,7 @@ class MemoryListener:
 
     @property
     def address(self) -> str:
-        """Where to connect to."""
+        """The address to connect to."""
         return self._address
 
     def close(self) -> None:

@@ -87,12 +87,12 @@ class QueueView:
 
     @property
     def is_available(self) -> bool:
-        """Whether `poll` gives something."""
+        """True if `poll` gives something."""
         return bool(self.queue) and not self.is_blocked
 
     @property
     def next_is_event(self) -> bool:
-        """Whether an event is next."""
+        """True if an event is next."""
         return bool(self.queue) and self.queue[0][0] != DataType.DATA
 
     @property

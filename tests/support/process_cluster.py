@@ -93,7 +93,7 @@ class ProcessCluster:
         return self.master.submit(Submission(job, graph, settings, slots, payload, checkpoints=checkpoints))
 
     def trace(self, job: str, name: str) -> list[str]:
-        """What a running job has recorded under a name; nothing once it is over."""
+        """The entries that a running job has recorded under a name; none once it is over."""
         return [ids for _, entry, ids in self.master._driver._core.trace(job) if entry == name]
 
     def executor(self, group: int) -> Executor:
@@ -160,7 +160,7 @@ def kill(pid: int) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped does not."""
+    """Tell whether a process runs; one that nobody has reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

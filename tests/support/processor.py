@@ -18,7 +18,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Processor:
-    """What this process and its descendants have taken; it only grows."""
+    """The time that this process and its descendants have taken; it only grows."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, int]] = {}

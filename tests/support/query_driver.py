@@ -39,14 +39,14 @@ def query(location: Path, width: int = 1, **options: object) -> JobGraph:
 
 
 class Tasks:
-    """What tasks do: answer each trigger for all tasks with stored snapshots, and end when they are told to."""
+    """The work of tasks: answer each trigger for all tasks with stored snapshots, and end when they are told to."""
 
     def __init__(self, graph: JobGraph) -> None:
         self.graph = graph
         self.deployed: list[TaskDeployment] = []
         self.storage = CheckpointStorage(graph.streaming.location if graph.streaming else "")
         self.fails = threading.Event()
-        """Whether they fail instead, as where their disk does."""
+        """Set if they fail instead, as they do when their disk does."""
 
     def run(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         """One task, until the JobMaster cancels it or it was stopped and its last checkpoint is complete."""

@@ -3,7 +3,7 @@
 
 A seed says the shape: one source, two that are united, or one whose rows go over two exchanges and meet again; then 1
 to 4 exchanges by key, in turns or to all; which stages are slow, and when; whether the last one counts. It says the
-timeout of barriers too. How many tasks the stages have is drawn for each start. Rows are numbers, so what was
+timeout of barriers too. The numbers of the stages' tasks are drawn for each start. Rows are numbers, so what was
 committed can be counted: each number is there once for each copy that an exchange to all makes.
 """
 
@@ -29,13 +29,13 @@ PARTITIONS = 5
 KEYS = 50
 """A multiple of the partitions, so a key's rows are those of one partition, and rise where their order is kept."""
 COPIES = 2
-"""Tasks behind an exchange to all: they stay as many, because each row is there once for each of them."""
+"""Tasks after an exchange to all: they stay as many, because each row is there once for each of them."""
 WIDTHS = (1, 2, 3, 5)
 TIMEOUTS = (0.0, 0.001, 0.05, None)
 """Seconds until a barrier overtakes rows; None: it never does."""
 SCHEMA = pa.schema([("path", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
 MOST_EXCHANGES = {"line": 4, "union": 3, "both": 2}
-"""How long the chain is behind what is joined, so that each shape fits `FEWEST_TASKS`."""
+"""The number of exchanges after the join, so that each shape fits `FEWEST_TASKS`."""
 FEWEST_TASKS = 7
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -43,7 +43,7 @@ Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class QueryShape:
-    """One seed's query. `pauses` are seconds for each row in the stages behind the exchanges."""
+    """One seed's query. `pauses` are seconds for each row in the stages after the exchanges."""
 
     seed: int
     join: str
@@ -75,7 +75,7 @@ class QueryShape:
 
     @property
     def sources(self) -> int:
-        """How many sources there are."""
+        """The number of sources."""
         return 2 if self.join == "union" else 1
 
     def widths(self, chance: random.Random, most: int) -> list[int]:
@@ -110,7 +110,7 @@ class QueryShape:
         return united
 
     def faults(self, folder: Path, rows: int) -> list[str]:
-        """What is wrong with what a plain reader of the folder sees; `rows` were given by each source."""
+        """The faults in the rows that a plain reader of the folder sees; `rows` were given by each source."""
         files = sorted(folder.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
         table = pa.concat_tables([ds.dataset(path).to_table() for path in files])
         copies = COPIES ** self.exchanges.count("broadcast")
@@ -142,7 +142,7 @@ class QueryShape:
         return []
 
 
-# What tasks call is made by these functions, so that it travels as a whole: workers can't import this module.
+# Functions for tasks are made by these, so that they travel as a whole: workers can't import this module.
 
 
 def keyed(path: int, keys: int) -> Mapped:
@@ -182,7 +182,7 @@ def slow(pause: float) -> Mapped:
 
 
 def rows_given(location: str) -> int:
-    """How many rows a source may have given by the newest checkpoint at a location, whichever it was."""
+    """The number of rows that a source may have given by the newest checkpoint at a location, whichever it was."""
     storage = CheckpointStorage(location)
     newest = [entry for entry in storage.history() if isinstance(entry, Kept)][-1]
     most = 0

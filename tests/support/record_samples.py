@@ -154,13 +154,13 @@ MAKERS: dict[str, Maker] = {
 """A maker per type, by name."""
 
 NO_KEYS = {"map", "interval", "dense_union", "sparse_union"}
-"""What no hash takes."""
+"""The types that no hash takes."""
 
 NO_SPARK_TYPES = {"uint8", "uint16", "uint32", "uint64", "float16", "date64", "time32", "decimal256"}
-"""What Penstock's own hash takes and Spark's does not."""
+"""The types that Penstock's own hash takes and Spark's does not."""
 
 SPARK_TYPES = (set(MAKERS) - NO_KEYS - NO_SPARK_TYPES) | {"interval"}
-"""What Spark's hash takes."""
+"""The types that Spark's hash takes."""
 
 
 def sample(name: str, rows: int, seed: int = 0) -> pa.Array:

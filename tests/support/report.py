@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make check` ends with: where the code is widest. A look, not a limit; the limits are tests of this folder."""
+"""The end of `make check`: the places where the code is widest.
+
+A look, not a limit; the limits are tests of this folder.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Row = tuple[int, int]
 
 @dataclass
 class Written:
-    """What one attempt has written into one partition, by subpartition."""
+    """The rows that one attempt has written into one partition, by subpartition."""
 
     rows: list[list[Row]]
     complete: bool = False
@@ -96,7 +96,7 @@ class RowCluster(Cluster):
         return list(self.running.values())
 
     def able(self) -> list[tuple[str, Running]]:
-        """What attempts could do now, with the name of it."""
+        """The steps that attempts could take now, each with its name."""
         found = []
         for running in self.at_work():
             if running.written:
@@ -136,7 +136,7 @@ class RowCluster(Cluster):
             self.report(self._task_of(attempt), **report)
 
     def expected_rows(self, job: str) -> Counter[Row]:
-        """What must be in it: each row of a source once for each way to a result."""
+        """The rows that must be in it: each row of a source once for each way to a result."""
         graph = self.graphs[job]
         ways = {vertex.id: Counter[int]() for vertex in graph.vertices}
         for vertex in graph.vertices:

@@ -205,5 +205,5 @@ def run(
 
 
 def all_values(writer: Writer) -> list[int]:
-    """What a writer was given, whatever the subpartition."""
+    """The values that a writer was given, whatever the subpartition."""
     return sorted(value for _, values in writer.written for value in values)

@@ -53,7 +53,7 @@ class ScriptedMaster:
         await self._server.stop(None)
 
     def told(self, method: str) -> list[Plain]:
-        """What came by this method."""
+        """The messages that came by this method."""
         return [message for name, message in self.heard if name == method]
 
     def _note(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:

@@ -99,7 +99,7 @@ class SessionProbe:
         wait_until("no more results to go", same)
 
     def results(self) -> int:
-        """How many lazy results the JobMaster knows."""
+        """The number of lazy results that the JobMaster knows."""
         return len(SparkRuntime.of(self._spark)._application.master(self._settings)._results._results)
 
     def files(self) -> list[str]:

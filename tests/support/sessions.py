@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Spark session of a pytest process: one at a time, all on the same Java, which is slow to start.
 
-A file that needs another kind of session than the last one gets a new one in about a second. What a session says of
-itself (`Kind`) is compared; equal ones are shared between files.
+A file that needs another kind of session than the last one gets a new one in about a second. The words of a session
+about itself (`Kind`) are compared; equal ones are shared between files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GENERATED_CODE = (("spark.sql.codegen.wholeStage", "true"), ("spark.sql.codegen.
 
 @dataclass(frozen=True)
 class Kind:
-    """What a session is like: its master, the task slots that it must have before a test begins, and its conf."""
+    """The kind of a session: its master, the task slots that it must have before a test begins, and its conf."""
 
     master: str
     slots: int

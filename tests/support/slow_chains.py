@@ -44,13 +44,13 @@ def files(folder: Path) -> SinkOperator:
 
 
 def values_in(folder: Path) -> list[int]:
-    """What a plain reader sees."""
+    """The values that a plain reader sees."""
     found: list[dict[str, Any]] = ds.dataset(folder / "out", format="parquet").to_table().to_pylist()
     return [row["value"] for row in found]
 
 
 def chain(folder: Path, exchanges: list[PartitionerSpec], pause: float, rows: int | None = ROWS) -> JobGraph:
-    """Two sources, stages behind these exchanges, the last one slow."""
+    """Two sources, stages after these exchanges, the last one slow."""
     stages: list[tuple[int, tuple[Operator, ...], pa.Schema, PartitionerSpec | None]] = [
         (2, (MapInArrow(keyed, KEYED),), KEYED, None)
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the house tests look at: the repository's files and their syntax trees, read once."""
+"""The sight of the house tests: the repository's files and their syntax trees, read once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        """How a failure calls it."""
+        """The name for failures."""
         return str(self.path.relative_to(ROOT))
 
     @property

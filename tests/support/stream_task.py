@@ -60,7 +60,7 @@ class Task:
         return gate
 
     def place(self, number: int) -> ShuffleDescriptor:
-        """Where a partition of this task is found."""
+        """The descriptor by which a partition of this task is found."""
         kind, name = PartitionKind.PIPELINED_BOUNDED, self.attachment.environment
         return ShuffleDescriptor(
             PartitionId(DatasetId("job", 0), number, self.owner.attempt.attempt), "local", kind, name

@@ -45,7 +45,7 @@ rows_of_all = st.lists(
 
 
 def oracle(values: list[Any], function: str) -> Any:
-    """What Spark gives for these values, nulls included."""
+    """The result of Spark for these values, nulls included."""
     if function == "count_all":
         return len(values)
     valid = [value for value in values if value is not None]

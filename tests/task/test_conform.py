@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as fitting a declared schema, and what is refused by name."""
+"""The batches that fit a declared schema, and those that are refused by name."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_columns_are_put_in_order() -> None:
     ],
 )
 def test_other_types_are_refused(column: pa.Array, declared: pa.DataType) -> None:
-    """What is not the same type is a SchemaError naming operator, column, declared and found type."""
+    """A column of another type is a SchemaError naming operator, column, declared and found type."""
     with pytest.raises(SchemaError) as caught:
         conform(pa.record_batch([column], ["price"]), pa.schema([("price", declared)]), "mapInArrow(f)")
     for part in ("mapInArrow(f)", "'price'", str(declared), str(column.type)):

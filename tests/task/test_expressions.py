@@ -210,7 +210,7 @@ def test_casts(name: str) -> None:
 
 
 def test_decimals_with_room_are_cast_in_any_mode() -> None:
-    """What holds every value of the other type needs no null; what does not is refused outside ANSI mode."""
+    """A type that holds every value of the other one needs no null; any other is refused outside ANSI mode."""
     rows = batch(i=pa.array([2**31 - 1, None], INT), d=pa.array([Decimal("9.99"), None], pa.decimal128(3, 2)))
     i, d = column("i", INT), column("d", pa.decimal128(3, 2))
     for source, target in ((i, pa.decimal128(13, 3)), (d, pa.decimal128(4, 3))):

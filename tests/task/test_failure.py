@@ -29,7 +29,7 @@ def full_disk() -> None:
 
 
 def test_an_error_out_of_the_users_code_is_his() -> None:
-    """Whatever its type, and also where a library of his has raised it."""
+    """It may have any type, and a library of his may have raised it."""
     for work in (full_disk, lambda: pa.allocate_buffer(1 << 60), lambda: json.loads("{")):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the types differ
             work()
@@ -59,7 +59,7 @@ def test_an_error_of_another_library_is_not_taken_for_ours() -> None:
 
 
 def test_a_value_that_is_refused_shows_no_frames() -> None:
-    """What Arrow raised under our expressions is no code of the user's: the message is all there is to say."""
+    """An error of Arrow's under our expressions is no code of the user's: the message is all there is to say."""
     value = ColumnRef("n", pa.int64())
     most = pa.record_batch([pa.array([2**63 - 1])], names=["n"])
     with pytest.raises(ValuesError) as caught:

@@ -133,7 +133,7 @@ def test_nan_bits_and_zeros_are_one() -> None:
     ids=str,
 )
 def test_nested_and_strange_keys_are_refused(kind: pa.DataType) -> None:
-    """What Arrow can't number is refused with the column's name and what to do, before anything runs."""
+    """A type that Arrow can't number is refused with the column's name and what to do, before anything runs."""
     with pytest.raises(SchemaError, match=r"'k' of type .* cannot be grouped by: make plain columns"):
         refuse_ungroupable(pa.schema([("k", kind)]), ["k"])
 

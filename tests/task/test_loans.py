@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns are copied behind a function, and that nothing else is."""
+"""The columns that are copied after a function, and that nothing else is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def places(column: pa.Array) -> set[int]:
-    """Where the column's values are, those of a dictionary included."""
+    """The addresses of the column's values, those of a dictionary included."""
     own = {buffer.address for buffer in column.buffers() if buffer is not None and buffer.size}
     return own | (places(column.dictionary) if pa.types.is_dictionary(column.type) else set())
 
@@ -58,7 +58,7 @@ class Counting:
 
 
 def test_nothing_is_copied_where_nobody_holds() -> None:
-    """Outputs that are through with a batch get the function's memory itself, also behind columns and limits."""
+    """Outputs that are through with a batch get the function's memory itself, also after columns and limits."""
     narrow: list[Operator] = [Project((ColumnRef("v", pa.int64()),), SCHEMA.remove(1)), Limit(100_000)]
     for behind in ([], narrow):
         function = Counting()
@@ -108,7 +108,7 @@ def test_input_that_can_be_written_into_is_copied_where_it_is_passed_on() -> Non
 
 
 def test_rows_that_an_operator_gathers_are_not_copied_again() -> None:
-    """What lies in no function's memory is no loan: gathered rows, the joined rows of small groups."""
+    """Rows that lie in no function's memory are no loan: gathered rows, the joined rows of small groups."""
     loan = Loan()
     for batch in loan.lending(iter([INPUT])):
         made = batch.take(pa.array(range(ROWS)))
@@ -158,7 +158,7 @@ def test_a_copy_shares_nothing(name: str) -> None:
 
 
 def test_an_aggregation_copies_what_it_reads() -> None:
-    """A column that nobody behind reads stays where the function has it; the counts are right."""
+    """A column that nobody reads afterwards stays where the function has it; the counts are right."""
     function = Counting()
     partial, *_ = aggregate_pair(SCHEMA, ("w",), (Aggregation("n", "*", "count"),))
     _, (first, kept, last) = chained(None, [MapInArrow(function, SCHEMA), partial], lambda _: False)

@@ -76,7 +76,7 @@ class Again:
 
 
 def test_a_function_may_use_its_memory_again() -> None:
-    """What it yielded or returned keeps its values, as in PySpark, however long somebody holds on to it."""
+    """Rows that it yielded or returned keep their values, as in PySpark, however long somebody holds on to them."""
     arrow = list(MapInArrow(lambda _: counting(4), SCHEMA).apply(iter([])))
     pandas = list(MapInPandas(lambda _: counting_frames(4), SCHEMA).apply(iter([])))
     for held in (arrow, pandas):
@@ -107,7 +107,7 @@ def test_a_class_in_place_of_a_function() -> None:
 
 
 def test_lists_are_taken_as_pyspark_takes_them() -> None:
-    """What can be iterated over is as good as an iterator, of batches and of frames; no rows are none."""
+    """A value that can be iterated over is as good as an iterator, of batches and of frames; no rows are none."""
     import pandas as pd
 
     assert rows_of(MapInArrow(lambda _: [ROWS, ROWS], SCHEMA).apply(iter([]))) == [*ROWS.to_pylist()] * 2  # type: ignore[arg-type, return-value]

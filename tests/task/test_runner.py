@@ -191,7 +191,7 @@ def test_cancelling_is_seen_between_batches() -> None:
 
 @pytest.mark.parametrize("step", ["setup", "finish", "close"])
 def test_the_first_error_wins_and_all_is_closed(step: str) -> None:
-    """Whatever an output refuses to do is raised, and every writer and gate is closed all the same."""
+    """An error of an output is raised, and every writer and gate is closed all the same."""
     environment = Environment({0: [batch(1)]}, writer_fails_to=step)
     with pytest.raises(OSError, match=f"cannot {step}"):
         run(plan(), environment)

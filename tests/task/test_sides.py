@@ -23,7 +23,7 @@ class InOrder:
 
     @property
     def name(self) -> str:
-        """What messages show."""
+        """The name that messages show."""
         return "in order"
 
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ def test_a_side_may_be_left_unread() -> None:
 
 
 def test_a_combination_is_blamed_by_its_name_but_not_for_its_inputs() -> None:
-    """What it raises gets a note; what a gate raises passes through."""
+    """An error that it raises gets a note; one that a gate raises passes through."""
 
     class Failing(InOrder):
         def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

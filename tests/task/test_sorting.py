@@ -88,7 +88,7 @@ def test_positions_are_those_of_a_stable_sort(rows: list[dict[str, Any]], keys: 
 @settings(deadline=None, max_examples=examples(200))
 @given(rows_of_all, rows_of_all, orders)
 def test_places_among_cuts(rows: list[dict[str, Any]], cuts: list[dict[str, Any]], keys: list[SortKey]) -> None:
-    """How many cuts are before a row, and how many are not behind it, with repeated cuts and nulls."""
+    """The number of cuts before a row, and of those that are not after it, with repeated cuts and nulls."""
     found = numbered(cuts)
     in_order = [cuts[number] for number in expected_order(cuts, keys)]
     batch = pa.RecordBatch.from_pylist(in_order, found.schema)

@@ -31,7 +31,7 @@ def _digits_enough() -> Iterator[None]:
 def totals(
     kind: pa.DataType, parts: list[list[Any]], function: str = "sum", *, ansi: bool = True, keyed: bool = False
 ) -> Any:
-    """What `function` gives over these parts, each its own producer; by key, for keys of alternating rows."""
+    """The result of `function` over these parts, each its own producer; by key, for keys of alternating rows."""
     schema = pa.schema([("k", pa.int64()), ("v", kind)])
     keys = ["k"] if keyed else []
     partial, final, plan = aggregate_pair(schema, keys, [Aggregation("r", "v", function)], ansi=ansi)
@@ -46,7 +46,7 @@ def totals(
 
 @pytest.mark.parametrize("parts", [[[MOST, 1]], [[MOST], [1]], [[-MOST - 1, -1]], [[-MOST - 1], [-1]]])
 def test_integer_sums_that_leave_64_bits(parts: list[list[int]]) -> None:
-    """With ANSI an error that names the column, before the exchange or behind it; without, it wraps as in Spark."""
+    """With ANSI an error that names the column, before the exchange or after it; without, it wraps as in Spark."""
     with pytest.raises(ArithmeticOverflowError, match=r"^\[ARITHMETIC_OVERFLOW\].*r=sum\(v\).*ansi\.enabled"):
         totals(pa.int64(), parts)
     wrapped = sum(map(sum, parts))

@@ -45,7 +45,7 @@ def test_all_instants_have_the_zone_and_stay_what_they_are() -> None:
 
 
 def test_a_function_gets_the_sessions_hour_and_may_give_its_rows_back() -> None:
-    """What it gives back has the declared type again."""
+    """Rows that it gives back have the declared type again."""
 
     def hours(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

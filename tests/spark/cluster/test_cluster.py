@@ -60,7 +60,7 @@ class Hosts:
         return sorted(found)
 
     def launches(self) -> list[EnvironmentLaunch]:
-        """How the environment beside each executor is found."""
+        """The launches by which the environment beside each executor is found."""
         return [dataclasses.replace(self.launch, scope_key=str(pid)) for pid in self.executors()]
 
     def attach(self) -> list[Attachment]:
@@ -68,7 +68,7 @@ class Hosts:
         return [attach(launch) for launch in self.launches()]
 
     def figures(self) -> list[dict[str, float]]:
-        """What each environment counts."""
+        """The figures that each environment counts."""
         found = []
         for attachment in self.attach():
             found.append(attachment.ask(GetStatistics(), 10).figures)
@@ -100,7 +100,7 @@ def test_rows_and_connections(cluster: Any, hosts: Hosts) -> None:
         numbers(cluster, 2).run()
 
     def reads_from_the_other_host() -> bool:
-        """Whether one reader fetched a part of the result, which Spark sometimes has computed on one host alone."""
+        """Tell whether one reader fetched a part of the result; sometimes one host alone has computed it."""
         frame = numbers(cluster, 4).mapInArrow(lambda batches: batches, "id long").toDF()
         assert tuple(frame.agg(f.count("id"), f.sum("id")).first()) == (ROWS, ROWS * (ROWS - 1) // 2)
         before = hosts.figures()
@@ -139,7 +139,7 @@ def test_persisted_on_both_hosts(cluster: Any, hosts: Hosts) -> None:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side hangs up."""
+    """Tell whether the other side hangs up."""
     connection.settimeout(10)
     try:
         while connection.recv(4096):
@@ -152,7 +152,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def is_refused(connection: socket.socket) -> bool:
-    """Whether a handshake with a wrong secret comes to nothing."""
+    """Tell whether a handshake with a wrong secret comes to nothing."""
     shake = Handshake(Role.CLIENT, WRONG, "intruder", "test")
     connection.settimeout(10)
     try:
@@ -181,7 +181,7 @@ def doors(launch: EnvironmentLaunch, attachment: Attachment) -> Iterator[socket.
 
 
 def answers_of_master(address: str) -> list[object]:
-    """What the JobMaster says to calls without a session, with a made-up one, and with a wrong proof."""
+    """The JobMaster's answers to calls without a session, with a made-up one, and with a wrong proof."""
     found = []
     with grpc.insecure_channel(address) as channel:
 

@@ -25,7 +25,7 @@ CELLS: dict[tuple[str, str, str], tuple[str, str, str]] = {
     # An executor's JVM comes last: a new one takes Spark a second or two.
     ("blocking", "reading", "executor"): ("c0", "c0 c1", "its environment process and the partitions stay"),
 }
-"""What must run again, what may, and why."""
+"""The subtasks that must run again, those that may, and why."""
 
 
 @pytest.mark.parametrize(("mode", "phase", "victim"), list(CELLS))

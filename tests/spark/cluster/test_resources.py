@@ -55,14 +55,14 @@ def test_auto_knows_the_buffers_of_all_environments(cluster: Any) -> None:
 
 
 def test_waves_of_wide_tasks(cluster: Any) -> None:
-    """Where there are more than fit, they run one after the other."""
+    """If there are more than fit, they run one after the other."""
     found = wide_stage(cluster, 1, 3, "hybrid").toDF().collect()
     assert [row.cpus for row in found] == [2, 2, 2]
     assert sum(row.rows for row in found) == ROWS
 
 
 def test_as_many_wide_tasks_as_the_bytes_ask_for(cluster: Any) -> None:
-    """Where nobody asks for a number it is chosen when the bytes are known, and each of so many has its task."""
+    """If nobody asks for a number, it is chosen when the bytes are known, and each of so many has its task."""
     cluster.conf.set("spark.penstock.blocking.targetBytes", "2k")
     try:
         found = wide_stage(cluster, 2, None, "blocking").toDF().collect()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host that goes while a job runs whose tasks must run together, and nobody replaces it in time.
 
-The job is planned anew for what is left. Where its exchange was asked to be pipelined, and there is no such plan, it
+The job is planned anew for what is left. If its exchange was asked to be pipelined, and there is no such plan, it
 waits for the host. Last of the folder: the last test takes an executor away for good.
 """
 
@@ -34,7 +34,7 @@ TIMEOUT = "spark.penstock.job.slotsTimeout"
 
 @pytest.fixture
 def doomed(cluster: Any, sessions: Sessions) -> Iterator[Any]:
-    """The cluster, which nobody uses behind this test."""
+    """The cluster, which nobody uses after this test."""
     yield cluster
     sessions.stop()
 
@@ -95,7 +95,7 @@ class Host:
         self._scala.requestTotalExecutors(executors, 0, getattr(nowhere, "MODULE$").empty())
 
     def is_waited_for(self) -> bool:
-        """Whether a job's progress says so."""
+        """Tell whether a job's progress says so."""
         application = self.runtime._application
         found = [application._progress(running.job) for running in application.running.all()]
         return any(progress is not None and "waits for lost slots" in progress.title for progress in found)
@@ -103,7 +103,7 @@ class Host:
 
 @pytest.fixture
 def host(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """A host whose executor is missed at once; it is there again behind the test."""
+    """A host whose executor is missed at once; it is there again after the test."""
     monkeypatch.setattr(slots, "REPLACED_SECONDS", 0.5)
     host = Host(cluster, tmp_path)
     yield host
