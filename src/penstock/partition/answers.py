@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader is told: one distinct, picklable error for each end of a partition, and one for a wrong range."""
+"""The errors that a reader gets: a distinct, picklable one for each end of a partition, and one for a wrong range."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ Rules:
   seen as a value of a binary array, each piece, head and filling is one stretch of the same memory. So nothing
   is done for each row or piece in Python, and what is done for each block is a slice.
 - About a MiB is put together at a time, so it is in the cache when its checksums are computed and it is written.
-- The memory holds, behind the lanes: zeroes (0 of them, 1, 2 and so on), the heads of a group of blocks, the packed
-  bits of the group. Bits are taken as bytes first, block by block filled up to whole words, and then packed at once.
+- The memory holds, after the lanes: zeroes (0 of them, 1, 2 and so on), the heads of a group of blocks, the packed
+  bits of the group. Bits are taken as bytes first, block by block filled up to whole words, and then packed at
+  once.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _CHUNK_BYTES = 1 << 20
 _GROUP_BLOCKS = 1024
 """So many blocks are planned at once."""
 _ZEROES = np.arange(64)
-"""How many zeroes fill something up, at most 63."""
+"""The zeroes that fill something up, at most 63."""
 _ZERO_BYTES = int(_ZEROES.sum())
 
 
 class Lane(NamedTuple):
-    """What a column's values, or its validity, have of the memory: from `base` on `width` bytes for each row."""
+    """A column's values, or its validity, in the memory: from `base` on `width` bytes for each row."""
 
     column: int
     is_validity: bool
@@ -74,7 +75,7 @@ class Blocks(NamedTuple):
 
 
 def allocated(lanes: Sequence[Lane], rows: int, payloads: FixedPayloads) -> Bytes:
-    """Memory for the lanes of so many rows and for what stands behind them."""
+    """Memory for the lanes of so many rows and for the parts after them."""
     bits = sum(lane.is_bits for lane in lanes) * (rows // 8 + 8 * _GROUP_BLOCKS)
     behind = _behind(lanes, rows)
     memory = np.empty(behind + _ZERO_BYTES + payloads.head_size * _GROUP_BLOCKS + bits, np.uint8)
@@ -174,7 +175,7 @@ class _Stretches:
         self._memory[self._heads_at : self._heads_at + heads.size] = heads.ravel()
 
     def taken(self, first: int, end: int) -> memoryview:
-        """The payloads of these blocks, one behind the other."""
+        """The payloads of these blocks, one after the other."""
         return self._take(self._chosen[self._begins[first] : self._begins[end]])
 
     def _take(self, chosen: Ints) -> memoryview:
@@ -206,6 +207,6 @@ class _Stretches:
         return chosen, begins
 
     def _choose_pieces(self, chosen: Ints, begins: Ints, lane: int, zeroes: Ints) -> None:
-        """A lane's pieces, each block's from its begin on, and behind them so many zeroes."""
+        """A lane's pieces, each block's from its begin on, and after them so many zeroes."""
         chosen[begins[self._of_block] + self._in_block] = self._place + lane * 2 * len(self._place)
         chosen[begins + self._blocks.pieces] = self._zeroes + zeroes

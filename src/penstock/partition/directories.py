@@ -34,7 +34,7 @@ class DirectorySpace:
 def choose(spaces: Sequence[DirectorySpace], reserve: int, turn: int) -> int:
     """The position of the directory whose turn it is; NoStorageError naming all of them where none will do.
 
-    `turn` is where the search begins, so the position behind the last answer spreads partitions over all.
+    `turn` is where the search begins, so the position after the last answer spreads partitions over all.
     """
     fit = {at: space.free - reserve for at, space in enumerate(spaces) if not space.problem and space.free > reserve}
     if not fit:
@@ -53,7 +53,7 @@ def _room(free: int) -> str:
 
 
 def look(path: Path) -> DirectorySpace:
-    """What is to be known of a directory now; one that is not there, or not writable, has a problem."""
+    """The state of a directory now; one that is not there, or not writable, has a problem."""
     try:
         system = os.statvfs(path)
     except OSError as error:
@@ -92,7 +92,7 @@ class Directories:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is one that has room, and in which no write has failed lately."""
+        """True if there is one that has room, and in which no write has failed lately."""
         try:
             self._choose_sound([look(path) for path in self.paths])
         except NoStorageError:
@@ -101,7 +101,7 @@ class Directories:
 
     @property
     def are_broken(self) -> bool:
-        """Whether none can be written to at all."""
+        """True if none can be written to at all."""
         return all(look(path).problem for path in self.paths)
 
     def note_failure(self, path: Path) -> bool:

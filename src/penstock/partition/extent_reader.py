@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads extents out of a hybrid partition's storage, each checked before its bytes are given out.
 
-Rules: extents that lie one behind the other are read together, up to `TOGETHER` bytes. Long stretches are mapped,
+Rules: extents that lie one after the other are read together, up to `TOGETHER` bytes. Long stretches are mapped,
 short ones read into memory of their own, because a process may have only so many maps; either stays as it is as long
 as somebody looks at it. A file is opened by `open` or with the first read and stays open until `close`, so what has
 been begun is read to its end although the partition's files are removed meanwhile. No file is a PartitionLostError;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every file of a blocking partition begins and ends: what it is, whose it is, and that all of it is there.
+"""The head and the foot of every file of a blocking partition: what it is, whose it is, and that all of it is there.
 
 Rules: a header with the partition's identity and a checksum over each byte of it; a footer of numbers, its checksum,
 and the magic once more, so that a cut shows at once. Texts are padded to 8 with zeroes, and the padding counts.
@@ -37,7 +37,7 @@ _START = HEADER.size + CHECKSUM.size
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a file's header says. `schema` is None where the file holds none."""
+    """The content of a file's header. `schema` is None where the file holds none."""
 
     partition: PartitionId
     schema: pa.Schema | None = None
@@ -66,7 +66,7 @@ def pack_header(magic: bytes, header: FileHeader) -> bytes:
 
 
 def read_header(file: FileInput, magic: bytes) -> tuple[FileHeader, int]:
-    """What the header says and how many bytes it takes; IncompleteDataError unless it is this partition's."""
+    """The header and the number of its bytes; IncompleteDataError unless it is this partition's."""
     view = file.view
     if file.size < _START:
         raise file.incomplete(f"it has {file.size} bytes, too few for its header")

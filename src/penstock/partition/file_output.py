@@ -28,7 +28,7 @@ from penstock.shuffle.ids import PartitionId
 
 _MAY_PASS = (errno.ENOSPC, errno.EDQUOT)
 FULL = (*_MAY_PASS, errno.EFBIG)
-"""What a file system says that has no room."""
+"""The errors of a file system that has no room."""
 
 _LOOK_EVERY = 256 << 10
 _PARTS = 1024
@@ -37,7 +37,7 @@ _PARTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """How a blocking partition is written.
+    """The options for writing a blocking partition.
 
     `compression` is `none`, `lz4` or `zstd`; a sort-merge writer appends a region when it holds `sort_buffer` bytes;
     `reserve` bytes stay free on the file system.
@@ -73,15 +73,15 @@ class FileOutput:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written to."""
+        """True if it can be written to."""
         return self._fd >= 0
 
     def append(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Write these bytes behind the end; errors as of `write`."""
+        """Write these bytes after the end; errors as of `write`."""
         self.write(parts, self.size)
 
     def claim(self, size: int) -> int:
-        """The offset of so many bytes behind the end, which are to be written later; till then they are a hole."""
+        """The offset of so many bytes after the end, which are to be written later; till then they are a hole."""
         offset = self.size
         self.size += size
         return offset

@@ -4,9 +4,9 @@
 Rules:
 
 - A range of subpartitions is read one after the other, as if it were one; its end has the sums of their ends.
-- `look` says what comes next; `take`, `take_stored` and `take_event` take it. What is in memory is read there, unless
-  the partition lends no more of it: then the reader waits until it is stored. So readers that stand still can't keep
-  the producer from its memory.
+- `look` says what comes next; `take`, `take_stored` and `take_event` take it. An item in memory is read there,
+  unless the partition lends no more of it: then the reader waits until it is stored. So readers that stand still
+  can't keep the producer from its memory.
 - The listener is called when there may be something after `look` said that there is nothing, and on a failure. It is
   called as the last step of a change, so it may call back; one call too many does no harm.
 
@@ -28,7 +28,7 @@ from penstock.shuffle.sums import Sums
 
 
 class Next(Enum):
-    """What a cursor finds: NOTHING yet, or something to be taken."""
+    """The find of a cursor: NOTHING yet, or something to be taken."""
 
     NOTHING = "nothing"
     MEMORY = "memory"
@@ -63,7 +63,7 @@ class CursorPartition(Protocol):
 
     @property
     def may_lend(self) -> bool:
-        """Whether one more slice may go to a reader."""
+        """Tell whether one more slice may go to a reader."""
 
     def log(self, subpartition: int) -> Log:
         """A subpartition."""
@@ -75,7 +75,7 @@ class CursorPartition(Protocol):
         """A reader has given back what it was lent."""
 
     def passed(self, subpartition: int, begin: int, end: int) -> None:
-        """A reader has these items behind it."""
+        """A reader has passed these items."""
 
     def urge(self, cursor: HybridCursor) -> None:
         """A reader can't be lent what comes next for it: that should be stored soon."""
@@ -110,7 +110,7 @@ class HybridCursor:
 
     @property
     def is_released(self) -> bool:
-        """Whether `release` was called."""
+        """True once `release` was called."""
         return self._listener is None
 
     @property
@@ -125,7 +125,7 @@ class HybridCursor:
         return self._partition.log(self._subpartition)
 
     def look(self) -> Next:
-        """What comes next."""
+        """The kind of item that comes next."""
         if self._listener is None or self.failure is not None:
             return Next.NOTHING
         while not self._events and not self.is_done:
@@ -138,7 +138,7 @@ class HybridCursor:
         return Next.EVENT if self._events else Next.NOTHING
 
     def _look_at(self, item: Item | None) -> Next:
-        assert item is not None  # noqa: S101 - only what a reader has behind it is gone
+        assert item is not None  # noqa: S101 - only what a reader has passed is gone
         if item.piece is not None and self._partition.may_lend:
             return Next.MEMORY
         if item.extent is not None:

@@ -28,14 +28,14 @@ from penstock.shuffle.ids import PartitionId
 
 INDEX_MAGIC = b"PENSTHIX"
 LAYOUT = "hybrid"
-"""What the message that names a range says it is."""
+"""The name of the layout in the message that names a range."""
 
 ENTRY = struct.Struct("<IIQQ")
 """Of an extent: tier, bytes, offset, checksum."""
 TOTAL = struct.Struct("<QQQQQQ")
 """Of a subpartition: where its list begins, entries, their checksum; rows, bytes of payload, sum of checksums."""
 FOOTER = struct.Struct("<QQ")
-"""Where the totals begin, their checksum."""
+"""The place where the totals begin, and their checksum."""
 
 _AHEAD = 16
 """Extents that the kernel is asked for ahead of reading."""
@@ -83,7 +83,7 @@ class HybridRange:
         return cls(str(message["index"]), tiers, int(message["first"]), int(message["count"]), origin)
 
     def to_message(self) -> dict[str, Any]:
-        """What a reader on the same host must know."""
+        """The message for a reader on the same host."""
         return {
             "layout": LAYOUT,
             "origin": self.origin.to_wire(),
@@ -138,7 +138,8 @@ class OpenHybridRange:
     def messages(self, together: int = 0) -> Iterator[memoryview]:
         """The range's bytes, checked, over the files' maps: those that lie together joined up to so many bytes.
 
-        Who takes them extent by extent copies them; then their pages leave this process when the next is asked for.
+        A reader that takes them extent by extent copies them; then their pages leave this process when the next is
+        asked for.
         """
         asked = 0
         for begin, end in self._runs(together):
@@ -155,7 +156,7 @@ class OpenHybridRange:
                 file.is_done_with(offset, behind)
 
     def _runs(self, most: int) -> Iterator[tuple[int, int]]:
-        """The extents that lie together, as (first, behind the last)."""
+        """The extents that lie together, as (first, after the last)."""
         begin = 0
         while begin < len(self._extents):
             end = end_of_stretch(self._extents, begin, most)

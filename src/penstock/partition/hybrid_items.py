@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hybrid partition is made of: items, the extents they are stored in, and what a partition holds in memory.
+"""The parts of a hybrid partition: items, the extents they are stored in, and the books of those in memory.
 
 Rules:
 
@@ -49,7 +49,7 @@ def end_of_stretch(extents: Sequence[Extent], begin: int, most: int) -> int:
 
 
 class StoredPiece(NamedTuple):
-    """What a reader is to read: an extent, of which the first `skip` bytes are not for it."""
+    """The piece that a reader is to read: an extent, of which the first `skip` bytes are not for it."""
 
     extent: Extent
     skip: int
@@ -76,11 +76,11 @@ class Item:
 
     @property
     def is_unspilled(self) -> bool:
-        """Whether it is in memory only, and nobody stores it at the moment."""
+        """True if it is in memory only, and nobody stores it at the moment."""
         return self.extent is None and not self.is_spilling and self.piece is not None
 
     def follows(self, other: Item) -> bool:
-        """Whether it comes right behind the other wherever that is read."""
+        """Tell whether it comes right after the other wherever that is read."""
         return self.subpartition == other.subpartition and self.order == other.order + 1
 
 

@@ -30,7 +30,7 @@ def farthest(books: MemoryBooks, segments: Iterable[int], count: int, distance: 
 
 
 def distance_to_reading(logs: Sequence[Log], unread: int) -> Callable[[Item], int]:
-    """How far an item is from being read; what nobody reads yet is `unread` farther than all that somebody reads."""
+    """The distance of an item from being read; one that nobody reads yet is `unread` farther than all others."""
     needs = [log.needs if log.cursors else None for log in logs]
     first = min((need for need in needs if need is not None), default=None)
 

@@ -3,16 +3,18 @@
 
 Rules:
 
-- Buffers are visible at once and stay in memory as long as there is some. What memory can't hold the producer stores
-  by itself and says where (`add_stored`). What else is stored, one order at a time: what others need the memory of
-  (`relieve`), what a reader can't be lent (`urge`), and, where it keeps, everything once it has settled; who carries
-  an order out says `spilled`. To store nothing earlier is quickest: `docs/decisions/0010-hybrid-partitions.md`.
-- A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. What it
-  has stored stays in memory too, until it was read or somebody needs the memory; the oldest is stored first. One that
-  does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone, and what is
-  needed last is stored first.
+- Buffers are visible at once and stay in memory as long as there is some. Bytes that memory can't hold the producer
+  stores by itself and says where (`add_stored`). Other items are stored, one order at a time: those that others
+  need the memory of (`relieve`), those that a reader can't be lent (`urge`), and, if it keeps, everything once it
+  has settled; whoever carries an order out says `spilled`. To store nothing earlier is quickest:
+  `docs/decisions/0010-hybrid-partitions.md`.
+- A partition that *keeps* (`hybrid_full`) is read from its beginning by any number of readers, at any time. Items
+  that it has stored stay in memory too, until they were read or somebody needs the memory; the oldest is stored
+  first. One that does not (`hybrid_selective`) has one reader a subpartition; what that has read, or left, is gone,
+  and what is needed last is stored first.
 - The partition owns one reference of each slice it was given, broadcast ones too. A reader gets one of its own
-  (`on_share`), or the partition's, when that needs it no more. Whatever is dropped comes out through `on_recycle`.
+  (`on_share`), or the partition's, when that needs it no more. Slices that are dropped come out through
+  `on_recycle`.
 - At most as many slices are lent to readers as the environment allows; see `hybrid_cursor`.
 - `on_consumable` is called once: at the first buffer, or at the end where there is none. `on_stored` once: when the
   producer has finished and everything is stored, which is seen to from `settle` on. One that does not keep is
@@ -48,14 +50,14 @@ URGENT_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HybridRules:
-    """What kind of hybrid partition it is: whether it keeps what was read, and a segment's bytes."""
+    """The rules of a kind of hybrid partition: whether it keeps items that were read, and a segment's bytes."""
 
     keeps: bool
     segment_size: int
 
 
 class HybridEnvironment(Protocol):
-    """What a partition tells its environment, and asks of it."""
+    """The words of a partition to its environment, and its questions."""
 
     def on_share(self, piece: BufferSlice) -> None:
         """A reader gets a reference of its own."""
@@ -79,7 +81,7 @@ class HybridEnvironment(Protocol):
         """It has ended."""
 
     def may_lend(self, lent: int) -> bool:
-        """Whether one more slice may go to a reader, where `lent` are out."""
+        """Tell whether one more slice may go to a reader, while `lent` are out."""
 
 
 class HybridPartition(Endings):
@@ -115,7 +117,7 @@ class HybridPartition(Endings):
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self._lifecycle.state
 
     @property
@@ -135,7 +137,7 @@ class HybridPartition(Endings):
 
     @property
     def may_lend(self) -> bool:
-        """Whether one more slice may go to a reader."""
+        """Tell whether one more slice may go to a reader."""
         return self._environment.may_lend(self.lent)
 
     def log(self, subpartition: int) -> Log:
@@ -240,7 +242,10 @@ class HybridPartition(Endings):
         self._go_on()
 
     def extents(self, subpartition: int) -> list[Extent]:
-        """Where a subpartition is stored, in order; of a partition that keeps and that is stored. Any thread."""
+        """The extents in which a subpartition is stored, in order; of a partition that keeps and that is stored.
+
+        Any thread.
+        """
         found: list[Extent] = []
         position, items = 0, self._logs[subpartition].items
         while position < len(items):
@@ -252,13 +257,13 @@ class HybridPartition(Endings):
         return found
 
     def forget(self) -> None:
-        """Whoever comes now reads from storage without this partition's help: let go of what only it would need."""
+        """Let go of all that only later readers would need: they read from storage without this partition's help."""
         if not self._cursors:
             for log in self._logs:
                 log.items.clear()
 
     def ends(self) -> list[EndOfPartition]:
-        """What the producer counted; of a finished partition."""
+        """The sums that the producer counted; of a finished partition."""
         return [log.end for log in self._logs if log.end is not None]
 
     def was_read(self, first: int, count: int) -> None:
@@ -284,7 +289,7 @@ class HybridPartition(Endings):
             cursor.fail(error)
         self._environment.on_end(state)
 
-    # What cursors ask for.
+    # The requests of cursors.
 
     def lend(self, subpartition: int, position: int, item: Item) -> BufferSlice:
         """A reader takes this item from memory: a slice with a reference of the reader's own."""
@@ -303,7 +308,10 @@ class HybridPartition(Endings):
         self._wake(cursor for cursor in self._cursors if cursor.is_blocked)
 
     def passed(self, subpartition: int, begin: int, end: int) -> None:
-        """A reader has these items behind it: whoever needed them last lets them go."""
+        """A reader has passed these items: the last one that needed them lets them go.
+
+        whoever needed them last lets them go.
+        """
         log = self._logs[subpartition]
         gone: list[Item] = []
         for position in range(max(begin, log.read), end):
@@ -404,7 +412,7 @@ class HybridPartition(Endings):
         self._look_if_stored()
 
     def _chosen(self) -> list[Item]:
-        """What is stored next, of what is owed."""
+        """The items to be stored next, of those that are owed."""
         if not self._books.unspilled_bytes:
             self._owed = 0
             return []

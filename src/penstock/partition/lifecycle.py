@@ -22,7 +22,7 @@ from penstock.shuffle.lifecycle import Lifecycle
 
 
 class PartitionState(Enum):
-    """Where a partition is in its life."""
+    """The states of a partition's life."""
 
     REGISTERED = "registered"
     WRITING = "writing"
@@ -35,12 +35,12 @@ class PartitionState(Enum):
 
     @property
     def is_end(self) -> bool:
-        """Whether the data is gone and only the answer is left."""
+        """True if the data is gone and only the answer is left."""
         return self in ENDS
 
 
 class PartitionEvent(Enum):
-    """What can happen to a partition."""
+    """The events of a partition."""
 
     WRITE = "write"
     FINISH = "finish"

@@ -3,9 +3,10 @@
 
 Rules:
 
-- For columns of a fixed width only (`FixedPayloads`), uncompressed. What `add` takes of a split is gathered straight
-  into memory that is allocated once, `limit` bytes of it. A small split is ordered while it is in the cache.
-- In that memory each column is a lane: the rows of a split lie subpartition by subpartition, split behind split.
+- For columns of a fixed width only (`FixedPayloads`), uncompressed. Rows that `add` takes of a split are gathered
+  straight into memory that is allocated once, `limit` bytes of it. A small split is ordered while it is in the
+  cache.
+- In that memory each column is a lane: the rows of a split lie subpartition by subpartition, split after split.
 - A bit (a bool, or whether a row is null) is a byte in its lane. A column gets a lane for nulls when it first brings
   one; what is held then must become blocks before.
 - Rows of one subpartition keep their order. Blocks come ascending by subpartition, each of at most `BLOCK_BYTES`; how
@@ -50,7 +51,7 @@ class Split(Protocol):
         """The rows of each run."""
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
 
     def __iter__(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The runs as batches, each with its subpartition."""
@@ -73,7 +74,7 @@ class RegionRows:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is held."""
+        """True if no row is held."""
         return not self._rows
 
     @property
@@ -109,14 +110,17 @@ class RegionRows:
         return rows
 
     def blocks(self) -> Iterator[Payload]:
-        """What is held as payloads, which afterwards it is no more. A payload may be kept; it holds on to a MiB."""
+        """Yield the held rows as payloads, which afterwards it holds no more.
+
+        A payload may be kept; it holds on to a MiB.
+        """
         assembly = Assembly(self._memory, self._lanes, self._capacity, self._payloads, self._flagged)
         for blocks in self._cut().groups():
             yield from assembly.payloads(blocks)
         self._numbers, self._counts, self._rows = [], [], 0
 
     def _has_lanes_for(self, columns: list[pa.Array]) -> bool:
-        """Whether each column with nulls has a lane for them; makes those where nothing is held."""
+        """Tell whether each column with nulls has a lane for them; makes those if nothing is held."""
         flagged = [had or column.null_count > 0 for had, column in zip(self._flagged, columns, strict=True)]
         if flagged != self._flagged:
             if self._rows:
@@ -182,7 +186,7 @@ def _copy(values: Bytes, chosen: slice | Ints, into: Bytes) -> None:
 
 
 def _values(column: pa.Array, lane: Lane) -> Bytes:
-    """What a lane takes of a column, a line of bytes for each row."""
+    """The bytes that a lane takes of a column, a line of them for each row."""
     rows, buffer = len(column), column.buffers()[0 if lane.is_validity else 1]
     if buffer is None:  # no nulls, or nothing but nulls
         return np.full((rows, lane.width), lane.is_validity, np.uint8)

@@ -6,8 +6,8 @@ Rules:
 - Answers are distinct. A partition that is gone leaves a tombstone, so a late reader is told whether it was
   released, expired, lost or failed. Tombstones are bounded; the oldest go first, and those of a job that is over are
   replaced by one for the whole job.
-- Fencing: a request names an attempt. Where only a newer attempt of the same partition is known it is stale; where
-  only older ones are known, the attempt has not produced yet. A tombstoned attempt can't be registered any more.
+- Fencing: a request names an attempt. If only a newer attempt of the same partition is known, it is stale; if only
+  older ones are known, the attempt has not produced yet. A tombstoned attempt can't be registered any more.
 - A request for what is not there yet waits, with a deadline. Its waiter is called once: with None when the partition
   came (request again), or with the error. Waiters are called last, so they may call back.
 
@@ -36,7 +36,7 @@ Waiter = Callable[[PenstockError | None], None]
 
 
 class ReadablePartition(Protocol):
-    """What the registry asks of a partition of any kind. It ends once; a second end changes nothing."""
+    """The methods of a partition of any kind that the registry calls. It ends once; a second end changes nothing."""
 
     @property
     def partition_id(self) -> PartitionId:
@@ -44,7 +44,7 @@ class ReadablePartition(Protocol):
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
 
     @property
     def cause(self) -> str:
@@ -68,7 +68,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """How a partition ended."""
+    """The end of a partition."""
 
     state: PartitionState
     cause: str
@@ -259,7 +259,7 @@ class PartitionRegistry:
         return sorted(self._partitions)
 
     def release_job(self, job: str) -> list[PartitionId]:
-        """A job is over: release all it has here. What was released."""
+        """A job is over: release all it has here. Returns those released."""
         self._released_jobs[job] = None
         ended = [partition for partition in self._partitions if partition.job == job]
         waiting = [partition for partition in self._waiting if partition.job == job]

@@ -43,7 +43,7 @@ _PLAIN = FileOptions()
 
 @dataclass(frozen=True, slots=True)
 class ResultFileSummary:
-    """What a file holds. `bytes` are those of the payloads as stored; `checksum` does not depend on the order."""
+    """The content of a file. `bytes` are those of the payloads as stored; `checksum` does not depend on the order."""
 
     rows: int
     bytes: int
@@ -75,12 +75,12 @@ class ResultFileWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written to."""
+        """True if it can be written to."""
         return self._file.is_open
 
     @property
     def bytes_on_disk(self) -> int:
-        """What the file takes so far."""
+        """The bytes that the file takes so far."""
         return self._file.size
 
     def write(self, batch: pa.RecordBatch) -> None:

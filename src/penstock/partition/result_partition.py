@@ -7,8 +7,8 @@ Rules:
   without rows does not hold a barrier up.
 - It is released when all readers have left *and* the producer has closed; before that only by `release`, `fail`,
   `expire` or `lose`. A producer that closes without having finished has failed.
-- A slice given to `add` carries one reference, to `broadcast` one per subpartition. Whatever is not queued, or is
-  dropped later, comes out through `on_recycle`, once per reference. An add that raises has taken nothing.
+- A slice given to `add` carries one reference, to `broadcast` one per subpartition. A slice that is not queued, or
+  is dropped later, comes out through `on_recycle`, once per reference. An add that raises has taken nothing.
 
 Sans-I/O, one thread. Callbacks are called when the partition's own books are straight.
 """
@@ -38,7 +38,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCallbacks:
-    """What a partition tells its environment."""
+    """The calls of a partition to its environment."""
 
     on_recycle: Callable[[BufferSlice], object]
     on_consumable: Callable[[], None] = field(default=_ignore)
@@ -76,7 +76,7 @@ class PipelinedPartition(Endings):
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self._lifecycle.state
 
     @property

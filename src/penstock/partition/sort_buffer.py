@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sort-merge writer holds between two regions: batches by subpartition, and how many bytes they are. Pure.
+"""The batches that a sort-merge writer holds between two regions, by subpartition, and the number of their bytes.
+
+Pure.
 
 Rules: batches of one subpartition keep their order, subpartitions come out ascending. Batches for all subpartitions
 and batches for one are never held together, as only a region between them keeps their order; the writer asks `fits`
@@ -25,14 +27,14 @@ Held = list[tuple[pa.RecordBatch, int]]
 
 
 def gather_bytes(subpartitions: int, limit: int) -> int:
-    """How many bytes to split at once, so that each subpartition gets a block that needs no joining."""
+    """The number of bytes to split at once, so that each subpartition gets a block that needs no joining."""
     return min(limit, max(BLOCK_BYTES, subpartitions * _SLICE_BYTES))
 
 
 def small_gather_bytes(subpartitions: int, limit: int) -> int:
     """The same where small splits are put together without a cost for each of a subpartition's rows in them.
 
-    What is gathered should fit the cache in which it is ordered, and yet give each subpartition a few rows.
+    Gathered rows should fit the cache in which they are ordered, and yet give each subpartition a few.
     """
     return min(limit, max(_SMALL_GATHER, subpartitions * _SMALL_SLICE))
 
@@ -50,11 +52,11 @@ class SortBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
+        """True if nothing is held."""
         return not self._held
 
     def fits(self, nbytes: int, is_broadcast: bool) -> bool:
-        """Whether a batch may be added before what is held has become a region."""
+        """Tell whether a batch may be added before the held ones have become a region."""
         if not self._held:
             return True
         return self.nbytes + nbytes <= self.limit and self.is_broadcast == is_broadcast
@@ -70,7 +72,7 @@ class SortBuffer:
             held.append((batch, nbytes))
 
     def take(self) -> Iterator[tuple[int, Held]]:
-        """What is held, subpartition by subpartition, each let go of as soon as the next one is asked for."""
+        """The held batches, subpartition by subpartition, each let go of as soon as the next one is asked for."""
         held, self._held, self.nbytes = self._held, {}, 0
         for subpartition in sorted(held):
             yield subpartition, held.pop(subpartition)

@@ -37,7 +37,7 @@ BROADCAST = 1
 
 @dataclass(slots=True)
 class Region:
-    """Where the blocks of one region lie: subpartition `numbers[i]` ends at `ends[i]`, where the next one begins."""
+    """The blocks of one region: subpartition `numbers[i]` ends at `ends[i]`, where the next one begins."""
 
     begin: int
     is_broadcast: bool
@@ -81,7 +81,7 @@ class Totals:
         self._all.add(rows, nbytes, checksum)
 
     def ends(self) -> tuple[EndOfPartition, ...]:
-        """What each subpartition holds."""
+        """The sums of each subpartition."""
         to_all = self._all.end_of_partition()
         return tuple(sum_of((each.end_of_partition(), to_all)) for each in self._each)
 

@@ -43,7 +43,7 @@ BATCH_BYTES = 128 << 10
 
 
 class RegionStretch(NamedTuple):
-    """What a range reads of one region: number, begin and end of each part, and how often each block is meant."""
+    """The part of a region that a range reads: number, begin and end of each part, the times each block is meant."""
 
     region: int
     parts: list[tuple[int, int, int]]
@@ -51,12 +51,12 @@ class RegionStretch(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """Where it begins in the file."""
+        """The offset at which it begins in the file."""
         return self.parts[0][1]
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The offset at which it ends."""
         return self.parts[-1][2]
 
 
@@ -84,7 +84,10 @@ class SortMergeReader:
         return self._index.end(first, count)
 
     def stretches(self, first: int, count: int) -> Iterator[RegionStretch]:
-        """What a range reads, in the order of the data file. ValueError for a range that is not there."""
+        """The stretches that a range reads, in the order of the data file.
+
+        ValueError for a range that is not there.
+        """
         self._index.check_range(first, count)
         read = ((number, region, region.parts(first, count)) for number, region in enumerate(self._index.regions()))
         return (

@@ -102,28 +102,28 @@ class SortMergeWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written to."""
+        """True if it can be written to."""
         return self._data.is_open
 
     @property
     def gather_bytes(self) -> int:
-        """How many bytes are best split at once."""
+        """The number of bytes that are best split at once."""
         best = gather_bytes if self._rows is None else small_gather_bytes
         return best(self.subpartitions, self._buffer.limit)
 
     @property
     def holds_batches(self) -> bool:
-        """Whether a split's batches are kept as they are: not rows of a fixed width, which are copied."""
+        """True if a split's batches are kept as they are: not rows of a fixed width, which are copied."""
         return self._rows is None
 
     @property
     def bytes_on_disk(self) -> int:
-        """What both files take so far."""
+        """The bytes that both files take so far."""
         return self._data.size + self._index.size
 
     @property
     def writes(self) -> int:
-        """How often the file system was called to write."""
+        """The number of times that the file system was called to write."""
         return self._data.writes + self._index.writes
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:

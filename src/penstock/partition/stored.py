@@ -3,10 +3,10 @@
 
 Two layouts: `hash` has a file for each subpartition (`result_file`), `sort_merge` two files for all of them
 (`sort_merge_writer`). Both lie in a folder of the partition's own, so that removing the folder removes the partition,
-begun files included. Who reads asks for a range and need not know the layout: the range is read as if it were one
+begun files included. A reader asks for a range and need not know the layout: the range is read as if it were one
 subpartition, its batches in order of the subpartitions (hash) or of the regions (sort-merge).
 
-What reads files is imported where a range is opened: environments import this, and few open one.
+The modules that read files are imported when a range is opened: environments import this, and few open one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Layout(Enum):
-    """How a partition lies in files."""
+    """The layouts of a partition in files."""
 
     HASH = "hash"
     SORT_MERGE = "sort_merge"
@@ -89,7 +89,7 @@ class StoredRange:
         return cls(Layout(message["layout"]), paths, int(message["first"]), int(message["count"]), origin)
 
     def to_message(self) -> dict[str, Any]:
-        """What a reader on the same host must know."""
+        """The message for a reader on the same host."""
         paths = tuple(str(path) for path in self.paths)
         return {
             "layout": self.layout.value,
@@ -143,7 +143,7 @@ class StreamedRange(Protocol):
         """The file that is read first."""
 
     def to_message(self) -> dict[str, Any]:
-        """What a reader on the same host must know."""
+        """The message for a reader on the same host."""
 
     def open(self) -> OpenStream:
         """The range, open; PartitionLostError where a file is gone, IncompleteDataError where one is damaged."""
@@ -154,7 +154,7 @@ class OpenRange(OpenStream, Protocol):
 
     @property
     def end(self) -> EndOfPartition:
-        """What the range holds, once all of it was read."""
+        """The sums of the range, once all of it was read."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range's batches, which lie over the files' maps."""

@@ -3,8 +3,9 @@
 
 Rules:
 
-- Long runs of bytes are written when they come, into a stretch of the file that is kept for their subpartition, while
-  they are still in the processor's cache. Short ones are written side by side behind the end, all with one call.
+- Long runs of bytes are written when they come, into a stretch of the file that is kept for their subpartition,
+  while they are still in the processor's cache. Short ones are written side by side after the end, all with one
+  call.
 - What was written is known as extents: a stretch that is filled is one, and what is in it when `take` is called.
 - A stretch that is not filled in the end leaves a hole, which takes no room on the disk.
 
@@ -31,7 +32,7 @@ LONG = 128 << 10
 
 
 class _Stretch:
-    """Where a subpartition's bytes go, and its extent so far."""
+    """The place for a subpartition's bytes, and its extent so far."""
 
     __slots__ = ("at", "begin", "digest", "end")
 
@@ -41,7 +42,7 @@ class _Stretch:
         self.digest = xxhash.xxh3_64()
 
     def take(self) -> Extent | None:
-        """What was written since the last extent, as one."""
+        """The bytes that were written since the last extent, as one."""
         if self.at == self.begin:
             return None
         extent = Extent(OWN, self.begin, self.at - self.begin, int(self.digest.intdigest()))
@@ -61,7 +62,10 @@ class StretchedFile:
         self._extents: list[tuple[int, Extent]] = []
 
     def write(self, runs: Sequence[tuple[int, Run]]) -> None:
-        """Store bytes of these subpartitions, each of them once, behind what it has. PenstockError where it can't."""
+        """Store bytes of these subpartitions, each of them once, after those that it has.
+
+        PenstockError where it can't.
+        """
         short = []
         for target, run in runs:
             length = sum(map(len, run))
@@ -105,7 +109,7 @@ class StretchedFile:
                 stretch.at += len(part)
 
     def _close(self, target: int) -> None:
-        """What comes next of this subpartition is another extent."""
+        """Begin another extent for this subpartition's next bytes."""
         stretch = self._stretches.get(target)
         extent = None if stretch is None else stretch.take()
         if extent is not None:

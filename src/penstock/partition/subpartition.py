@@ -42,7 +42,7 @@ class SubpartitionState(Enum):
 
 
 class SubpartitionEvent(Enum):
-    """What moves a subpartition: its producer, its reader, the end of its partition."""
+    """The events of a subpartition: by its producer, its reader, the end of its partition."""
 
     FINISH = "finish"
     LEAVE = "leave"
@@ -71,7 +71,7 @@ class SubpartitionParent(Protocol):
 
     @property
     def host(self) -> str:
-        """Where it is, for messages."""
+        """The host it is on, for messages."""
 
     def on_consumed(self, buffers: list[BufferSlice]) -> None:
         """The reader has left; the buffers are to be recycled."""
@@ -103,7 +103,7 @@ class PipelinedSubpartition:
 
     @property
     def state(self) -> SubpartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self._lifecycle.state
 
     @property
@@ -113,12 +113,12 @@ class PipelinedSubpartition:
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing to be read is an event."""
+        """True if the next thing to be read is an event."""
         return bool(self._queue) and not self._blocked and not self._queue[0].is_buffer
 
     @property
     def is_consumable(self) -> bool:
-        """Whether something can be read."""
+        """True if something can be read."""
         return bool(self._queue) and not self._blocked
 
     @property
@@ -135,7 +135,7 @@ class PipelinedSubpartition:
         return True
 
     def add_event(self, payload: bytes, data_type: int) -> bool:
-        """Queue an event behind the data, or before it when it has priority. False when nobody will read it."""
+        """Queue an event after the data, or before it when it has priority. False when nobody will read it."""
         if not self._takes(data_type != DataType.DATA):
             return False
         item = BufferOrEvent(data_type, payload, self.index)
@@ -207,7 +207,7 @@ class PipelinedSubpartition:
         return item
 
     def resume(self) -> None:
-        """Go on behind the barrier."""
+        """Go on after the barrier."""
         if self.state not in _LIVE:
             return
         if not self._blocked:
@@ -254,7 +254,7 @@ class PipelinedSubpartition:
 
 
 def _begins_message(item: BufferOrEvent) -> bool:
-    """Whether a barrier may stand in front of it, and is not older than one that stands there."""
+    """Tell whether a barrier may stand in front of it, and is not older than one that stands there."""
     if isinstance(item.payload, BufferSlice):
         return not item.payload.continues
     return item.data_type != DataType.OVERTAKING_BARRIER
@@ -271,7 +271,7 @@ class PipelinedView:
 
     @property
     def is_released(self) -> bool:
-        """Whether `release` was called."""
+        """True once `release` was called."""
         return self._listener is None
 
     @property
@@ -281,12 +281,12 @@ class PipelinedView:
 
     @property
     def next_is_event(self) -> bool:
-        """Whether `poll` would give an event."""
+        """True if `poll` would give an event."""
         return not self.is_released and self._subpartition.next_is_event
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """True if there is something to poll or a failure to pass on."""
         return not self.is_released and (self._subpartition.is_consumable or self.failure is not None)
 
     @property
@@ -299,7 +299,7 @@ class PipelinedView:
         return None if self.is_released else self._subpartition.poll()
 
     def resume(self) -> None:
-        """Go on behind a blocking event."""
+        """Go on after a blocking event."""
         if not self.is_released:
             self._subpartition.resume()
 

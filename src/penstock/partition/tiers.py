@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where runs of buffers go that leave memory: files of this host.
+"""The place for runs of buffers that leave memory: files of this host.
 
 A hybrid partition's data lies in two *tiers* behind its memory: the environment's file (`DATA`), and the file that
 the producing task writes by itself (`OWN`, through a `StretchedFile`), of which the environment only knows where it
-is. An extent says which tier it is in; readers find a tier by its number in the partition's `addresses`. What is not
-a path of this host needs a reader of its own in `extent_reader`.
+is. An extent says which tier it is in; readers find a tier by its number in the partition's `addresses`. A tier that
+is not a path of this host needs a reader of its own in `extent_reader`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.partition.hybrid_items import Extent
 from penstock.shuffle.ids import PartitionId
 
 DATA_MAGIC = b"PENSTHYB"
-"""How a hybrid partition's data files begin."""
+"""The first bytes of a hybrid partition's data files."""
 DATA, OWN = 0, 1
 """The tiers of a partition of the local service: the environment's file, and the producer's own."""
 NAMES = ("data", "own")

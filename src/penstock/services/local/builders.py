@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a segment writer lays out subpartitions: each in segments of its own, all in one, or in a file of its own.
+"""The layout of subpartitions by a segment writer: each in segments of its own, all in one, or in a file of its own.
 
 `OwnSegments` keeps a segment open for each subpartition, or a single one for all while broadcasting; changing between
 the two finishes the builders of the other, so order per subpartition holds. Slices are long, and there are many open
@@ -26,9 +26,9 @@ from penstock.shuffle.errors import PenstockError
 SLICE_BYTES = 128 << 10
 """As much of one subpartition goes into a shared segment at once, where the memory for gathering suffices."""
 GATHER_BYTES = 8 << 20
-"""What a writer gathers for all subpartitions together."""
+"""The bytes that a writer gathers for all subpartitions together."""
 TELL_BYTES = 16 << 20
-"""What a writer stores before it tells of it: every word wakes the readers."""
+"""The bytes that a writer stores before it tells of them: every word wakes the readers."""
 
 Take = Callable[[], BufferBuilder]
 """Gives a builder of a fresh segment; waits for one."""
@@ -147,7 +147,7 @@ class Gathered:
         return self._sizes[target]
 
     def take(self, target: int) -> list[memoryview]:
-        """What a subpartition has, which is no longer here then."""
+        """Take the parts of a subpartition, which are no longer here then."""
         self.size -= self._sizes.pop(target)
         return self._parts.pop(target)
 
@@ -159,7 +159,7 @@ class Gathered:
 
 
 class OwnFile:
-    """A file of the writer's own. What is long goes there at once, the rest is gathered; both are told together."""
+    """A file of the writer's own. Long parts go there at once, the rest is gathered; both are told together."""
 
     def __init__(self, file: StretchedFile, note: Callable[[list[tuple[int, Extent]]], None]) -> None:
         self._file = file
@@ -171,11 +171,11 @@ class OwnFile:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is something that was not told yet."""
+        """True if there is something that was not told yet."""
         return self._untold > 0
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
-        """See the protocol. What is gathered is referred to, not copied. PenstockError where it can't be stored."""
+        """See the protocol. Gathered parts are referred to, not copied. PenstockError where it can't be stored."""
         if (target == ALL) != self._is_for_all:
             self.commit()  # what goes to all keeps its place among what goes to one
             self._is_for_all = target == ALL
@@ -230,7 +230,7 @@ class SharedSegment:
         self._gathered = Gathered()
 
     def append(self, target: int, parts: Iterable[bytes | memoryview]) -> None:
-        """See the protocol. What is gathered is referred to, not copied."""
+        """See the protocol. Gathered parts are referred to, not copied."""
         if self._gathered.size and (target == ALL) != (ALL in self._gathered):
             self._lay_all()  # what goes to all keeps its place among what goes to one
         if self._gathered.add(target, parts) >= SLICE_BYTES:

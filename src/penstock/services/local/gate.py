@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads an input gate out of shared segments: every slice is copied out and its segment recycled at once.
 
-The environment hands over at most a small window of slices per gate, channel after channel, so no channel waits
-for another and user code that keeps batches can't hold network memory. What lies in files of this host the gate is
-told, and reads itself: finished partitions, and extents of hybrid ones in order with their slices.
+The environment hands over at most a small window of slices per gate, channel after channel, so no channel waits for
+another and user code that keeps batches can't hold network memory. Of data in files of this host the gate is told,
+and it reads them itself: finished partitions, and extents of hybrid ones in order with their slices.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SegmentInputGate(GateEnd):
             self._files.popleft()
 
     def _read(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
-        """What lies in files of this host, in one of three ways."""
+        """Read files of this host, in one of three ways."""
         origin = FileOrigin.from_wire(message["origin"])
         try:
             if "extents" in message:

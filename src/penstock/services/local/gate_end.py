@@ -22,7 +22,7 @@ _SHIP_AT = 4
 
 
 class GateEnd:
-    """What the gates of batch tasks and of streaming ones have in common."""
+    """The common part of the gates of batch tasks and of streaming ones."""
 
     def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
         self._host = host
@@ -41,7 +41,7 @@ class GateEnd:
 
     @property
     def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
+        """The descriptor that this gate was made from."""
         return self._descriptor
 
     def setup(self) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A blocking partition with a file for each subpartition, while it is written, as one thing.
 
-It is used as `SortMergeWriter` is, which writes two files for all. What a call that raises leaves, `abort` removes.
+It is used as `SortMergeWriter` is, which writes two files for all. If a call raises, `abort` removes all that it
+left.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class HashFiles:
         self, paths: Sequence[Path], schema: pa.Schema, partition: PartitionId, options: FileOptions
     ) -> None:
         self.gather_bytes = gather_bytes(len(paths), options.sort_buffer)
-        """How many bytes are best split at once: larger batches are fewer calls to the file system."""
+        """The number of bytes that are best split at once: larger batches are fewer calls to the file system."""
         self._files: list[ResultFileWriter] = []
         try:
             for path in paths:
@@ -41,7 +42,7 @@ class HashFiles:
 
     @property
     def bytes_on_disk(self) -> int:
-        """What the files take so far."""
+        """The bytes that the files take so far."""
         return sum(file.bytes_on_disk for file in self._files)
 
     def write_split(self, split: Split) -> None:

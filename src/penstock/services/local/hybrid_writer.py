@@ -58,7 +58,7 @@ class HybridPartitionWriter(SegmentPartitionWriter):
         return port
 
     def _append(self, target: int, message: Message) -> None:
-        """Where the segments for a message are at hand, into memory; else into the file, if there is one by now.
+        """If the segments for a message are at hand, put it into memory; else into the file, if there is one by now.
 
         A writer that stores goes on until it has told of what it has stored. One that begins to store lets go of its
         open segments, as nobody can store or forget those.
@@ -70,7 +70,7 @@ class HybridPartitionWriter(SegmentPartitionWriter):
             has_room = len(self._end.segments) >= needed
             if self._is_storing == has_room and self._file is not None:
                 self._builders.finish()
-                self._commit()  # what follows in the other place comes behind it
+                self._commit()  # rows that follow in the other place come after it
                 self._is_storing = not has_room
         if self._is_storing and self._file is not None:
             with self._first_cause():

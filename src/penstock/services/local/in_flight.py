@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How full a streaming writer's segments get, so that all that is in flight takes about a given time to be read.
+"""The fill of a streaming writer's segments, so that all rows in flight take about a given time to be read.
 
 A writer has a bounded number of segments out at once, and gets one back when it is read. So while readers are slow,
 what it can write in a second is what they read; with segments filled only so far that all of them hold a target time
@@ -7,7 +7,7 @@ of that, a barrier behind them waits for about that time. Fast readers get full 
 its own, so each exchange follows its own readers.
 
 Its first segments are small: written full before anybody has read they would be in flight until a slow reader is
-through with them. The rate is a mean over time, each window by its length. Segments come back in bursts, behind an
+through with them. The rate is a mean over time, each window by its length. Segments come back in bursts, after an
 unaligned snapshot all at once: a short window with a burst in it must not count as much as the long one without.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a barrier has overtaken in the environment's queues, as its writer hears of it.
+"""The rows that a barrier has overtaken in the environment's queues, as its writer hears of them.
 
 The environment lends the slices to the writer's task in the turn in which the barrier enters the queues, and says of
 each subpartition when that was all. The task copies a slice when it hears of it and gives it back at once, so no
@@ -22,7 +22,7 @@ class OvertakenSlices:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody will ask for what comes."""
+        """True if somebody will ask for what comes."""
         return self._payload is not None
 
     def begin(self, payload: bytes) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking partitions of the `local` service: files that the task itself writes, in one of two layouts.
 
-The environment process knows the files and owns their life; the bytes pass through it only on their way to a
-reader on another host. A reader on this host is told the files. Where a partition is laid out by sort-merge, the
-task collects rows in memory that the environment has granted it out of the network memory's budget.
+The environment process knows the files and owns their life; the bytes pass through it only on their way to a reader
+on another host. A reader on this host is told the files. If a partition is laid out by sort-merge, the task collects
+rows in memory that the environment has granted it out of the network memory's budget.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class BlockingPartitionWriter:
 
     @property
     def gather_bytes(self) -> int:
-        """How many bytes are best split at once."""
+        """The number of bytes that are best split at once."""
         return self._writable().gather_bytes
 
     @property
     def holds_batches(self) -> bool:
-        """Whether a batch's memory is looked at again when the call that brought it has returned."""
+        """True if a batch's memory is looked at again when the call that brought it has returned."""
         return self._writable().holds_batches
 
     def write_split(self, split: Split) -> None:

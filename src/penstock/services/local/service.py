@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `local` shuffle service and its master in the driver.
 
-What a task needs (`environment`, and all that writes and reads) is imported in tasks: a driver starts without it.
+The modules for tasks (`environment`, and all that writes and reads) are imported in tasks: a driver starts without
+them.
 """
 
 from __future__ import annotations

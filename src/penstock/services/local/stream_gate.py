@@ -32,7 +32,7 @@ _Thing = TypeVar("_Thing")
 
 
 class StreamChannel:
-    """What has come of one channel."""
+    """The messages that have come of one channel."""
 
     __slots__ = ("_ends", "assembler", "counter", "messages", "received", "verify", "where")
 
@@ -87,16 +87,16 @@ class SegmentStreamGate(GateEnd):
 
     @property
     def is_ended(self) -> bool:
-        """Whether every channel has ended and all of it was given."""
+        """True if every channel has ended and all of it was given."""
         return not (self._open or self._ready or self._priority)
 
     @property
     def positions(self) -> list[int]:
-        """How many messages of each channel were given so far."""
+        """The number of messages of each channel that were given so far."""
         return [channel.messages for channel in self._channels]
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
-        """What has come: a batch, or an event; None where there is nothing."""
+        """Take the batch or event that has come; None if there is nothing."""
         if self._priority:
             return self._priority.popleft()
         while (received := _pick(self._ready, channels, _channel_of)) is None:

@@ -54,7 +54,7 @@ def framed(message: Message) -> int:
 
 
 class StreamSums:
-    """What was counted of every subpartition since the first message."""
+    """The sums of every subpartition since the first message."""
 
     def __init__(self, subpartitions: int) -> None:
         self._own = [Sums() for _ in range(subpartitions)]
@@ -78,6 +78,6 @@ class StreamSums:
         self._broadcasts += 1
 
     def ends(self) -> list[EndOfPartition]:
-        """What each subpartition has had so far."""
+        """The sums of each subpartition so far."""
         everywhere = self._everywhere.end_of_partition()
         return [sum_of((own.end_of_partition(), everywhere)) for own in self._own]

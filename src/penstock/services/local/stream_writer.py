@@ -2,13 +2,13 @@
 """Writes a streaming query's result partition into shared segments, and never waits.
 
 Each subpartition has a segment open, and what goes to all has one for itself. A slice holds whole messages, so a
-reader can stop between any two slices. `SegmentFill` says how full a segment gets. What does not fit what is left of
-a segment goes into a fresh one; what is left is lost, and counted as `bytes_unused`. A row larger than a segment is
-the exception (`rows_spanning`): it is taken as a whole, and what finds no room of it waits here and is given out by
-the next offers and flushes.
+reader can stop between any two slices. `SegmentFill` says how full a segment gets. A message that does not fit the
+rest of a segment goes into a fresh one; the rest is lost, and counted as `bytes_unused`. A row larger than a segment
+is the exception (`rows_spanning`): it is taken as a whole, and what finds no room of it waits here and is given out
+by the next offers and flushes.
 
-Where there is no room, all that was taken is made visible first: only what readers see comes back as room. A writer
-of many subpartitions then gives up all open segments, so it gets on with few, in slices that are shorter.
+If there is no room, all that was taken is made visible first: only what readers see comes back as room. A writer of
+many subpartitions then gives up all open segments, so it gets on with few, in slices that are shorter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DATA_TYPES: Final = {
     EventKind.BLOCKING: DataType.ALIGNED_BARRIER,
     EventKind.PRIORITY: DataType.PRIORITY_EVENT,
 }
-"""How each kind of event travels."""
+"""The data type by which each kind of event travels."""
 _SHIP_AT = 4
 """Full segments per announcement."""
 
@@ -87,12 +87,12 @@ class SegmentStreamWriter:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a part of a row larger than a segment still waits in here."""
+        """True if a part of a row larger than a segment still waits in here."""
         return self._rest is not None
 
     @property
     def positions(self) -> list[int]:
-        """How many messages were put into each subpartition so far."""
+        """The number of messages that were put into each subpartition so far."""
         return self._sums.positions
 
     def setup(self) -> None:
@@ -109,7 +109,7 @@ class SegmentStreamWriter:
         return self._take(batch, ALL)
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place."""
+        """Send an EpochEnd after all that was taken, each subpartition's with its sums and its place."""
         self._check_whole()
         ends = [
             EpochEnd(payload, end.rows, end.bytes, end.checksum, messages, kind is EventKind.PRIORITY)
@@ -123,7 +123,7 @@ class SegmentStreamWriter:
         self._end.send_events(enumerate(ends), DataType.OVERTAKING_BARRIER)
 
     def overtaken(self) -> Sequence[Overtaken] | None:
-        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition, once the environment said it."""
+        """The rows that the last EpochEnd with PRIORITY has overtaken, of each subpartition, once they are known."""
         return self._overtaken.take()
 
     def drop_overtaken(self) -> None:
@@ -131,7 +131,7 @@ class SegmentStreamWriter:
         self._overtaken.drop()
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+        """Send an event to all subpartitions: after all that was taken, or ahead of it for PRIORITY."""
         if kind is EventKind.PRIORITY:
             self._end.check_writing()
         else:
@@ -156,7 +156,7 @@ class SegmentStreamWriter:
         self._end.fail(cause)
 
     def close(self) -> None:
-        """Give back what the writer holds; idempotent. What was not finished is failed."""
+        """Give back what the writer holds; idempotent. A partition that was not finished is failed."""
         self._end.fail(TaskCancelledError("the writer was closed before it was finished"))
         self._end.close()
         self._builders.clear()
@@ -247,7 +247,10 @@ class SegmentStreamWriter:
         return True
 
     def _open(self, target: int) -> BufferBuilder | None:
-        """A fresh segment for a target, if there is one. What it had is given up: it comes back when it is read."""
+        """A fresh segment for a target, if there is one.
+
+        Its former one is given up: it comes back when it is read.
+        """
         self._finish(target)
         if not self._end.segments:
             if self.subpartitions > STREAM_BUILDERS:  # others may hold all there is, so those come back too
@@ -285,7 +288,7 @@ class SegmentStreamWriter:
         self._end.note(target, piece)
 
     def _send_behind(self, events: Sequence[Event], kind: EventKind) -> None:
-        """Each subpartition's event, behind all that was taken."""
+        """Each subpartition's event, after all that was taken."""
         self._commit()
         self._end.send_events(enumerate(events), DATA_TYPES[kind])
 

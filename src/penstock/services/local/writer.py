@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a pipelined result partition into shared segments; what hybrid ones do besides is in `hybrid_writer`.
 
-Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. How the
-streams lie in segments is in `builders`. Full buffers are announced several at a time, the rest at `flush`. Whoever
-writes waits only for a buffer, one that a reader has given back (back-pressure), never for the environment's answer.
+Batches become framed messages on one byte stream per subpartition; a message spans buffers where it must. `builders`
+says how the streams lie in segments. Full buffers are announced several at a time, the rest at `flush`. A writer
+waits only for a buffer, one that a reader has given back (back-pressure), never for the environment's answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.shuffle.service import fingerprint_of
 _SHIP_AT = 8
 """Full buffers per announcement."""
 _FLUSH_LOOK_SECONDS = 0.01
-"""How often a flush that waits behind a write looks whether that waits too."""
+"""Seconds between two looks of a flush that waits behind a write whether that waits too."""
 
 
 class SegmentPartitionWriter:
@@ -101,7 +101,7 @@ class SegmentPartitionWriter:
     def flush(self) -> None:
         """Make everything written so far visible to readers. Any thread.
 
-        Behind a write that waits for a buffer there is nothing to do: it has done so before it waits.
+        If a write waits for a buffer, there is nothing to do: it has done so before it waits.
         """
         while not self._lock.acquire(timeout=_FLUSH_LOOK_SECONDS):
             if self._is_waiting:
@@ -113,7 +113,7 @@ class SegmentPartitionWriter:
             self._lock.release()
 
     def is_available(self) -> bool:
-        """Whether a write can start without waiting for a buffer."""
+        """True if a write can start without waiting for a buffer."""
         if not self._end.segments:
             self._host.look()
         return bool(self._end.segments)

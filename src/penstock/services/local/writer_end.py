@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A writer's end of its host's data plane: its port, the segments that it was granted, and what it tells of them.
 
-Pieces of segments that readers may see are noted in order and sent several in one message. What is said besides, an
-event or the end, is the caller's to send behind that.
+Pieces of segments that readers may see are noted in order and sent several in one message. Other messages, an event
+or the end, are the caller's to send after that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ERROR_LIMIT = 64 << 10
 
 
 class WriterEnd:
-    """What the writers of batch tasks and of streaming ones have in common. `most` pieces go into one message."""
+    """The common part of the writers of batch tasks and of streaming ones. `most` pieces go into one message."""
 
     def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: ResultPartitionDescriptor, most: int) -> None:
         self.partition: PartitionId = descriptor.shuffle.partition
@@ -47,7 +47,7 @@ class WriterEnd:
 
     @property
     def state(self) -> WriterState:
-        """Where the writer is in its life."""
+        """The state of the writer's life."""
         return self._lifecycle.state
 
     def open(self, port: Port, *, streams: bool = False) -> bool:
