@@ -20,6 +20,7 @@ import pytest
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 from penstock.graph.deployment import TaskDeployment
+from penstock.graph.job_graph import JobGraph
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
@@ -50,7 +51,7 @@ from penstock.link.master import (
     TaskFinished,
     TaskLost,
 )
-from penstock.shuffle import AttemptId, DatasetId, PartitionId, Settings
+from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
@@ -358,6 +359,24 @@ def test_unopened_result_expires() -> None:
         go.set()
         (expired,) = rig.environment.wait_for(ExpirePartitions)
         assert {item.dataset for item in expired.partitions} == {DatasetId("j1", 1, is_result=True)}
+    finally:
+        rig.close()
+
+
+def test_a_persistent_result_has_no_lease() -> None:
+    """It stays until whoever asked for it releases it, where one that ended after it expires unopened."""
+    fresh_service()
+    rig = Rig({"spark.penstock.job.resultLease": "100ms"})
+    try:
+
+        async def run(graph: JobGraph) -> None:
+            await rig.master._run_for_result(rig.submission(graph))
+
+        for kind in (PartitionKind.BLOCKING_PERSISTENT, PartitionKind.HYBRID_FULL):
+            graph = replace(pipeline(result=True), result_kind=kind)
+            asyncio.run_coroutine_threadsafe(run(graph), rig.master._loop).result(DEADLINE)
+        (expired,) = rig.environment.wait_for(ExpirePartitions)
+        assert {item.job for item in expired.partitions} == {"j2"}
     finally:
         rig.close()
 

@@ -35,6 +35,7 @@ class TestLocalService(StreamConformance, OvertakingConformance, ShuffleServiceC
         PartitionKind.PIPELINED_BOUNDED,
         PartitionKind.BLOCKING_HASH,
         PartitionKind.BLOCKING_SORT_MERGE,
+        PartitionKind.BLOCKING_PERSISTENT,
         PartitionKind.HYBRID_FULL,
         PartitionKind.HYBRID_SELECTIVE,
     )

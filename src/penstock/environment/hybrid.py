@@ -81,7 +81,7 @@ class HybridResult(Endings):
     def __init__(self, partitions: HybridPartitions, request: OpenWriter) -> None:
         partition, count = request.partition, request.subpartitions
         segment = partitions.memory.segments.segment_size
-        rules = HybridRules(request.kind.reconnectable, segment)
+        rules = HybridRules(request.kind.is_kept, segment)
         self.core = HybridPartition(partition, count, rules, self, partitions.producers.host)
         self.port: HybridWriter | None = None
         self._producers = partitions.producers

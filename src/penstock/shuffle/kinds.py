@@ -9,7 +9,17 @@ from penstock.shuffle.errors import SettingError
 
 
 class PartitionKind(Enum):
-    """How a result partition lives: `(pipelined, back_pressured, bounded, persistent, reconnectable)`."""
+    """How a result partition lives: `(pipelined, back_pressured, bounded, persistent, reconnectable)`.
+
+    - `pipelined`: it may be read while it is written. Else it is read when it is complete.
+    - `back_pressured`: its writer waits for its readers, so they must run at the same time.
+    - `bounded`: what is under way in it stays below a limit of its own, however much memory there is. A barrier is
+      soon through it, so a streaming query takes these only.
+    - `persistent`: it outlives its job, and no lease ends it: whoever asked for it releases it.
+    - `reconnectable`: a reader that has lost its place may come again: what keeps its rows is read again from the
+      beginning. Of a back-pressured kind, which keeps none, a task alone could begin anew and go on with what comes;
+      the approximate kind is for connectors that bear that, and no service has it yet.
+    """
 
     PIPELINED = ("pipelined", True, True, False, False, False)
     PIPELINED_BOUNDED = ("pipelined_bounded", True, True, True, False, False)
@@ -45,6 +55,16 @@ class PartitionKind(Enum):
     def runs_together(self) -> bool:
         """Whether producer and consumer must run at the same time, because the producer waits for its readers."""
         return self.pipelined and self.back_pressured
+
+    @property
+    def carries_streams(self) -> bool:
+        """Whether a streaming query may exchange rows by it: none is lost, and a barrier is soon through."""
+        return self.runs_together and self.bounded and not self.reconnectable
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its rows stay when they have been read, so that a reader may come again, or another one."""
+        return self.reconnectable and not self.back_pressured
 
     @classmethod
     def from_label(cls, label: str) -> PartitionKind:

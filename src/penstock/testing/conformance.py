@@ -89,7 +89,9 @@ _KINDS_BY_FIXTURE: dict[str, Callable[[PartitionKind], bool]] = {
     "pipelined_kind": lambda kind: kind.pipelined and kind.back_pressured,
     "blocking_kind": lambda kind: not kind.pipelined,
     "hybrid_kind": lambda kind: kind.is_hybrid,
-    "kept_kind": lambda kind: kind.is_hybrid and kind.reconnectable,
-    "selective_kind": lambda kind: kind.is_hybrid and not kind.reconnectable,
-    "rereadable_kind": lambda kind: kind.reconnectable and not kind.back_pressured,
+    "kept_kind": lambda kind: kind.is_hybrid and kind.is_kept,
+    "selective_kind": lambda kind: kind.is_hybrid and not kind.is_kept,
+    "rereadable_kind": lambda kind: kind.is_kept,
+    "bounded_kind": lambda kind: kind.back_pressured and kind.bounded,
+    "persistent_kind": lambda kind: kind.persistent,
 }

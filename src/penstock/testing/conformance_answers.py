@@ -166,6 +166,15 @@ class AnswerConformance:
         with pytest.raises(PartitionReleasedError):
             exchange.consume([(producer.descriptor, 0)]).next()
 
+    def test_a_persistent_partition_outlives_its_job(
+        self, exchange: Exchange, persistent_kind: PartitionKind
+    ) -> None:
+        """When the master has been told that the job is over, readers still get all, as often as they like."""
+        with exchange.job("persistent") as dataset:
+            producer = _finished(exchange, Written(persistent_kind, dataset=dataset), 1)
+        for _ in range(2):
+            assert exchange.consume([(producer.descriptor, 0)]).values() == [1]
+
     def test_a_producers_failure_reaches_the_reader_with_its_cause(
         self, exchange: Exchange, kind: PartitionKind
     ) -> None:

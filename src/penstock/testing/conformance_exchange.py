@@ -26,6 +26,7 @@ from penstock.shuffle import (
     MetricGroup,
     OwnerContext,
     PartitionDescriptor,
+    PartitionId,
     PartitionKind,
     ProducerDescriptor,
     Received,
@@ -167,6 +168,16 @@ class Written:
     dataset: DatasetId = DATASET
 
 
+class _Job:
+    """A job that hears of nothing."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+
+    def report_lost_partitions(self, partitions: Iterable[PartitionId], cause: str) -> None:
+        """Nobody waits for this."""
+
+
 class Exchange:
     """Makes producers and consumers of one test, and ends with nothing occupied."""
 
@@ -194,7 +205,7 @@ class Exchange:
         self.host(written.host)
         who = self._service.producer(attempt, written.host)
         descriptor: ShuffleDescriptor = self._call(
-            self._service.master.register_partition_with_producer(JOB, partition, who)
+            self._service.master.register_partition_with_producer(written.dataset.job, partition, who)
         )
         self._descriptors.append(descriptor)
         return descriptor
@@ -230,6 +241,13 @@ class Exchange:
         (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
         self.members.append(gate)
         return Consumer(gate, owner, environment)
+
+    @contextmanager
+    def job(self, name: str) -> Iterator[DatasetId]:
+        """A job beside the suite's own, with one dataset; it is over behind the block."""
+        self._service.master.register_job(_Job(name))
+        yield DatasetId(name, 0)
+        self._service.master.unregister_job(name)
 
     @contextmanager
     def running(self, function: Callable[[], object]) -> Iterator[Running]:

@@ -132,9 +132,9 @@ class FlowConformance:
         wait_until(is_read, "the end of what is polled")
         assert [item.batch.to_pydict()["n"] for item in found if item and item.batch is not None] == [[1, 2]]
 
-    def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
+    def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, bounded_kind: PartitionKind) -> None:
         """Without a reading consumer `is_available` turns False within the bound, and True again when it reads."""
-        producer = exchange.produce(Written(pipelined_kind))
+        producer = exchange.produce(Written(bounded_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         count = self._clog(producer)
         assert count * BATCH_BYTES < self.clog_limit, "nothing stopped the writer"

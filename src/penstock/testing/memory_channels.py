@@ -251,7 +251,7 @@ class GateChannels:
         received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
         channel.figures.add(received.rows, received.bytes, received.checksum)
         channel.messages += 1
-        if not (channel.partition is not None and channel.partition.retained):
+        if not (channel.partition is not None and channel.partition.kind.is_kept):
             self._registry.tell_writer(channel.source.partition)
             self._registry.condition.notify_all()
 

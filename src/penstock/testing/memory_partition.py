@@ -117,11 +117,6 @@ class MemoryPartition:
         return self._lifecycle.state
 
     @property
-    def retained(self) -> bool:
-        """True if reading leaves the data in place."""
-        return self.kind.reconnectable and not self.kind.back_pressured
-
-    @property
     def holds_resources(self) -> bool:
         """True if memory is taken for it."""
         return self.state in HOLDING_STATES
@@ -188,7 +183,7 @@ class MemoryPartition:
             )
         if count > 1 and self.kind.runs_together:
             raise ProtocolError(f"partition {self.id} is pipelined: a channel reads one subpartition, not {count}")
-        if self.retained:
+        if self.kind.is_kept:
             return
         wanted = self.subpartitions[index : index + count]
         if any(subpartition.consumed or subpartition.reader is not None for subpartition in wanted):
@@ -207,7 +202,7 @@ class MemoryPartition:
         """The entry at a reader's position, or None where it is not written yet."""
         subpartition = self.subpartitions[index]
         entries = subpartition.entries
-        if self.retained:
+        if self.kind.is_kept:
             return entries[position] if position < len(entries) else None
         if not entries or subpartition.is_blocked:
             return None
@@ -222,7 +217,7 @@ class MemoryPartition:
 
     def end_reading(self, index: int) -> None:
         """The reader of a subpartition is gone: what is left for it and all that follows is dropped."""
-        if self.retained:
+        if self.kind.is_kept:
             return
         subpartition = self.subpartitions[index]
         subpartition.consumed = True
@@ -242,7 +237,7 @@ class MemoryPartition:
             self.in_flight -= 1
 
     def _release_when_consumed(self) -> None:
-        finished = self.state is PartitionState.FINISHED and not self.retained
+        finished = self.state is PartitionState.FINISHED and not self.kind.is_kept
         if finished and all(subpartition.consumed for subpartition in self.subpartitions):
             self.end(PartitionEvent.RELEASE)
 

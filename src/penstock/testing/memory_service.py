@@ -26,7 +26,6 @@ from penstock.shuffle import (
     OwnerContext,
     PartitionDescriptor,
     PartitionId,
-    PartitionKind,
     ProducerDescriptor,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
@@ -90,7 +89,7 @@ class MemoryShuffleEnvironment:
         writers = []
         for descriptor in descriptors:
             kind = descriptor.partition.kind
-            if kind is not PartitionKind.PIPELINED_BOUNDED:
+            if not kind.carries_streams:
                 raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
             writing = self._writing(owner, descriptor)
             writers.append(MemoryStreamWriter(writing, descriptor.schema, self._message_rows))

@@ -16,7 +16,6 @@ from penstock.api.lineage import (
 )
 from penstock.api.streaming.places import checkpoints_at
 from penstock.graph import JobGraph
-from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
 from penstock.task.exchanges import hash_exchange
@@ -155,7 +154,7 @@ def refuse_in(graph: JobGraph) -> None:
         spec = exchange_of(graph, edge.id)
         if spec.kind == "hash":  # state follows its keys by Spark's hash, which takes fewer types
             hash_exchange(edge.schema, spec.keys, spark_compatible=True)
-        if edge.kind is not PartitionKind.PIPELINED_BOUNDED:
+        if not edge.kind.carries_streams:
             raise PlanError(
                 f"{graph.title_of(edge)} asks to be {edge.kind.label}: all exchanges of a streaming query are "
                 "pipelined, leave the mode out"

@@ -322,7 +322,8 @@ class JobMaster:
 
         async def leased() -> FinishedJob:
             done = await asyncio.shield(finished)
-            self._loop.call_later(submission.settings.job.result_lease, self._expire, submission.job)
+            if not submission.graph.result_kind.persistent:
+                self._loop.call_later(submission.settings.job.result_lease, self._expire, submission.job)
             return done
 
         return asyncio.ensure_future(leased())

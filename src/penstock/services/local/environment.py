@@ -21,7 +21,6 @@ from penstock.shuffle import (
     InputGateDescriptor,
     OwnerContext,
     PartitionId,
-    PartitionKind,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
     Settings,
@@ -57,7 +56,7 @@ class LocalShuffleEnvironment:
     ) -> list[StreamPartitionWriter]:
         """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
         for kind in (descriptor.partition.kind for descriptor in descriptors):
-            if kind is not PartitionKind.PIPELINED_BOUNDED:
+            if not kind.carries_streams:
                 raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         return [
             SegmentStreamWriter(self._host, owner, descriptor, self._fill(descriptor), verify=self._verify)

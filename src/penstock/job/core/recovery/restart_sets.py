@@ -22,7 +22,7 @@ from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.topology import JobTopology
-from penstock.shuffle import PartitionId, PartitionKind
+from penstock.shuffle import PartitionId
 
 
 class Tracked(Protocol):
@@ -181,7 +181,7 @@ class RestartSets:
         descriptor = subtask.outputs.get(edge)
         if descriptor is None or not self._tracked.knows(descriptor.partition):
             return False
-        if description.kind is PartitionKind.HYBRID_SELECTIVE:
+        if description.kind.is_hybrid and not description.kind.is_kept:
             return not subtask.is_ended and edge not in subtask.consumable
         if description.kind.is_hybrid:
             return subtask.is_finished or subtask.is_live
