@@ -26,8 +26,8 @@ MODULES = (
     "penstock.spark.task",
     "penstock.spark.result_scan",
     "penstock.attachment.attachment",
-    "penstock.task.operators",
-    "penstock.task.exchanges",
+    "penstock.operators.functions",
+    "penstock.operators.exchanges",
 )
 """The modules that every worker of ours imports sooner or later."""
 MORE = "PENSTOCK_PRELOAD"

@@ -265,6 +265,7 @@ def test_failures_come_out_with_their_cause(where: str) -> None:
         run_local(stream.keyBy("k", numPartitions=2).mapInArrow(at("sink"), SCHEMA))
     assert isinstance(caught.value.__cause__, LookupError)
     assert "penstock/task" not in str(caught.value)
+    assert "penstock/operators" not in str(caught.value)
 
 
 def test_wrong_output_is_refused_while_running() -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from memory_again import KINDS, Kind, counts_of
 from penstock.api.stream import Stream
+from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.shuffle import Settings
-from penstock.task.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.testing.local_runner import run_local
 from penstock.testing.sources import fromBatches
 

@@ -14,10 +14,10 @@ from penstock import readParquet
 from penstock.api.parquet import ParquetSource
 from penstock.api.stream import Stream
 from penstock.graph import explain_graph
+from penstock.operators.expressions import Call, ColumnRef, Constant
+from penstock.operators.verbs import Where
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import JobError
-from penstock.task.expressions import Call, ColumnRef, Constant
-from penstock.task.verbs import Where
 from penstock.testing.local_runner import run_local
 
 ROWS = 3000

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.api.stream import Stream
 from penstock.graph import explain_graph
+from penstock.operators.expressions import ValuesError
+from penstock.operators.expressions.parts import Parts
+from penstock.operators.verbs import Explode
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.expressions import ValuesError
-from penstock.task.expressions.parts import Parts
-from penstock.task.verbs import Explode
 from penstock.testing.local_runner import LocalRunner, run_local
 from penstock.testing.sources import fromBatches
 
@@ -243,8 +243,8 @@ def test_explode_in_pieces_is_explode(outer: bool, monkeypatch: pytest.MonkeyPat
         whole = list(explode.apply(iter([batch])))
         assert len(whole) == 1
         for rows, size in ((1, 1), (2, 1000), (3, 12), (4, 1)):
-            monkeypatch.setattr("penstock.task.verbs.MOST_ROWS", rows)
-            monkeypatch.setattr("penstock.task.verbs.MOST_BYTES", size)
+            monkeypatch.setattr("penstock.operators.verbs.MOST_ROWS", rows)
+            monkeypatch.setattr("penstock.operators.verbs.MOST_BYTES", size)
             made = pa.Table.from_batches(explode.apply(iter([batch])))
             monkeypatch.undo()
             assert made.to_pylist() == whole[0].to_pylist()

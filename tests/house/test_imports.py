@@ -30,11 +30,23 @@ ROOMS: dict[str, set[str]] = {
     "environment": {"checkpoint", "partition", "network", "link", "buffer", "shuffle"},
     "graph": {"shuffle"},
     "job": {"checkpoint", "graph", "link", "shuffle"},
-    "task": {"record", "shuffle", "graph"},
-    "stream": {"checkpoint", "graph", "record", "shuffle", "task"},
+    "operators": {"record", "shuffle", "graph"},
+    "task": {"operators", "record", "shuffle", "graph"},
+    "stream": {"checkpoint", "graph", "operators", "record", "shuffle", "task"},
     "services": {"shuffle", "buffer", "record", "link", "partition"},
-    "spark": {"attachment", "job", "task", "stream", "checkpoint", "graph", "link", "shuffle", "observe"},
-    "api": {"graph", "shuffle", "job", "spark", "stream", "task"},
+    "spark": {
+        "attachment",
+        "job",
+        "task",
+        "stream",
+        "checkpoint",
+        "graph",
+        "link",
+        "shuffle",
+        "observe",
+        "operators",
+    },
+    "api": {"graph", "operators", "shuffle", "job", "spark", "stream", "task"},
     "observe": set(),
     "testing": {"partition", "shuffle", "graph", "task", "api"},
 }
@@ -177,7 +189,7 @@ def test_only_the_spark_room_imports_pyspark() -> None:
 
 def test_task_and_environment_do_not_know_each_other() -> None:
     """The synchronous and the asynchronous side meet on a socket, not in an import."""
-    for room, other in (("task", "environment"), ("environment", "task")):
+    for room, other in (("task", "environment"), ("operators", "environment"), ("environment", "task")):
         importers = [m.name for m in modules("src/penstock") if m.room == room and other in dict(_imported_rooms(m))]
         assert not importers
 
@@ -193,7 +205,9 @@ def test_imports_are_absolute() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("room", ["attachment", "environment", "link", "services.local", "task", "testing"])
+@pytest.mark.parametrize(
+    "room", ["attachment", "environment", "link", "operators", "services.local", "task", "testing"]
+)
 def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
     """Neither Spark, nor pandas, nor gRPC is loaded by what runs beside the data."""
     if not (PACKAGE / room.replace(".", "/") / "__init__.py").exists():
@@ -206,7 +220,16 @@ def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
 
 def test_an_environment_starts_without_what_only_tasks_use() -> None:
     """A first job waits for it: Arrow, NumPy and the list of installed packages were more than half of that."""
-    heavy = ["pandas", "pyspark", "pyarrow", "numpy", "importlib.metadata", "penstock.task", "penstock.job"]
+    heavy = [
+        "pandas",
+        "pyspark",
+        "pyarrow",
+        "numpy",
+        "importlib.metadata",
+        "penstock.task",
+        "penstock.operators",
+        "penstock.job",
+    ]
     program = f"import sys, penstock.environment.process; print([name for name in {heavy} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -51,7 +51,7 @@ def test_named_files_and_functions_exist(page: Path) -> None:
 LIVES = {
     "batch": (
         50,
-        {"api", "spark", "job", "attachment", "services", "task", "record", "buffer", "link"}
+        {"api", "spark", "job", "attachment", "services", "task", "operators", "record", "buffer", "link"}
         | {"environment", "partition", "network"},
     ),
     "barrier": (

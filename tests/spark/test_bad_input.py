@@ -266,7 +266,7 @@ def test_users_traceback(stream: penstock.Stream, where: str, how: str) -> None:
         act()
     text = str(raised.value)
     assert re.search(rf'File ".*test_bad_input\.py", line {line}, in broken_by_the_user', text), text
-    assert "penstock/task/operators.py" not in text
+    assert "penstock/operators/functions.py" not in text
 
 
 @pytest.mark.usefixtures("next_job_works")

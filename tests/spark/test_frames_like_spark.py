@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql import types as t
 
 import penstock
+from penstock.operators.frames import batch_of, frame_of
 from penstock.spark.types import arrow_schema, conform_batch
-from penstock.task.frames import batch_of, frame_of
 from session_probe import conf
 
 pytestmark = pytest.mark.spark

@@ -15,6 +15,7 @@ from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.job.core.result import JobProgress, VertexProgress
 from penstock.job.core.states import JobState
 from penstock.observe.progress import ProgressSnapshot
+from penstock.operators.exchanges import exchange
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import JobCancelledError, SlotsError
 from penstock.spark import interrupts
@@ -23,7 +24,6 @@ from penstock.spark.running_jobs import RunningJobs
 from penstock.spark.shared_workers import sql_variables
 from penstock.spark.slots import refuse_what_cannot_fit
 from penstock.spark.user_thread import user_place
-from penstock.task.exchanges import exchange
 from penstock.testing import VirtualClock
 from session_probe import wait_until
 

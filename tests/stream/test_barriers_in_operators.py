@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.graph import JobVertex, Operator
+from penstock.operators.expressions import ColumnRef
+from penstock.operators.functions import MapInArrow, MapInPandas
+from penstock.operators.verbs import Explode, Project, Where
 from penstock.stream.chain import StepContext
 from penstock.stream.steps import chain_of
-from penstock.task.expressions import ColumnRef
-from penstock.task.operators import MapInArrow, MapInPandas
-from penstock.task.verbs import Explode, Project, Where
 
 SCHEMA = pa.schema([("n", pa.int64()), ("flag", pa.bool_()), ("items", pa.list_(pa.int64()))])
 ROW = st.tuples(

@@ -20,6 +20,7 @@ import pytest
 
 from penstock.api.line_formats import TextLines
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError
+from penstock.operators.functions import MapInArrow
 from penstock.shuffle.errors import OutsideError, SchemaError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.stream.arriving_files import FilesSource
@@ -30,7 +31,6 @@ from penstock.stream.outside import CLIENTS, outside
 from penstock.stream.partitioned_source import PartitionedSource
 from penstock.stream.sinks import SinkOperator, SinkStep
 from penstock.task.failure import failure_kind
-from penstock.task.operators import MapInArrow
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 from penstock_torture.passing_files import PassingFiles
 

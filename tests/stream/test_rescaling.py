@@ -22,6 +22,7 @@ from penstock.checkpoint.channel_state import ChannelKey
 from penstock.checkpoint.coordinator import CheckpointOptions
 from penstock.checkpoint.storage import CheckpointStorage
 from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.operators.functions import MapInArrow
 from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 from penstock.shuffle.errors import PlanError
@@ -31,7 +32,6 @@ from penstock.stream.in_flight import edge_uids
 from penstock.stream.rate import RateSource
 from penstock.stream.rescaling import Taken
 from penstock.stream.sinks import SinkOperator
-from penstock.task.operators import MapInArrow
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 PARTITIONS = 5

@@ -13,14 +13,14 @@ import pytest
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import pieces_of
 from penstock.graph import JobVertex, Operator
+from penstock.operators.aggregate_states import Aggregation
+from penstock.operators.functions import MapInArrow, MapInPandas
+from penstock.operators.verbs import Limit
 from penstock.shuffle.errors import PlanError
 from penstock.stream import check, iterators
 from penstock.stream.aggregate import KeyedAggregate
 from penstock.stream.chain import Chain, StepContext
 from penstock.stream.steps import chain_of, step_of
-from penstock.task.aggregate_states import Aggregation
-from penstock.task.operators import MapInArrow, MapInPandas
-from penstock.task.verbs import Limit
 
 SCHEMA = pa.schema([("n", pa.int64())])
 CONTEXT = StepContext(0, 1, 128, "stage 1, subtask 0")

@@ -18,6 +18,7 @@ import pytest
 from keyed_rows import BY_KEY, COUNTS, KEYED, KEYS, keyed
 from penstock.graph import JobEdge, JobGraph, JobVertex
 from penstock.graph.streaming import AT_LEAST_ONCE
+from penstock.operators.functions import MapInArrow
 from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 from penstock.stream import loop
@@ -26,7 +27,6 @@ from penstock.stream.noop import NoopSink
 from penstock.stream.rate import SCHEMA as RATE
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
-from penstock.task.operators import MapInArrow
 from penstock_torture.local_query import LocalQuery, linear_graph, location
 
 ROWS = 4000

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.operators.aggregate_states import Aggregation
 from penstock.record import PartitionerSpec
 from penstock.stream.aggregate import KeyedAggregate
-from penstock.task.aggregate_states import Aggregation
 
 KEYS = 50
 KEYED = pa.schema([("key", pa.int64()), ("value", pa.int64())])

@@ -14,11 +14,11 @@ import pyarrow.fs as pafs
 
 from keyed_rows import KEYED, keyed
 from penstock.graph import JobGraph, Operator
+from penstock.operators.functions import MapInArrow
 from penstock.record import PartitionerSpec
 from penstock.stream.folder_sink import FolderSink
 from penstock.stream.rate import RateSource
 from penstock.stream.sinks import SinkOperator
-from penstock.task.operators import MapInArrow
 from penstock_torture.local_query import linear_graph
 
 ROWS = 6000

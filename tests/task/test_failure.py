@@ -11,15 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.operators.expressions import Call, ColumnRef, ValuesError, evaluate
+from penstock.operators.functions import MapInArrow
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.shuffle.errors import OutsideError, StorageError
 from penstock.shuffle.failure_kinds import FailureKind
-from penstock.task import operators
-from penstock.task.expressions import Call, ColumnRef, ValuesError, evaluate
+from penstock.task import failure
 from penstock.task.failure import failure_kind, failure_text
-from penstock.task.operators import MapInArrow
 
 
 def full_disk() -> None:
@@ -81,4 +81,4 @@ def test_pythons_own_error_about_a_function_brings_no_frames_of_ours() -> None:
     text = failure_text(caught.value)
     assert "in stops" in text
     assert "RuntimeError: generator raised StopIteration" in text
-    assert str(Path(operators.__file__).parent.parent) not in text
+    assert str(Path(failure.__file__).parent.parent) not in text

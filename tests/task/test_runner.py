@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from penstock.operators.functions import MapInArrow
 from penstock.shuffle import (
     EndOfData,
     InputGateDescriptor,
@@ -16,7 +17,6 @@ from penstock.shuffle import (
 from penstock.shuffle.errors import PartitionLostError, PlanError, TaskCancelledError
 from penstock.task import failure_text
 from penstock.task.inputs import UnionGate
-from penstock.task.operators import MapInArrow
 from runner_parts import SCHEMA, Control, Environment, Gate, all_values, batch, plan, run
 
 
@@ -126,6 +126,7 @@ def test_a_failing_function_fails_the_outputs() -> None:
     assert "in boom" in text
     assert "ZeroDivisionError: in my function\nraised in mapInArrow(boom)" in text
     assert "penstock/task" not in text
+    assert "penstock/operators" not in text
 
 
 def test_what_ends_a_process_is_noted_too() -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.task.loans import Loan
+from penstock.operators.loans import Loan
 from penstock_bench.cases import CONSUMERS, PRODUCERS
 from penstock_bench.catalogue import COPY_AGGREGATED, COPY_STORED, Row
 from penstock_bench.environment import descendants, environment_pids, parents

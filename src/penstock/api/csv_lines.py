@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from penstock.api.bad_lines import BadLines, Bools
 from penstock.api.csv_quotes import Quoting, well_quoted
-from penstock.task.expressions.values import array_of, text_scalar
-from penstock.task.line_times import is_instant
-from penstock.task.line_values import typed
+from penstock.operators.expressions.values import array_of, text_scalar
+from penstock.operators.line_times import is_instant
+from penstock.operators.line_values import typed
 
 _BLANK = re.compile(rb"^[\x00-\x09\x0b-\x20]*\n", re.MULTILINE)
 _BLANK_BEGIN = re.compile(rb"(?:\A|\n)[\x00-\x20]")

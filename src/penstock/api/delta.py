@@ -28,9 +28,9 @@ from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
 from penstock.api.writing import PartFile, Written, promised, require_writer, write_files
 from penstock.graph import as_nullable
+from penstock.operators.parquet_write import WriteParquet
+from penstock.operators.partitioned_write import NOTHING, WritePartitioned
 from penstock.shuffle.errors import PenstockError, SettingError
-from penstock.task.parquet_write import WriteParquet
-from penstock.task.partitioned_write import NOTHING, WritePartitioned
 
 MODES = ("error", "append", "overwrite")
 _PARTITION = "partition."

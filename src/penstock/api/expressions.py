@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.graph import as_written
+from penstock.operators.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
+from penstock.operators.verbs import Project, Where
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.expressions import ArrowExpression, ColumnRef, Expression, UnsupportedError, by_arrow, probe
-from penstock.task.verbs import Project, Where
 
 WAYS = "a SQL string, a pyspark Column or a pyarrow.compute expression"
 

@@ -19,12 +19,12 @@ from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.api.stream import Stream
 from penstock.api.streaming.refusals import is_streaming
-from penstock.task.aggregate_operators import aggregate_pair
-from penstock.task.aggregates import Aggregation
-from penstock.task.exchanges import PartitionerSpec
-from penstock.task.frames import require_pandas
-from penstock.task.keys import refuse_ungroupable
-from penstock.task.operators import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
+from penstock.operators.aggregate_operators import aggregate_pair
+from penstock.operators.aggregates import Aggregation
+from penstock.operators.exchanges import PartitionerSpec
+from penstock.operators.frames import require_pandas
+from penstock.operators.functions import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
+from penstock.operators.keys import refuse_ungroupable
 
 
 @suggests_arguments

@@ -18,9 +18,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.api.paths import DataFile, PathLike, data_files
+from penstock.operators.line_ends import (
+    behind_last_line,
+    behind_line,
+    first_line_with_text,
+    plain_lines,
+    without_mark,
+)
+from penstock.operators.line_format import COMPRESSED, LineFormat
 from penstock.shuffle.errors import SchemaError, SettingError
-from penstock.task.line_ends import behind_last_line, behind_line, first_line_with_text, plain_lines, without_mark
-from penstock.task.line_format import COMPRESSED, LineFormat
 
 PIECE_BYTES = 8 << 20
 _READ_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.graph import INTERNAL, Combine, Operator, Resources, Source, Summary
-from penstock.task.exchanges import PartitionerSpec
+from penstock.operators.exchanges import PartitionerSpec
 
 
 @dataclass(frozen=True, eq=False, slots=True)

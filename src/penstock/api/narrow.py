@@ -13,10 +13,10 @@ from penstock.api.expressions import Computed, Reading, is_spark_column, meant, 
 from penstock.api.lineage import OperatorStep, ResourcesStep, Step
 from penstock.api.schemas import column_arguments
 from penstock.graph import Operator
+from penstock.operators.exchanges import PartitionerSpec, exchange
+from penstock.operators.sorting import Order, SortRows
+from penstock.operators.verbs import Explode, Limit, Project, Where, Widen
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.exchanges import PartitionerSpec, exchange
-from penstock.task.sorting import Order, SortRows
-from penstock.task.verbs import Explode, Limit, Project, Where, Widen
 
 
 def renamed(schema: pa.Schema, session: Any, names: Mapping[str, str], verb: str) -> Project:

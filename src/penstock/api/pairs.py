@@ -18,13 +18,13 @@ from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
 from penstock.graph import Combine
+from penstock.operators.aggregates import plain_type
+from penstock.operators.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
+from penstock.operators.frames import require_pandas
+from penstock.operators.groups import Side
+from penstock.operators.join import JOINS, EquiJoin, join_schema
+from penstock.operators.keys import refuse_ungroupable
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.aggregates import plain_type
-from penstock.task.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
-from penstock.task.frames import require_pandas
-from penstock.task.groups import Side
-from penstock.task.join import JOINS, EquiJoin, join_schema
-from penstock.task.keys import refuse_ungroupable
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

@@ -53,9 +53,9 @@ from penstock.graph import (
 )
 from penstock.graph.shares import FEW_BYTES
 from penstock.graph.streaming import StreamingOptions
+from penstock.operators.exchanges import PartitionerSpec, exchange
 from penstock.shuffle import PartitionKind, Settings, mode_to_kind
 from penstock.shuffle.errors import PlanError
-from penstock.task.exchanges import PartitionerSpec, exchange
 
 PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""

@@ -22,9 +22,9 @@ import pyarrow.types as pt
 from penstock.api.lineage import OperatorStep, SourceStep, Step, in_order, parents_of, with_parents
 from penstock.api.parquet import ParquetSource
 from penstock.graph import Operator
-from penstock.task.aggregate_operators import PartialAggregate
-from penstock.task.expressions import Call, ColumnRef, Constant, Expression, conjuncts
-from penstock.task.verbs import Limit, Project, Where, Widen
+from penstock.operators.aggregate_operators import PartialAggregate
+from penstock.operators.expressions import Call, ColumnRef, Constant, Expression, conjuncts
+from penstock.operators.verbs import Limit, Project, Where, Widen
 
 _TURNED = {
     "EqualTo": "EqualTo",

@@ -23,7 +23,7 @@ from penstock.api.partition_columns import PartitionTyping
 from penstock.api.schemas import partitions_argument, schema_argument, session_argument
 from penstock.api.stream import Stream
 from penstock.graph import as_nullable
-from penstock.task.expressions.calendar import arrow_zone
+from penstock.operators.expressions.calendar import arrow_zone
 
 _JSON_FILES = 32
 """So many small files are looked at for columns: in each, other fields may be left out."""

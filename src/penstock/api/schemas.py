@@ -13,9 +13,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.graph import Resources, parse_ddl
+from penstock.operators.columns import only_column
 from penstock.shuffle import load_service, mode_to_kind
 from penstock.shuffle.errors import PlanError, SettingError
-from penstock.task.columns import only_column
 
 MOST_PARTITIONS = 32_768
 """Flink's limit of a parallelism, too. Far more were planned for minutes, and could never have run."""

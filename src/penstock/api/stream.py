@@ -38,16 +38,16 @@ from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.api.streaming.refusals import is_streaming, refuse_stream
 from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
-from penstock.shuffle import Settings
-from penstock.shuffle.errors import PlanError, SettingError
-from penstock.task.aggregates import Aggregation
-from penstock.task.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
-from penstock.task.frames import require_pandas
-from penstock.task.operators import (
+from penstock.operators.aggregates import Aggregation
+from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
+from penstock.operators.frames import require_pandas
+from penstock.operators.functions import (
     MapInArrow,
     MapInPandas,
 )
-from penstock.task.verbs import Project
+from penstock.operators.verbs import Project
+from penstock.shuffle import Settings
+from penstock.shuffle.errors import PlanError, SettingError
 
 if TYPE_CHECKING:
     from penstock.api.keyed_stream import KeyedStream

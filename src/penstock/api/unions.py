@@ -11,9 +11,9 @@ import pyarrow as pa
 from penstock.api.expressions import Computed, Reading, meant, projected
 from penstock.api.lineage import OperatorStep, Step
 from penstock.graph import merged_schema, newly_nullable, spark_type
+from penstock.operators.expressions import Constant
+from penstock.operators.verbs import Project, Widen
 from penstock.shuffle.errors import PlanError, SchemaError
-from penstock.task.expressions import Constant
-from penstock.task.verbs import Project, Widen
 
 
 def united(sides: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:

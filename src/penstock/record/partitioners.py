@@ -9,7 +9,7 @@ A split says which rows go where; its parts are made when it is gone through: sl
 batch itself), and a consumer may keep them: output memory is never reused. A consumer that stores rows by column
 takes the batch and the order instead, and gathers into memory of its own. A spec is what travels between processes;
 a partitioner is built where it is used.
-Range partitioning needs a sample first, so its rows come with their place in the order, see `task/sorting.py`.
+Range partitioning needs a sample first, so its rows come with their place in the order, see `operators/sorting.py`.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 
+from penstock.operators.expressions import Call, Constant, Expression, UnsupportedError
 from penstock.shuffle.errors import SchemaError
 from penstock.spark.expressions import empty_frame, shown, simplified, spark_errors, tree_of, unsupported
-from penstock.task.expressions import Call, Constant, Expression, UnsupportedError
 
 _FUNCTIONS = {
     "Sum": "sum",

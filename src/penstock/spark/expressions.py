@@ -5,8 +5,8 @@ Spark parses and analyses them over an empty relation of the rows' schema: no jo
 casts and errors are Spark's own. Functions that Spark itself replaces by others (`nvl`, `left`, `to_date`) are
 replaced, and what is constant is computed; `current_date()` is therefore that of the call.
 
-Limits: what has no kernel (`penstock.task.expressions.FUNCTIONS`) is refused, as are Python and Scala UDFs, random
-numbers, window functions and subqueries.
+Limits: what has no kernel (`penstock.operators.expressions.FUNCTIONS`) is refused, as are Python and Scala UDFs,
+random numbers, window functions and subqueries.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody uses
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_value
 
 from penstock.graph import as_written
+from penstock.operators.expressions import Call, ColumnRef, Constant, Expression, UnsupportedError
+from penstock.operators.expressions.calendar import arrow_zone
 from penstock.shuffle.errors import SchemaError
 from penstock.spark.types import arrow_schema, struct_type
-from penstock.task.expressions import Call, ColumnRef, Constant, Expression, UnsupportedError
-from penstock.task.expressions.calendar import arrow_zone
 
 _OPTIONS = ("failOnError", "ordinal", "legacySizeOfNull", "legacyInterval")
 _LOGGER = "SQLQueryContextLogger"

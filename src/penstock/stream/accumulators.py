@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregates whose state is a few numbers for each key: arrays with an entry for each slot, updated row by row in C.
 
-Results are those of the batch aggregates (`task/aggregates.py`): nulls are skipped, no value gives null, NaN is the
-largest number, and integer sums that leave 64 bits are an error with ANSI rules, else they wrap.
+Results are those of the batch aggregates (`operators/aggregates.py`): nulls are skipped, no value gives null, NaN is
+the largest number, and integer sums that leave 64 bits are an error with ANSI rules, else they wrap.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.operators.aggregate_states import Aggregation, SumRules
+from penstock.operators.aggregates import ALL_COLUMNS
 from penstock.record.layout import fixed_values, null_mask
 from penstock.stream.key_index import Slots
 from penstock.stream.slot_array import SlotArray
-from penstock.task.aggregate_states import Aggregation, SumRules
-from penstock.task.aggregates import ALL_COLUMNS
 
 _INT64_LIMIT = (1 << 63) - 1
 _HALF = 32

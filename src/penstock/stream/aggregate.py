@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.operators.aggregate_operators import AggregationPlan, aggregate_pair
+from penstock.operators.aggregate_states import Aggregation
+from penstock.operators.aggregates import ALL_COLUMNS
+from penstock.operators.keys import plain
 from penstock.record.layout import fixed_values
 from penstock.stream.accumulators import Accumulator, accumulator
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
 from penstock.stream.state_rows import FrozenRows, StateRows
-from penstock.task.aggregate_operators import AggregationPlan, aggregate_pair
-from penstock.task.aggregate_states import Aggregation
-from penstock.task.aggregates import ALL_COLUMNS
-from penstock.task.keys import plain
 
 
 @dataclass(frozen=True, slots=True)

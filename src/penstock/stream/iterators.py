@@ -26,9 +26,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.operators.functions import MapInArrow, MapInPandas
 from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import PlainStep
-from penstock.task.operators import MapInArrow, MapInPandas
 
 _LOG = logging.getLogger("penstock.stream")
 _JOIN_SECONDS = 5.0

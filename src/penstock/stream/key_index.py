@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from penstock.operators.keys import group_rows, normalised
 from penstock.record import word_hash
 from penstock.record.layout import fixed_values, int64_array, null_mask
-from penstock.task.keys import group_rows, normalised
 
 Slots = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

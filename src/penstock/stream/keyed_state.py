@@ -16,11 +16,11 @@ import msgpack
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.operators.group_merges import boolean_array
 from penstock.record.key_groups import HASH, GroupOwners
 from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
 from penstock.stream.key_index import KeyIndex
-from penstock.task.group_merges import boolean_array
 
 VERSION: Final = 1
 CHUNK_ROWS = 1 << 20

@@ -28,10 +28,10 @@ from typing import Any, Protocol
 import msgpack
 import pyarrow as pa
 
+from penstock.operators.conform import Conformer
 from penstock.record.copies import Copies
 from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import read_whole
-from penstock.task.conform import Conformer
 
 POLL_SECONDS = 0.05
 """A reader that had nothing is asked again after so long."""

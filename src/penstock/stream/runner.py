@@ -23,6 +23,7 @@ from penstock.checkpoint.metadata import PartHandle
 from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
+from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.streaming import HostStore, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
@@ -42,7 +43,6 @@ from penstock.stream.step_clock import StepClock
 from penstock.stream.steps import chain_of
 from penstock.stream.storing import SnapshotStore
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
-from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.runner import EnvironmentOf, SubtaskPlan, SubtaskReport
 
 _LOG = logging.getLogger("penstock.stream")

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.graph import JobGraph, JobVertex, Operator
+from penstock.operators.functions import MapInArrow, MapInPandas
+from penstock.operators.verbs import Explode, Project, Where
 from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chain, PlainStep, Step
 from penstock.stream.iterators import IteratorStep
-from penstock.task.operators import MapInArrow, MapInPandas
-from penstock.task.verbs import Explode, Project, Where
 
 _BATCH_BY_BATCH = (Where, Project, Explode)
 _ITERATORS = (MapInArrow, MapInPandas)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.graph import Combine, Operator
-from penstock.task.aggregate_operators import PartialAggregate
-from penstock.task.cogroup import CoGroupApplyInArrow, CoGroupApplyInPandas
-from penstock.task.loans import Keeps, Kept, Loan
-from penstock.task.operators import GroupApplyInArrow, GroupApplyInPandas, MapInArrow, MapInPandas
-from penstock.task.verbs import Explode, Limit, Project, Where, Widen
+from penstock.operators.aggregate_operators import PartialAggregate
+from penstock.operators.cogroup import CoGroupApplyInArrow, CoGroupApplyInPandas
+from penstock.operators.functions import GroupApplyInArrow, GroupApplyInPandas, MapInArrow, MapInPandas
+from penstock.operators.loans import Keeps, Kept, Loan
+from penstock.operators.verbs import Explode, Limit, Project, Where, Widen
 
 _FUNCTIONS = (MapInArrow, MapInPandas, GroupApplyInArrow, GroupApplyInPandas)
 _COMBINING_FUNCTIONS = (CoGroupApplyInArrow, CoGroupApplyInPandas)

@@ -20,6 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.graph import RESULT_EDGE, JobGraph, JobVertex, TaskDeployment
+from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.record import RecordWriter
 from penstock.shuffle import (
     InputGate,
@@ -35,7 +36,6 @@ from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
-from penstock.task.memory import TaskMemory, limited_memory
 from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5

@@ -16,9 +16,9 @@ from penstock.api.lineage import (
 )
 from penstock.api.streaming.places import checkpoints_at
 from penstock.graph import JobGraph
+from penstock.operators.exchanges import hash_exchange
 from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
-from penstock.task.exchanges import hash_exchange
 
 _BY_KEY = (
     "group by these columns and aggregate, groupBy('k').agg(...), which gives a row for each key that has changed"

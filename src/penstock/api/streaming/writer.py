@@ -32,12 +32,12 @@ from penstock.api.streaming.sinks import SINKS, Made, SinkRequest
 from penstock.api.streaming.uids import with_uids
 from penstock.graph import JobGraph, explain_graph
 from penstock.graph.streaming import StreamingOptions
+from penstock.operators.exchanges import exchange
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.settings import StreamingSettings
 from penstock.stream.noop import NoopSink
 from penstock.stream.sinks import SinkOperator, StreamSink
-from penstock.task.exchanges import exchange
 
 if TYPE_CHECKING:
     from penstock.spark.runtime import SparkRuntime

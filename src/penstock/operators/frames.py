@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow batches to pandas frames and back, as PySpark shows them to user functions.
+
+Zoned timestamps are naive wall-clock times of the session's zone in a frame, dates are `datetime.date`, maps are
+dicts at any depth; columns are found by name, or by position where no column label is a string. Inside arrays, maps
+and structs a null is None and integers are exact. A column of integers with nulls is one of float64, but where
+PySpark's `mapInPandas` has pandas' nullable integers. pandas is imported on first use only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.operators.conform import refuse_broken
+from penstock.operators.nested_times import shown, taken
+from penstock.shuffle.errors import PlanError, SchemaError
+
+_HINT = "pandas is needed for functions over frames and is not installed: install 'penstock[pandas]'"
+
+
+def require_pandas() -> None:
+    """Raise PlanError where pandas is missing, without importing it."""
+    if importlib.util.find_spec("pandas") is None:
+        raise PlanError(_HINT)
+
+
+def _pandas() -> ModuleType:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise PlanError(_HINT) from error
+    return pd  # type: ignore[no-any-return]
+
+
+def is_frame(value: object) -> bool:
+    """Tell whether this is a pandas DataFrame."""
+    return isinstance(value, _pandas().DataFrame)
+
+
+def frame_of(rows: pa.RecordBatch | pa.Table, timezone: str, *, mapped: bool = False) -> Any:
+    """A frame of these rows; `mapped` is one of `mapInPandas`."""
+    pd = _pandas()
+    exact = mapped and not all(_is_plain(kind) for kind in rows.schema.types)
+    apart = [index for index, column in enumerate(rows.columns) if _is_apart(column, exact)]
+    plain = [index for index in range(len(rows.schema)) if index not in apart]
+    if plain or not apart:
+        frame = rows.select(plain).to_pandas(**_DATES)
+    else:
+        frame = pd.DataFrame(index=pd.RangeIndex(rows.num_rows))
+    for index, place in enumerate(plain):
+        kind = rows.schema.types[place]
+        if pt.is_timestamp(kind) and kind.tz is not None:
+            frame.isetitem(index, frame.iloc[:, index].dt.tz_convert(timezone).dt.tz_localize(None))
+    for index in apart:
+        frame.insert(index, rows.schema.names[index], _series(rows.column(index), timezone), allow_duplicates=True)
+    return frame
+
+
+_DATES = {"date_as_object": True, "coerce_temporal_nanoseconds": True}
+_PLAIN = (
+    pt.is_null,
+    pt.is_boolean,
+    pt.is_integer,
+    pt.is_floating,
+    pt.is_binary,
+    pt.is_large_binary,
+    pt.is_date,
+    pt.is_time,
+    pt.is_timestamp,
+)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Tell whether PySpark has NumPy's types in a frame of nothing but such columns, nulls of integers included."""
+    return any(check(kind) for check in _PLAIN)
+
+
+def _is_apart(column: Any, exact: bool) -> bool:
+    """Tell whether a column is converted by itself: nested ones, and integers that keep their nulls."""
+    return pt.is_nested(column.type) or bool(exact and pt.is_integer(column.type) and column.null_count)
+
+
+def _series(column: Any, timezone: str) -> Any:
+    kind = column.type
+    pd = _pandas()
+    if pt.is_integer(kind):
+        name = f"{'Int' if pt.is_signed_integer(kind) else 'UInt'}{kind.bit_width}"
+        return column.to_pandas(types_mapper=lambda _: pd.api.types.pandas_dtype(name))
+    # A key that is there twice has its last value, as in a dict that PySpark makes of the pairs.
+    series = column.to_pandas(integer_object_nulls=True, maps_as_pydicts="lossy", **_DATES)
+    change = shown(kind, timezone)
+    return series if change is None else series.map(change, na_action="ignore")
+
+
+def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.RecordBatch:
+    """A batch of the declared schema; raises SchemaError naming the column that does not fit."""
+    columns = _ordered(frame, schema, operator)
+    arrays = []
+    for field, series in zip(schema, columns, strict=True):
+        if pt.is_timestamp(field.type) and field.type.tz is not None and getattr(series.dtype, "kind", "") == "M":
+            series = _localised(series, timezone)  # noqa: PLW2901 - the same column, in UTC
+        elif pt.is_nested(field.type) and (change := taken(field.type, timezone)) is not None:
+            series = series.map(change, na_action="ignore")  # noqa: PLW2901 - the same column, with instants
+        try:
+            arrays.append(pa.Array.from_pandas(series, type=field.type, safe=True))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"{operator}: column {field.name!r} is declared {field.type} and the frame has "
+                f"dtype {series.dtype} ({error})"
+            ) from error
+    if not arrays:
+        raise SchemaError(f"{operator}: a schema without columns cannot be returned as a frame")
+    chunks = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
+    for array, field in zip(chunks, schema, strict=True):
+        refuse_broken(array, field, operator)
+    return pa.RecordBatch.from_arrays(chunks, schema=schema)
+
+
+def _ordered(frame: Any, schema: pa.Schema, operator: str) -> list[Any]:
+    labels = list(frame.columns)
+    if any(isinstance(label, str) for label in labels):
+        missing = [name for name in schema.names if name not in labels]
+        extra = [str(label) for label in labels if label not in schema.names]
+        if missing or extra or len(labels) != len(schema):
+            raise SchemaError(
+                f"{operator}: the frame's columns are ({', '.join(map(str, labels))}), declared are "
+                f"({', '.join(schema.names)}); missing: {', '.join(missing) or 'none'}, "
+                f"unexpected: {', '.join(extra) or 'none'}"
+            )
+        if labels == schema.names:  # some may be there twice
+            return [frame.iloc[:, index] for index in range(len(labels))]
+        return [frame[name] for name in schema.names]
+    if len(labels) != len(schema) and not (len(labels) == 0 and len(frame) == 0):
+        raise SchemaError(f"{operator}: the frame has {len(labels)} columns, declared are {len(schema)}")
+    if not labels:
+        return [_pandas().Series([], dtype=object) for _ in schema]
+    return [frame.iloc[:, index] for index in range(len(schema))]
+
+
+def _localised(series: Any, timezone: str) -> Any:
+    if series.dt.tz is None:
+        series = series.dt.tz_localize(timezone, ambiguous=False, nonexistent="shift_forward")
+    return series.dt.tz_convert("UTC")
