@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an environment listens for other environments, and under which name they reach it.
+"""The address at which an environment listens for other environments, and the name under which they reach it.
 
 By default: the address that this host has on its way to the driver (loopback without a driver), any free port.
 Settings say otherwise where a firewall lets through some ports only, or a host is in several networks.
@@ -37,7 +37,7 @@ class DataAddresses:
     advertised: str = ""
 
     def seen_from_outside(self, address: str) -> str:
-        """What others connect to, where this is listened at."""
+        """The address that others connect to, if this one is listened at."""
         host, port = split_host(address)
         return join_host(self.advertised or host, port)
 

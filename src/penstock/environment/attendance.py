@@ -37,7 +37,7 @@ class Attendance:
         self._left: OrderedDict[GatePort, None] = OrderedDict()
 
     def metrics(self) -> tuple[tuple[AttemptId, dict[str, float]], ...]:
-        """What the tasks have said of themselves."""
+        """The metrics that the tasks have told of themselves."""
         return tuple((task.attempt, task.metrics) for task in self.tasks if task.attempt is not None)
 
     def cancel(self, attempt: AttemptId, cause: str) -> None:
@@ -79,7 +79,7 @@ class Attendance:
         return any(updated)
 
     def updates(self, consumer: AttemptId) -> tuple[ShuffleDescriptor, ...]:
-        """What came for a consumer before its gate was open."""
+        """The descriptors that came for a consumer before its gate was open."""
         return tuple(self._updates.get(consumer, ()))
 
     def leave(self, gate: GatePort) -> None:

@@ -35,7 +35,7 @@ V = TypeVar("V", LocalFileView, ServedFileView)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where partitions of files live: who is told of them, who reads them, and how files are removed."""
+    """The parts around partitions of files: who is told of them, who reads them, and the removal of files."""
 
     producers: Producers
     reads: FileReads
@@ -58,12 +58,12 @@ class BlockingPartition(Endings):
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self._lifecycle.state
 
     @property
     def is_readable(self) -> bool:
-        """Whether its data can be read now."""
+        """True if its data can be read now."""
         return self.state in READABLE
 
     def reserve(self, give_back: Callable[[], None]) -> None:

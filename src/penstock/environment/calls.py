@@ -41,7 +41,7 @@ from penstock.shuffle.requests import Request
 Answer = object | Awaitable[object]
 
 REQUESTS: dict[str, type[Request[Any]]] = {**ask.CALLS, **COMMANDS, **RELAYED}
-"""What a task may ask, by its name on the wire."""
+"""The requests of a task, by their names on the wire."""
 
 
 class Office(Protocol):
@@ -53,7 +53,7 @@ class Office(Protocol):
 
     @property
     def address(self) -> str:
-        """Where others read its partitions."""
+        """The address at which others read its partitions."""
 
     def obey(self, command: Command, *, from_task: bool) -> object:
         """Do what is commanded; raises ProtocolError where a task may not."""
@@ -67,7 +67,7 @@ class Office(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the tasks of an environment may use."""
+    """The services that the tasks of an environment may use."""
 
     pipelined: PipelinedPartitions
     hybrid: HybridPartitions

@@ -55,7 +55,7 @@ class ChunkedRange:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last chunk was given."""
+        """True if the last chunk was given."""
         return self._at_end
 
     def read(self) -> bytes | None:
@@ -72,7 +72,7 @@ class ChunkedRange:
         self._gather()
         chunk = self._cut()
         if not self._size:
-            self._gather()  # whether there is more is to be known with the last chunk, not behind it
+            self._gather()  # it must be known with the last chunk whether there is more, not after it
             self._at_end = not self._size
         self._find_place()
         return chunk
@@ -98,7 +98,7 @@ class ChunkedRange:
         return b"".join(parts)
 
     def _find_place(self) -> None:
-        """Where the range's next unread byte lies, and how much there is from there on."""
+        """Find the place of the range's next unread byte, and the number of bytes from there on."""
         done = self._consumed - self._size
         self._left = max(0, sum((each.end - each.begin) * each.times for each in self._stretches) - done)
         for start, stretch in zip(self._starts, self._stretches, strict=False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an environment process is told at its start, and who it is."""
+"""The words to an environment process at its start, and its identity."""
 
 from __future__ import annotations
 

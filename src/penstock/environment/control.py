@@ -50,7 +50,7 @@ _CALLS = 6
 """So many calls without an answer fit into the lease."""
 _AGAIN_SECONDS = 0.25
 _GONE_SECONDS = 10.0
-"""How long one looks for a JobMaster where nobody listens."""
+"""Seconds that one looks for a JobMaster where nobody listens."""
 _REFUSED_SECONDS = 2.0
 """A JobMaster whose host says for so long that nobody listens there is gone."""
 _OPTIONS = (
@@ -74,7 +74,7 @@ _BROKEN = frozenset(
         grpc.StatusCode.ABORTED,
     }
 )
-"""How gRPC tells of a connection that broke, at whichever moment."""
+"""The codes by which gRPC tells of a connection that broke, at whichever moment."""
 
 
 class NotAnsweredError(ControlError):
@@ -87,17 +87,17 @@ class NotAnsweredError(ControlError):
 
 
 class Owned(Protocol):
-    """What belongs to the JobMaster."""
+    """The part of the environment that belongs to the JobMaster."""
 
     def obey(self, command: Command, *, from_task: bool = False) -> object:
         """Do what is commanded."""
 
     def heartbeat(self) -> Heartbeat:
-        """How it is."""
+        """The state of the environment and of its tasks."""
 
 
 class NoMaster:
-    """Where no JobMaster owns the environment: in tests, and for tools."""
+    """The stand-in if no JobMaster owns the environment: in tests, and for tools."""
 
     dismissed = True
 
@@ -117,7 +117,7 @@ class MasterLink:
 
     def __init__(self, master: str, identity: Identity, owned: Owned, supervisor: Supervisor, lease: float) -> None:
         self.dismissed = False
-        """Whether the JobMaster said that this is the end."""
+        """True if the JobMaster said that this is the end."""
         self._lease = lease
         self._call_seconds = lease / _CALLS
         self._master = master
@@ -155,7 +155,7 @@ class MasterLink:
     async def ask(self, request: Request[A]) -> A:
         """Ask the JobMaster; raises what it raised, or NotAnsweredError.
 
-        A task's question is asked over each new connection until it is answered. Where the JobMaster has given the
+        A task's question is asked over each new connection until it is answered. If the JobMaster has given the
         environment up, that ends: its task asks again beside the next one.
         """
         if not isinstance(request, _OF_TASKS):
@@ -189,7 +189,7 @@ class MasterLink:
         stub = channel.unary_unary(f"/{control.SERVICE}/{request.METHOD}")
         message, metadata = call_of(request, self._session, question)
         try:
-            # Where there is no connection, a question waits for one.
+            # If there is no connection, a question waits for one.
             timeout = None if question else self._call_seconds
             data = await stub(message, timeout=timeout, metadata=metadata, wait_for_ready=question > 0)
         except grpc.aio.AioRpcError as error:
@@ -211,7 +211,7 @@ class MasterLink:
         await former.close()
 
     def _has_given_up(self, channel: grpc.aio.Channel) -> bool:
-        """Whether gRPC raised a CancelledError for that: it does so where a call's channel is closed."""
+        """Tell whether gRPC raised a CancelledError for that: it does so if a call's channel is closed."""
         task = asyncio.current_task()
         return channel is not self._channel and task is not None and not task.cancelling()
 

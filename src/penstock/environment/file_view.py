@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views of a finished partition's files: one for a reader on this host, one that sends their data elsewhere.
 
-A reader on this host is given one event that names the files; it opens them itself. What a reader elsewhere gets is
-the range's batches as messages of the record stream, cut into chunks, then the two closing events, so its gate
-checks them like any other data.
+A reader on this host is given one event that names the files; it opens them itself. A reader elsewhere gets the
+range's batches as messages of the record stream, cut into chunks, then the two closing events, so its gate checks
+them like any other data.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FileView:
 
     @property
     def is_released(self) -> bool:
-        """Whether `release` was called."""
+        """True once `release` was called."""
         return self._listener is None
 
     def notify(self) -> None:
@@ -80,12 +80,12 @@ class LocalFileView(FileView):
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """True if there is something to poll or a failure to pass on."""
         return not self.is_released and (self._due is not None or self.failure is not None)
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the files' names are to be told."""
+        """True if the files' names are to be told."""
         return not self.is_released and self._due is not None
 
     def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
@@ -138,12 +138,12 @@ class ServedFileView(FileView):
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing is an event."""
+        """True if the next thing is an event."""
         return not self._ahead and bool(self._events)
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """True if there is something to poll or a failure to pass on."""
         return not self.is_released and (bool(self._ahead or self._events) or self.failure is not None)
 
     def poll(self) -> BufferOrEvent | None:
@@ -162,7 +162,7 @@ class ServedFileView(FileView):
         self._read_on()
 
     def release(self) -> None:
-        """The reader is done; idempotent. What was read for it is dropped."""
+        """The reader is done; idempotent. Chunks that were read for it are dropped."""
         self._ahead.close()
         self._drop()
         super().release()

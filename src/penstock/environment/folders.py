@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the files of blocking partitions go: a folder for each partition, in one of several directories.
+"""The folders of blocking partitions' files: one for each partition, in one of several directories.
 
 `spark.penstock.blocking.directories`, or Spark's own (`SPARK_LOCAL_DIRS`, where the worker that started this process
 had it), or the rendezvous folder. In each directory the application has one folder, noted at the rendezvous so that
@@ -64,7 +64,7 @@ class Folders:
             log.warning("a write to %s failed: it is left out for %g s", folder.parent, LEFT_OUT_SECONDS)
 
     def have_room(self) -> bool:
-        """Whether a partition that could not be stored in one directory may be in another one of this host."""
+        """True if a partition that could not be stored in one directory may be in another one of this host."""
         with self._lock:
             return self._directories is None or self._directories.has_room
 

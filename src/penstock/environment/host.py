@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One environment process: puts its parts together, gives its figures, and ends them.
 
-Everything here runs on the event loop's thread. The parts own their state and are given what they use of each
-other; none is given the host. What belongs to the host alone is who it is, and that it ends.
+Everything here runs on the event loop's thread. The parts own their state and are given what they use of each other;
+none is given the host. The host alone knows its identity, and that it ends.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class Host:
 
     @property
     def is_owned(self) -> bool:
-        """Whether a JobMaster owns it."""
+        """True if a JobMaster owns it."""
         return isinstance(self.master, MasterLink)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is attached."""
+        """True if no task is attached."""
         return not self.attendance.tasks
 
     async def start(self, addresses: DataAddresses) -> None:
@@ -182,7 +182,7 @@ class Host:
         return self.registry.occupying()
 
     def heartbeat(self) -> Heartbeat:
-        """How it is, and how its tasks are."""
+        """Its figures, and those of its tasks."""
         return Heartbeat(self.environment, self.statistics(), self.attendance.metrics())
 
     def statistics(self) -> dict[str, float]:

@@ -4,7 +4,7 @@
 The tasks of a query that run here hand their parts of a checkpoint over. Parts are appended to one file as they come,
 and a further one is begun where that is full. A file is complete when each task here has said what becomes of its
 part: it was handed over, the task has stored it by itself, declined, or is gone. A word that the checkpoint is given
-up ends its files too, and so does the next checkpoint; a part that comes behind that has a file for itself.
+up ends its files too, and so does the next checkpoint; a part that comes after that has a file for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileId:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A task's part goes into this file, behind what is there."""
+    """A task's part goes into this file, after those that are there."""
 
     file: FileId
 
@@ -129,7 +129,7 @@ class HostFiles:
                 raise AssertionError(f"{current.open} waits for nobody")
 
     def _spoke_of(self, task: Task, checkpoint: int) -> tuple[list[Decision], _Round | None]:
-        """What follows from it alone, and the round of the checkpoint; None where it is over, or the task left."""
+        """The decisions that follow from it alone, and the round; None if that is over, or the task left."""
         query = self._tasks.get(task)
         if query is None:
             return [], None

@@ -44,7 +44,7 @@ V = TypeVar("V", LocalFileView, ServedFileView)
 
 
 class HybridWriter(Protocol):
-    """Who writes a partition, as the partition sees it."""
+    """The writer of a partition, as the partition sees it."""
 
     @property
     def share(self) -> int:
@@ -60,7 +60,7 @@ class HybridWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridPartitions:
-    """What all hybrid partitions use."""
+    """The parts that all hybrid partitions use."""
 
     producers: Producers
     memory: HostMemory
@@ -101,7 +101,7 @@ class HybridResult(Endings):
 
     @property
     def state(self) -> PartitionState:
-        """Where it is in its life."""
+        """The state of its life."""
         return self.core.state
 
     @property
@@ -111,7 +111,7 @@ class HybridResult(Endings):
 
     @property
     def origin(self) -> FileOrigin:
-        """What its files should hold, and where they are."""
+        """The origin that its files should have, and their host."""
         return FileOrigin(self.partition_id, self._producers.host)
 
     @property
@@ -146,7 +146,7 @@ class HybridResult(Endings):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where readers find what is stored, by tier."""
+        """The addresses at which readers find stored items, by tier."""
         return (self._disk.address, self._own)
 
     def prepare_own(self, told: Callable[[str], None]) -> None:
@@ -202,7 +202,7 @@ class HybridResult(Endings):
         if folder is not None:
             self._storage.folders.note_failure(folder)
 
-    # What the partition tells its environment, and asks of it.
+    # The partition's words to its environment, and its questions.
 
     def on_share(self, piece: BufferSlice) -> None:
         """A reader gets a reference of its own."""
@@ -252,7 +252,7 @@ class HybridResult(Endings):
             self._remove()
 
     def may_lend(self, lent: int) -> bool:
-        """Whether one more slice may go to a reader: some of the writer's memory always stays with the writer."""
+        """Tell whether one more slice may go to a reader: some of the writer's memory always stays with it."""
         if self.port is not None and lent >= self.port.spare:
             return False
         return self._arbiter.may_lend
@@ -287,7 +287,7 @@ class HybridResult(Endings):
             self._arbiter.drop(self)  # it holds no memory, and will hold none
 
     def _is_indexed(self, first: int, count: int) -> bool:
-        """Whether it is read from its files; raises the answer that fits where it can't be read."""
+        """Tell whether it is read from its files; raises the answer that fits if it can't be read."""
         if not self._index or self.state.is_end:
             return False  # the partition answers
         check_range(self.partition_id, first, count, self.core.subpartitions)

@@ -11,11 +11,12 @@ Rules:
   granted memory again when much of that is free: changes are few that way, and each wakes the readers once more.
 - With few subpartitions each has a segment of its own open. With more than the memory allows the writer *packs*: all
   share one open segment. Which of the two is decided here, once.
-- Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. What idle
-  writers have ahead is of no use to anybody, so for all of them together it is an eighth of the memory at most.
+- Segments are granted ahead of need: a few, and twice as many each time that was too few, up to `AHEAD`. Segments
+  that idle writers have ahead are of no use to anybody, so for all of them together they are an eighth of the
+  memory at most.
 - A writer that is out of segments in the middle of a message gets one that is free, even beyond its share: that may
-  have shrunk while readers hold what it was. Where none is free it *waits*, and its partition is asked for memory at
-  each turn until it has one: what came free may have gone to others.
+  have shrunk while readers hold what it was. If none is free, it *waits*, and its partition is asked for memory at
+  each turn until it has one: a segment that came free may have gone to others.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class HybridPort:
 
     @property
     def _is_low(self) -> bool:
-        """Whether so little memory is left that the writer gets no more than what it is guaranteed."""
+        """Tell whether so little memory is left that the writer gets no more than it is guaranteed."""
         is_spent = self._memory.pool.free < self._memory.pool.total // LOW
         return is_spent and self._pool.requested >= self._pool.limits.required
 

@@ -34,15 +34,15 @@ class HybridOfViews(Protocol):
 
     @property
     def core(self) -> HybridPartition:
-        """What is in memory, and where the rest is."""
+        """The partition's core: it knows the items in memory, and the places of the others."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where what is stored is found, by tier."""
+        """The addresses at which stored items are found, by tier."""
 
     @property
     def origin(self) -> FileOrigin:
-        """What its files should hold, and where they are."""
+        """The origin that its files should have, and their host."""
 
     def left(self, cursor: HybridCursor) -> None:
         """A reader is done."""
@@ -66,14 +66,14 @@ class LocalHybridView:
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """True if there is something to poll or a failure to pass on."""
         if self._cursor.failure is not None:
             return not self._cursor.is_released
         return not self._is_blocked and self._cursor.look() is not Next.NOTHING
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing is an event; extents cost room, as the task reads them like slices."""
+        """True if the next thing is an event; extents cost room, as the task reads them like slices."""
         return not self._is_blocked and self._cursor.look() is Next.EVENT
 
     def poll(self) -> BufferOrEvent | None:
@@ -133,12 +133,12 @@ class ServedHybridView:
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing is an event."""
+        """True if the next thing is an event."""
         return not self._ahead and self._piece is None and self._cursor.look() is Next.EVENT
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on.
+        """True if there is something to poll or a failure to pass on.
 
         Asking begins a read where what comes next has left memory since the listener was called: nobody else would.
         """
@@ -172,7 +172,7 @@ class ServedHybridView:
         self._read_on()
 
     def release(self) -> None:
-        """The reader is done; idempotent. What was read for it is dropped."""
+        """The reader is done; idempotent. Chunks that were read for it are dropped."""
         if self._listener is None:
             return
         self._listener = None

@@ -48,7 +48,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all gates of the environment `host` use.
+    """The parts that all gates of the environment `host` use.
 
     `leave` is told of a gate that closes, `open_remote` opens a channel to another environment.
     """
@@ -81,7 +81,7 @@ class GatePort:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody reads it any more."""
+        """True if nobody reads it any more."""
         return self._closed
 
     def open(self) -> None:
@@ -104,7 +104,7 @@ class GatePort:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all producers of channels that have not ended are known."""
+        """True if all producers of channels that have not ended are known."""
         return not any(channel.descriptor.is_unknown and not channel.is_ended for channel in self.channels)
 
     def give_up(self, error: Exception) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system lets this process use: raised as far as it may be, because it serves many workers.
+"""The limits of the system for this process: raised as far as they may be, because it serves many workers.
 
 An environment is started by the first worker of its host, and has that worker's limits: of the address space, where
 `spark.executor.pyspark.memory` is set, and of open files. A limit that stays is said in the log; where it leaves too

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an environment says to one attached task: gathered during a turn, sent at its end.
+"""The words of an environment to one attached task: gathered during a turn, sent at its end.
 
 Slices and grants are gathered into one frame each; whatever else is said keeps its place among the slices. When the
-socket takes no more, the rest waits for it, and what comes meanwhile is gathered behind.
+socket takes no more, the rest waits for it, and later frames are gathered after it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network memory of one environment, and who may take how much of it.
 
-Pools guarantee what was promised (`penstock.buffer`). What is beyond that is shared here, between the hybrid
-partitions of this host: they keep what they have as long as nobody needs it. When the pool runs low, those that
-hold more than their share let go of it, at the end of the turn; finished ones have no share. As long as a writer
-waits for a segment, there is a turn after each step that may free one. What is lent to readers comes back when they
-like, so all partitions together lend at most half of the memory; what is granted to writers ahead of need is an
-eighth of it at most.
+Pools guarantee what was promised (`penstock.buffer`). Memory beyond that is shared here, between the hybrid
+partitions of this host: they keep theirs as long as nobody needs it. When the pool runs low, those that hold more
+than their share let go of it, at the end of the turn; finished ones have no share. As long as a writer waits for a
+segment, there is a turn after each step that may free one. Segments that are lent to readers come back when those
+like, so all partitions together lend at most half of the memory; those that are granted to writers ahead of need are
+an eighth of it at most.
 
 All counters are changed here and nowhere else. One thread.
 """
@@ -30,9 +30,9 @@ LOW = 16
 PIPELINED_AHEAD_SHARE = 4
 """Of what is granted ahead of need, pipelined writers all together have at most this part of the memory."""
 LEND_SHARE = 2
-"""What is lent to readers is at most this part of the memory."""
+"""The segments lent to readers are at most this part of the memory."""
 AHEAD_SHARE = 8
-"""What is granted to hybrid writers ahead of need, all together, is at most this part of the memory."""
+"""The segments granted to hybrid writers ahead of need, all together, are at most this part of the memory."""
 
 
 class Holder(Protocol):
@@ -99,7 +99,7 @@ class Allowance:
         self._left = segments
 
     def grant(self, wanted: int) -> int:
-        """How many a writer that wants so many may have; `take_back` ends that."""
+        """The number that a writer that wants so many may have; `take_back` ends that."""
         more = max(0, min(wanted, self._left))
         self._left -= more
         return more
@@ -110,12 +110,12 @@ class Allowance:
 
 
 def packs(pool: NetworkBufferPool, builders: int) -> bool:
-    """Whether a writer with so many subpartitions keeps one open segment for all of them, instead of one for each."""
+    """Tell whether a writer with so many subpartitions keeps one open segment for all, instead of one for each."""
     return builders > 1 and builders >= (pool.total - pool.guaranteed) // PACK_SHARE
 
 
 class MemoryArbiter:
-    """What hybrid partitions may take of a host's memory. `wake` has `relieve` called at the end of the turn."""
+    """The rights of hybrid partitions to a host's memory. `wake` has `relieve` called at the end of the turn."""
 
     def __init__(self, memory: HostMemory, wake: Callable[[], None]) -> None:
         self._pool = memory.pool
@@ -140,7 +140,7 @@ class MemoryArbiter:
 
     @property
     def may_lend(self) -> bool:
-        """Whether one more slice may go to a reader."""
+        """True if one more slice may go to a reader."""
         return self._lent < max(1, self._pool.total // LEND_SHARE)
 
     def lend(self, segment: int) -> None:
@@ -167,7 +167,7 @@ class MemoryArbiter:
         self._wake()
 
     def is_waiting(self, writer: Waiting) -> bool:
-        """Whether a writer waits for a segment."""
+        """Tell whether a writer waits for a segment."""
         return writer in self._waiting
 
     def wait_no_more(self, writer: Waiting) -> None:

@@ -29,7 +29,7 @@ AHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class PipelinedPartitions:
-    """What all pipelined partitions use."""
+    """The parts that all pipelined partitions use."""
 
     producers: Producers
     memory: HostMemory

@@ -13,7 +13,7 @@ from penstock.shuffle import PartitionId
 
 
 class Partitions:
-    """What gates and the data server read from. `now` gives seconds."""
+    """The partitions that gates and the data server read from. `now` gives seconds."""
 
     def __init__(self, registry: PartitionRegistry, now: Callable[[], float]) -> None:
         self._registry = registry

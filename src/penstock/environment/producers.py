@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the partitions that tasks write on this host are known."""
+"""The producers on this host: here the partitions that its tasks write are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.shuffle import PartitionId
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """Who is told of partitions of the environment `host`. `announce` says that one can be consumed."""
+    """The listeners to partitions of the environment `host`. `announce` says that one can be consumed."""
 
     host: str
     registry: PartitionRegistry

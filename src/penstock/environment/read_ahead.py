@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of files for one reader elsewhere, ahead of its connection.
+"""The chunks of files that are read for one reader elsewhere, ahead of its connection.
 
 Rules: one read at a time is under way, and no more chunks wait than the reader has credit for, nor more than `AHEAD`.
 A chunk that was read is given back to the reads when it was sent, or dropped. Credit counts whatever costs some,
@@ -38,7 +38,7 @@ class ReadAhead:
 
     @property
     def may_read(self) -> bool:
-        """Whether another chunk may be read now."""
+        """True if another chunk may be read now."""
         return not self._is_reading and not self._is_closed and len(self._chunks) < min(AHEAD, self._credit)
 
     def grant(self, buffers: int) -> None:
@@ -83,7 +83,7 @@ class ReadAhead:
 
 
 def failure_of(error: BaseException, lost: Callable[[str], PenstockError]) -> BaseException:
-    """What a reader is told of a read that failed; `lost` is the partition's answer where a file is gone."""
+    """The error that a reader gets for a read that failed; `lost` is the partition's answer if a file is gone."""
     if isinstance(error, PartitionLostError):
         return lost(str(error))
     if isinstance(error, PenstockError | OSError):

@@ -4,7 +4,7 @@
 Rules:
 
 - A reader wishes for its next chunk with the file and the offset where that begins; it has one wish at a time.
-- Of one file the wishes are granted in ascending order of their offsets: a *scan*. A wish behind the scan, or where
+- Of one file the wishes are granted in ascending order of their offsets: a *scan*. A wish after the scan, or where
   it stands, waits for the next one, which begins at the lowest offset that is wished for then. A scan only moves
   forward, so it ends however many readers arrive, and a wish is granted before the second scan after it begins.
 - Files take turns, `TURN` chunks each, so that a disk reads on in one file for a while.

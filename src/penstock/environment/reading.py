@@ -28,7 +28,7 @@ class FileReader(Protocol):
         """The next chunk; None where it only has found its place. Called in a thread, never twice at a time."""
 
     def take(self, chunk: bytes | None, error: BaseException | None) -> None:
-        """What `read` gave or raised, on the loop. A chunk is the reader's until it gives it back."""
+        """Take the result of `read`, or its error, on the loop. A chunk is the reader's until it gives it back."""
 
 
 class FileReads:
@@ -43,7 +43,7 @@ class FileReads:
 
     @property
     def bytes_held(self) -> int:
-        """What is read or being read and not yet sent, at most."""
+        """The bytes that are read or being read and not yet sent, at most."""
         return self._schedule.held * self.chunk
 
     def want(self, reader: FileReader) -> None:

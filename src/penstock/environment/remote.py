@@ -2,8 +2,8 @@
 """The environment's exchange with other environments: serves its partitions, opens channels to theirs.
 
 All channels between two environments share one connection, whatever task or job they belong to. A remote channel
-receives straight into segments: exclusive ones of its own and floating ones of its gate. Where memory is little for
-the number of channels, the later ones do without exclusive ones: that is slower, and refuses nobody.
+receives straight into segments: exclusive ones of its own and floating ones of its gate. If memory is little for the
+number of channels, the later ones do without exclusive ones: that is slower, and refuses nobody.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class RemoteSource:
 
     @property
     def is_available(self) -> bool:
-        """Whether there is something to poll or a failure to pass on."""
+        """True if there is something to poll or a failure to pass on."""
         return not self._released and (bool(self._queue) or self._error is not None)
 
     @property
@@ -207,7 +207,7 @@ class RemoteSource:
 
     @property
     def next_is_event(self) -> bool:
-        """Whether the next thing is an event, or rows in front of a barrier that overtook others."""
+        """True if the next thing is an event, or rows in front of a barrier that overtook others."""
         return bool(self._queue) and (self._marks > 0 or not self._queue[0].is_buffer)
 
     def poll(self) -> BufferOrEvent | None:
@@ -278,7 +278,7 @@ class RemoteSource:
 
 
 def lost(channel: Channel, error: BaseException) -> BaseException:
-    """What a reader is told: where the producer's environment is gone, its partition is lost."""
+    """The error that a reader gets: if the producer's environment is gone, its partition is lost."""
     if not isinstance(error, EnvironmentLostError):
         return error
     descriptor = channel.descriptor

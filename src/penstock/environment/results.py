@@ -68,7 +68,7 @@ class ResultFiles:
         self._registry.fail(partition, cause)
 
     async def have_room(self) -> bool:
-        """Whether a partition that could not be stored may be in another directory."""
+        """Tell whether a partition that could not be stored may be in another directory."""
         return await self._loop.run_in_executor(None, self._folders.have_room)
 
     def missing(self, partition: PartitionId, cause: str) -> PenstockError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One attached task on the environment's side: its socket, its frames, and its end.
 
-A task's end is seen twice: by the end of its socket and by its pidfd, because a child that user code forked may
-keep the socket open. Either one gives back everything the task held, once. Whatever a task sends that it may not
-send ends this session and no other; so does whatever fails here while the task is served.
+A task's end is seen twice: by the end of its socket and by its pidfd, because a child that user code forked may keep
+the socket open. Either one gives back everything the task held, once. A frame of a task that it may not send ends
+this session and no other; so does an error here while the task is served.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _READ_TURN = 8
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a task comes in: the handshake that it has to pass, the welcome behind it, and who else is on the way."""
+    """The way in for a task: the handshake that it has to pass, the welcome after it, and the others on the way."""
 
     handshake: Handshake
     welcome: Welcome

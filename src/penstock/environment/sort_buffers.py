@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SortBuffer:
-    """What one writer was granted; `give_back` once."""
+    """The grant of one writer; `give_back` once."""
 
     bytes: int
     give_back: Callable[[], None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where hybrid partitions store: folders, the threads that wait for disks, and the reads for readers elsewhere."""
+"""The storage of hybrid partitions: folders, the threads that wait for disks, and the reads for readers elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Storage:
 
     @property
     def stored_bytes(self) -> int:
-        """What was stored so far."""
+        """The bytes that were stored so far."""
         return self._stored_bytes
 
     def note_stored(self, length: int) -> None:

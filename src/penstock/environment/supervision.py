@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coroutines of an environment: none ends without somebody being told.
 
-A loop that is *kept* runs as long as the environment. Where it ends by itself, or raises, the environment must not
-live on without it: it is stopped, with the reason. What is *run* once has somebody who is told of its failure.
+A loop that is *kept* runs as long as the environment. If it ends by itself, or raises, the environment must not live
+on without it: it is stopped, with the reason. A coroutine that is *run* once has somebody who is told of its failure.
 """
 
 from __future__ import annotations

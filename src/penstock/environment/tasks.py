@@ -73,7 +73,7 @@ class AttachedTask:
         self._owners.add(attempt)
 
     def works_on(self, attempt: AttemptId) -> bool:
-        """Whether it works on this attempt."""
+        """Tell whether it works on this attempt."""
         return attempt == self.attempt or attempt in self._owners
 
     def cancel(self, cause: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a turn of the event loop: who is to be looked at when all that has arrived is handled.
 
-Rules: gates hand over, then memory is taken back for who waits, then tasks are sent to, so a task gets one message
-a turn however much happened. What marks itself while its kind is looked at waits for the next turn. A member whose
-turn raises is ended, with what it belongs to; nobody else loses his turn by that.
+Rules: gates hand over, then memory is taken back for who waits, then tasks are sent to, so a task gets one message a
+turn however much happened. A member that marks itself while its kind is looked at waits for the next turn. A member
+whose turn raises is ended, with what it belongs to; nobody else loses his turn by that.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Member(Protocol):
 
 
 class Turn:
-    """The end of the turn. `schedule` runs something behind what is waiting already, as a loop's `call_soon`."""
+    """The end of the turn. `schedule` runs something after all that is waiting already, as a loop's `call_soon`."""
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
         self.relieve: Callable[[], None] = _nothing
-        """What is done between the gates and the tasks."""
+        """The step between the gates and the tasks."""
         self._schedule = schedule
         self._gates: dict[Member, None] = {}
         self._lines: dict[Member, None] = {}

@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 
 
 def end_of_stretch(extents: Sequence[Extent], begin: int, most: int) -> int:
-    """Behind the last extent that lies in one stretch with the one at `begin`, up to `most` bytes; at least one."""
+    """The index after the last extent that lies in one stretch with that at `begin`, up to `most` bytes."""
     tier, offset, size, _ = extents[begin]
     end = begin + 1
     while end < len(extents):
