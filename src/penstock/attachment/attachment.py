@@ -44,12 +44,12 @@ from penstock.shuffle.settings import Settings
 A = TypeVar("A")
 
 _LOOK_SECONDS = 0.02
-"""How often `check_cancelled` looks at the socket: often enough to stop at once, rare enough to cost nothing."""
+"""Seconds between two looks of `check_cancelled` at the socket: few, to stop at once, yet enough to cost nothing."""
 _REPORT_SECONDS = 0.5
 _HAND_IN_SECONDS = 10.0
 _ATTACH_TRIES = 5
 _ATTACH_PAUSE_SECONDS = 0.02
-"""Behind the first try, and each time as much more: a process that was killed closes its sockets one by one."""
+"""After the first try, and each time as much more: a process that was killed closes its sockets one by one."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -80,7 +80,7 @@ class Attachment:
 
     @property
     def arrivals(self) -> Arrivals:
-        """What has come to the task."""
+        """The arrivals at the task."""
         return self._core.arrivals
 
     def data_plane(self) -> AttachedDataPlane:
@@ -124,7 +124,7 @@ class Attachment:
     def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
         """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
 
-        What has arrived is taken, however short the timeout.
+        Frames that have arrived are taken, however short the timeout.
         """
         self._wait(ready, timeout, cancellable=True)
 
@@ -160,7 +160,10 @@ class Attachment:
             self._send(frame(FrameType.REPORT, pack(dict(metrics))))
 
     def close(self) -> None:
-        """Detach; idempotent. What was finished stays, what was not is given up by the environment."""
+        """Detach; idempotent.
+
+        A partition that was finished stays, one that was not is given up by the environment.
+        """
         if self._closed:
             return
         self._closed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task and its environment have said to each other: open ports, questions, orders, and how the line ended.
+"""The talk of a task and its environment: open ports, questions, orders, and the end of the line.
 
 Bytes go in, and calls of those they are for come out; what is to be sent comes out as bytes. There is no socket,
 clock, lock or thread in here: the shell (`attachment`) receives and sends, and holds its lock around each call.
@@ -30,7 +30,7 @@ Answered = Callable[[Plain], None]
 
 
 class Arrivals:
-    """What has come to a task: `count` goes up with every frame but the answers; `actions` are for it to take."""
+    """The arrivals at a task: `count` goes up with every frame but the answers; `actions` are for it to take."""
 
     __slots__ = ("actions", "count")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attachment gives a service that keeps its data in the environment process: segments, and ports."""
+"""The access of a service that keeps its data in the environment process: segments, and ports."""
 
 from __future__ import annotations
 

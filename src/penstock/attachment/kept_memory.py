@@ -5,10 +5,10 @@ Spark's Python workers run task after task. To map the segments anew and make th
 18 µs a segment that it touches, again and again; measured on 640 MB between 8 tasks that is 3 % of all their CPU.
 
 Rules: a process keeps one memory at most, of the environment it was attached to last, and only after `keep` was
-called: who calls it ends with the application. What is given to one attachment is not given to a second at the same
-time; that maps for itself. A task whose services ask for no memory maps none. Memory of an environment that is gone
-is not kept. Limit: when an environment dies while a worker has nothing to do, its memory goes with the worker's next
-task, or its end.
+called: who calls it ends with the application. Memory that is given to one attachment is not given to a second at the
+same time; that maps for itself. A task whose services ask for no memory maps none. Memory of an environment that is
+gone is not kept. Limit: when an environment dies while a worker has nothing to do, its memory goes with the worker's
+next task, or its end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeptMemory:
         self._is_kept = True
 
     def offer(self, welcome: Welcome, memory_fd: int) -> OfferedMemory:
-        """What a task has of it that was just welcomed; takes over the descriptor. Another environment's goes."""
+        """The offer to a task that was just welcomed; takes over the descriptor. Another environment's goes."""
         with self._lock:
             memory = None
             if self._environment != welcome.environment:
@@ -74,7 +74,7 @@ class KeptMemory:
 
 
 class OfferedMemory:
-    """What a welcome offers to one attachment: mapped when somebody asks for it, and not before."""
+    """The memory that a welcome offers to one attachment: mapped when somebody asks for it, and not before."""
 
     def __init__(self, kept: KeptMemory, welcome: Welcome, memory_fd: int) -> None:
         self._kept = kept

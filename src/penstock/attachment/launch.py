@@ -38,7 +38,7 @@ _WORD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLaunch:
-    """What a task must know to reach or start its host's environment process; travels in Spark's closure.
+    """The facts by which a task reaches or starts its host's environment process; travels in Spark's closure.
 
     `master` is the JobMaster's `host:port`, or empty for an environment without a JobMaster (tests, tools).
     `scope_key` is empty for one environment per host, else it names the executor.
@@ -122,7 +122,7 @@ def replace_environment(place: Rendezvous, connection: socket.socket) -> None:
 
 
 def _has_stopped(place: Rendezvous, lease: float) -> bool:
-    """Whether its pulse stands; one that comes back with its host, after a pause of both, has a moment to beat."""
+    """Tell whether its pulse stands; one that comes back with its host, after a pause of both, has time to beat."""
     if PulseWatch(place.pulse, lease).age <= lease:
         return False
     time.sleep(_REVIVAL_SECONDS)

@@ -58,4 +58,4 @@ PORT_FRAMES: Final[dict[FrameType, Callable[[Ports, memoryview], None]]] = {
     FrameType.CHANNEL_EVENT: _event,
     FrameType.CHANNEL_ERROR: _error,
 }
-"""Who reads each frame that is for a port."""
+"""The reader of each frame that is for a port."""

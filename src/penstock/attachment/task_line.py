@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where a streaming task waits: for whatever comes over its attachment.
 
-What has come is counted as it is received, whoever receives it, so nothing that came between two waits is waited for.
+Arrivals are counted as they are received, whoever receives them, so nothing that came between two waits is waited
+for.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class AttachmentLine:
             raise self._refused.popleft()
 
     def take_actions(self) -> list[Action]:
-        """What the JobMaster has said since the last call, in order; what it said to another attempt is dropped."""
+        """The words of the JobMaster since the last call, in order; those to another attempt are dropped."""
         told, waiting = [], self._arrivals.actions
         while waiting:
             told.append(waiting.popleft())
@@ -82,7 +83,7 @@ class AttachmentLine:
         self._tell(DataEnded(self._attempt))
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """How far the task is; passed on twice a second at most."""
+        """Report the progress of the task; passed on twice a second at most."""
         self._attachment.report(metrics)
 
     def _has_news(self) -> bool:

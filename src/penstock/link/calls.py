@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task asks of its host's environment, each question with its answer.
+"""The questions of a task to its host's environment, each with its answer.
 
 A writer or gate has opened its port before it asks: what the environment says to the port may come before the answer.
 Errors travel in place of the answer (`control.error_message`).
@@ -76,7 +76,7 @@ class CloseGate(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FilesOpened:
-    """Where the task writes the files, and the bytes that it may collect in memory."""
+    """The paths at which the task writes the files, and the bytes that it may collect in memory."""
 
     paths: tuple[str, ...]
     buffer: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an environment is told to do: by the JobMaster that owns it, as a stream of instructions, or by a call.
+"""The commands to an environment: by the JobMaster that owns it, as a stream of instructions, or by a call.
 
-A task may call for a release and for an update. What else is a command may be called for only where no JobMaster owns
-the environment: in tests, and by tools.
+A task may call for a release and for an update. Other commands may be called for only if no JobMaster owns the
+environment: in tests, and by tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBER = "number"
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """Whether a gate that is open now was waiting for it."""
+    """The answer whether a gate that is open now was waiting for it."""
 
     updated: bool
 

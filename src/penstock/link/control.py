@@ -30,7 +30,7 @@ HELLO_LIMIT = 4096
 NONCE_BYTES = 32
 _CODE_BYTES = 32
 PLAN_PURPOSE = "plan of {job}"
-"""What a plan is sealed for: a task may only work for the job that its plan is of."""
+"""The purpose that a plan is sealed for: a task may only work for the job that its plan is of."""
 
 Message = dict[str, Any]
 
@@ -84,7 +84,7 @@ def nonce() -> bytes:
 
 
 def proof(secret: bytes, role: str, challenge: bytes, other: bytes, identity: str) -> bytes:
-    """What only a holder of the secret can compute for this role, these two nonces and this identity."""
+    """The code that only a holder of the secret can compute for this role, these two nonces and this identity."""
     text = b"\x00".join((b"penstock-1", role.encode(), challenge, other, identity.encode()))
     return hmac.new(secret, text, hashlib.sha256).digest()
 

@@ -38,7 +38,7 @@ FINISHED = 1 << 31
 CONTINUES = 1 << 30
 """The mark in a slice's length: it begins in the middle of a message."""
 LENGTH = CONTINUES - 1
-"""What of a slice's length is its length."""
+"""The bits of a slice's length that are its length."""
 FILE = 16
 """Data type of the event that carries the path of a finished file of this host, for the task to read itself."""
 EXTENTS = 17
@@ -60,7 +60,7 @@ class FrameType(IntEnum):
     SLICES = 2
     """Records of what a writer ships."""
     WRITER_EVENT = 3
-    """EVENT and payload: an event behind what a writer has shipped."""
+    """EVENT and payload: an event after all that a writer has shipped."""
     RECYCLE = 4
     """Gate, or writer, and segments: the slices of them that were delivered were copied."""
     RESUME = 5

@@ -70,11 +70,11 @@ class Handshake:
         self._partial = bytearray()
         self._out = _HELLO.pack(MAGIC, VERSION, _RESERVED, self._nonces[role]) if role is Role.CLIENT else b""
         self.peer_identity = ""
-        """Who the peer is: proven, once `is_done`."""
+        """The identity of the peer: proven, once `is_done`."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the peer has proven itself. `outgoing()` may still have to be sent."""
+        """True if the peer has proven itself. `outgoing()` may still have to be sent."""
         return self._step is _Step.DONE
 
     @property

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 
 TICK_SECONDS = 0.5
-"""How often a clock is to be read, so that it counts what passes."""
+"""Seconds between two readings of a clock, so that it counts what passes."""
 
 
 class WakingClock:
     """Seconds in which this process ran. Between two readings at most `most` seconds count: the rest was overslept.
 
-    Whoever uses it sees to it that it is read more often than that. One thread.
+    Its user sees to it that it is read more often than that. One thread.
     """
 
     def __init__(self, read: Callable[[], float] = time.monotonic, most: float = 2 * TICK_SECONDS) -> None:

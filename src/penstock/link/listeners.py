@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether somebody still listens at an address: this tells a process that is gone from a connection that broke."""
+"""Asks whether somebody still listens at an address: this tells a process that is gone from a broken connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CONNECT_SECONDS = 2.0
 
 
 async def nobody_listens(address: str) -> bool:
-    """Whether the host at `host:port` (or `tcp://host:port`) says that no process listens there.
+    """Tell whether the host at `host:port` (or `tcp://host:port`) says that no process listens there.
 
     False where somebody does, and where nobody can tell: the host does not answer, or can't be found.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the JobMaster, each question with its answer. Environments ask for themselves and for their tasks.
+"""The questions to the JobMaster, each with its answer. Environments ask for themselves and for their tasks.
 
-Whoever calls proves itself first: `Challenge`, then `Authenticate` (`MasterProof` has the caller's part). Every other
-call carries the session that the proof gave. A task's calls go through its environment.
+A caller proves itself first: `Challenge`, then `Authenticate` (`MasterProof` has the caller's part). Every other call
+carries the session that the proof gave. A task's calls go through its environment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AttachEnvironment(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Listen(Request[Done]):
-    """The stream of `commands` for this environment, behind the number that it has `taken`; not answered once."""
+    """The stream of `commands` for this environment, after the number that it has `taken`; not answered once."""
 
     environment: str
     taken: int = 0
@@ -92,7 +92,7 @@ class Heartbeat(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What to do (`graph.TaskDeployment` as it travels, the attempt first), or None: nothing more."""
+    """The next work (`graph.TaskDeployment` as it travels, the attempt first), or None: nothing more."""
 
     deployment: object = None
 
@@ -127,7 +127,7 @@ class AwaitProducers(Request[Done]):
 
 
 class TaskEnd(StrEnum):
-    """How an attempt has ended."""
+    """The ends of an attempt."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -188,7 +188,7 @@ class ResultOpened:
 
 @dataclass(frozen=True, slots=True)
 class OpenResult(Request[ResultOpened]):
-    """Whoever plans asks for a result by its name; answered when its job is over.
+    """A planner asks for a result by its name; answered when its job is over.
 
     A task that opens what could not be opened when its action was planned names that action.
     """
@@ -199,7 +199,7 @@ class OpenResult(Request[ResultOpened]):
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """What to do: read `partition`, or else work for `job` with this `plan`, or else `ask_again` at once.
+    """The next step: read `partition`, or else work for `job` with this `plan`, or else `ask_again` at once.
 
     None of them: there is no other partition than the one that the task knows.
     """
@@ -249,15 +249,15 @@ class TaskLost(Request[Done]):
 
 
 Report = PartitionConsumable | TaskLost
-"""What an environment says without asking anything. Its `number`, from 1 on, counts the environment's reports."""
+"""The reports of an environment that ask nothing. Its `number`, from 1 on, counts the environment's reports."""
 
 UNANSWERED = (AcknowledgeCheckpoint, DeclineCheckpoint, DataEnded)
-"""What a streaming task says without waiting: it hears of an error where it waits next."""
+"""The words of a streaming task that wait for no answer: it hears of an error where it waits next."""
 
 RELAYED: dict[str, type[Request[Any]]] = {
     kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult, *UNANSWERED)
 }
-"""What an environment passes on for its tasks: questions, each asked until it is answered."""
+"""The questions that an environment passes on for its tasks, each asked until it is answered."""
 
 
 def call_of(request: Request[Any], session: Metadata, question: int = 0) -> tuple[bytes, Metadata]:

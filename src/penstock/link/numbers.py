@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 class Numbered(Generic[T]):
-    """What has a number now. Numbers rise, and begin anew at their end. One thread, or its caller's lock."""
+    """The things that have a number now.
+
+    Numbers rise, and begin anew at their end. One thread, or its caller's lock.
+    """
 
     __slots__ = ("_last", "_limit", "_wrapped", "live")
 
@@ -38,7 +41,7 @@ class Numbered(Generic[T]):
         return number
 
     def get(self, number: int) -> T | None:
-        """Who has the number; None where it was given back. ProtocolError for one that was never given out."""
+        """The holder of the number; None if it was given back. ProtocolError for one that was never given out."""
         found = self.live.get(number)
         if found is None and not self._wrapped and not 0 < number <= self._last:
             raise ProtocolError(f"number {number} is used, but {self._last} is the last that was given out")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one side of the control plane tells the other: numbered, in order, each kept until the other side has it.
+"""The words of one side of the control plane to the other: numbered, in order, each kept until the other side has it.
 
-What was told over a connection that broke is told again over the next one, under the same number; the other side's
-`Inbox` drops what it has had. So nothing is lost while a process pauses or a connection is mended, and nothing counts
+A word over a connection that broke is told again over the next one, under the same number; the other side's `Inbox`
+drops those that it has had. So nothing is lost while a process pauses or a connection is mended, and nothing counts
 twice. Sans-I/O. Limit: what waits is not bounded here. It goes with its environment, which is lost at the end of its
 lease at the latest.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Outbox(Generic[T]):
-    """What there is to tell. `wake` is called when something is put."""
+    """The things to tell. `wake` is called when something is put."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = _nothing
@@ -35,13 +35,13 @@ class Outbox(Generic[T]):
         return self.after(self._last - len(self._waiting))
 
     def put(self, thing: T) -> None:
-        """Tell this, behind everything else."""
+        """Tell this, after everything else."""
         self._last += 1
         self._waiting.append(thing)
         self.wake()
 
     def after(self, number: int) -> tuple[int, T] | None:
-        """The next one behind this number that the other side has not taken, with its own; None where there is none.
+        """The next one after this number that the other side has not taken, with its own; None if there is none.
 
         Raises ProtocolError for a number that is still to come.
         """
@@ -60,13 +60,13 @@ class Outbox(Generic[T]):
 
 
 class Inbox:
-    """What the other side has told: up to `last`."""
+    """The things that the other side has told: up to `last`."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def take(self, number: int) -> bool:
-        """Whether this one is new: it is to be carried out now. False where it came before.
+        """Take a number; True if it is new, and its thing is to be carried out now. False where it came before.
 
         The other side tells in order; what it left out it has given up.
         """

@@ -20,7 +20,7 @@ class Peer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is of the user that runs this process."""
+        """True if it is of the user that runs this process."""
         return self.user == os.getuid()
 
 

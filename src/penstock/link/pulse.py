@@ -22,7 +22,7 @@ from penstock.link.peers import peer_of
 
 BEAT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
-"""How often a task that waits looks."""
+"""Seconds between two looks of a task that waits."""
 _MOMENT = struct.Struct("<d")
 _DEATH_SECONDS = 2.0
 """A process that is dead for us but waits for a disk stays longer than this."""
@@ -61,7 +61,7 @@ class PulseWatch:
         return 0.0 if seen is None else time.monotonic() - seen
 
     def has_stopped(self) -> bool:
-        """Whether it has stood for the lease's time in which we looked at it; look every LOOK_SECONDS."""
+        """Tell whether it has stood for the lease's time in which we looked at it; look every LOOK_SECONDS."""
         seen, now = self._read(), self._clock.now()
         if seen is None or seen != self._seen:
             self._seen, self._since = seen, now

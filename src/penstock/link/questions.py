@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions that may wait long for their answers, and are asked again over each new connection.
 
-Each has a number. Whoever answers keeps the answer, or the work on it, by that number: a question that comes again
-gets the same answer and is not carried out again. What the asker has got the answer to is forgotten; it says so with
-each heartbeat. A copy that comes later still, out of a connection that was given up, is refused. Sans-I/O.
+Each has a number. The answering side keeps the answer, or the work on it, by that number: a question that comes again
+gets the same answer and is not carried out again. A question whose answer the asker has got is forgotten; it says so
+with each heartbeat. A copy that comes later still, out of a connection that was given up, is refused. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How far an asker is: the numbers up to `last` are given out, and of these some have no answer yet."""
+    """The state of an asker: the numbers up to `last` are given out, and of these some have no answer yet."""
 
     last: int = 0
     unanswered: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Questions:
 
     @property
     def asked(self) -> Asked:
-        """What the other side is to be told now and then."""
+        """The state that the other side is to be told now and then."""
         return Asked(self._last, tuple(self._unanswered))
 
     def ask(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a host's tasks and their environment process meet.
+"""The meeting place of a host's tasks and their environment process.
 
 One folder per application (and scope) under `<tmp>/penstock-<uid>/`, mode 0700 and ours, with a name short
 enough for a Unix socket's path. It holds the socket, the log, the result files and the lock file. *Holding the
@@ -50,12 +50,12 @@ class Rendezvous:
 
     @property
     def log(self) -> Path:
-        """What the environment process writes to its standard error."""
+        """The file of the environment process's standard error."""
         return self.folder / "log"
 
     @property
     def pulse(self) -> Path:
-        """Where the environment says that it runs."""
+        """The file by which the environment says that it runs."""
         return self.folder / "pulse"
 
     @property
@@ -94,14 +94,14 @@ class Rendezvous:
             os.close(fd)
 
     def is_locked_by(self, fd: int) -> bool:
-        """Whether this descriptor's lock is that of the folder, which may be another environment's by now."""
+        """Tell whether this descriptor's lock is that of the folder, which may be another environment's by now."""
         return _is_same_file(fd, self.lock)
 
     def set_aside(self, lock: os.stat_result) -> None:
         """Leave the folder to a process that holds this lock and can't be ended, so that another one gets its name.
 
-        Of several that try, the first does it. What lies in other directories is noted for the new environment, which
-        removes it at its end.
+        Of several that try, the first does it. Files in other directories are noted for the new environment, which
+        removes them at its end.
         """
         base = os.open(self.folder.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:

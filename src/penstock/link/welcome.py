@@ -17,7 +17,7 @@ from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, P
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the environment tells a task it has accepted; the memory's descriptor comes with it.
+    """The words of the environment to a task it has accepted; the memory's descriptor comes with it.
 
     `address` is where other environments read this one's partitions.
     """

@@ -6,8 +6,9 @@ number, text, bytes, an id or descriptor with `to_wire` and `from_wire`, a `Part
 (a tuple of its fields), one of several messages (its name, and that tuple), or one of these in a tuple, a dictionary
 or beside None. `object` is passed on as it is.
 
-What does not fit its field's type, or has no field, is a ProtocolError that names message and field. A field that is
-not there has its default. Limit: keys of dictionaries are text on the wire, so one with other keys travels as pairs.
+A value that does not fit its field's type, or has no field, is a ProtocolError that names message and field. A field
+that is not there has its default. Limit: keys of dictionaries are text on the wire, so one with other keys travels as
+pairs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def from_wire(kind: type[M], plain: Mapping[str, Any]) -> M:
 
 
 class _Form(NamedTuple):
-    """How values of one type are written and read."""
+    """The way in which values of one type are written and read."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]

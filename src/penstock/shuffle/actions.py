@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster says to a task of a streaming query while it runs."""
+"""The JobMaster's words to a task of a streaming query while it runs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescriptor:
-    """What is to be written: one partition of a dataset, its kind and its number of subpartitions."""
+    """The description of a partition to be written: its place in a dataset, its kind, its number of subpartitions."""
 
     dataset: DatasetId
     index: int
@@ -26,7 +26,7 @@ class PartitionDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescriptor:
-    """Who writes it: the attempt, the environment it runs beside, and that environment's data address.
+    """The writer of it: the attempt, the environment it runs beside, and that environment's data address.
 
     `address` is `tcp://host:port`, or empty where the environment cannot be reached from outside.
     """
@@ -38,7 +38,7 @@ class ProducerDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
-    """Where a reader finds a partition. Given out by a ShuffleMaster, opaque to the engine.
+    """The way for a reader to a partition. Given out by a ShuffleMaster, opaque to the engine.
 
     `environment` is the environment that holds local resources for it, or empty where there is none.
     An `attempt` of -1 in the partition means *unknown*: the consumer was deployed before its producer, and
@@ -60,7 +60,7 @@ class ShuffleDescriptor:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether this is a placeholder that `update_partition_info` will replace."""
+        """True if this is a placeholder that `update_partition_info` will replace."""
         return self.partition.attempt < 0 and not self.empty
 
     @property

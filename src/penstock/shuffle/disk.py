@@ -26,7 +26,7 @@ class Disk:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything has to wait for it."""
+        """True if anything has to wait for it."""
         return self._sync_file is not None
 
     def sync_file(self, path: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 _HERE = -100
 _EXCHANGE = 2
 _NO_FOLDERS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EISDIR)
-"""What file systems say that know no `fsync` of a folder."""
+"""The errors of file systems that know no `fsync` of a folder."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 

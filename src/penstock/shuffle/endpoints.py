@@ -14,7 +14,7 @@ from penstock.shuffle.lifecycle import Lifecycle, Table
 
 
 class WriterState(Enum):
-    """Where a result partition's writer is."""
+    """The states of a result partition's writer."""
 
     CREATED = "created"
     WRITING = "writing"
@@ -24,7 +24,7 @@ class WriterState(Enum):
 
 
 class WriterEvent(Enum):
-    """What moves a writer: the calls of its task."""
+    """The events of a writer: the calls of its task."""
 
     SET_UP = "setup"
     FINISH = "finish"
@@ -33,7 +33,7 @@ class WriterEvent(Enum):
 
 
 class GateState(Enum):
-    """Where an input gate is."""
+    """The states of an input gate."""
 
     CREATED = "created"
     OPEN = "open"
@@ -41,7 +41,7 @@ class GateState(Enum):
 
 
 class GateEvent(Enum):
-    """What moves a gate."""
+    """The events of a gate."""
 
     SET_UP = "setup"
     CLOSE = "close"

@@ -36,8 +36,8 @@ class EpochEnd:
     """The end of an epoch of a channel: a barrier, with what the writer had counted when it sent it.
 
     `payload` is the barrier, which is opaque here. The sums are those of EndOfPartition, since the channel's first
-    message. `messages` is the epoch's place: it ends behind so many of the channel's messages. An end that
-    `overtakes` may come ahead of its place and of older ends; any other comes right there.
+    message. `messages` is the epoch's place: it ends after so many of the channel's messages. An end that `overtakes`
+    may come ahead of its place and of older ends; any other comes right there.
     """
 
     payload: bytes

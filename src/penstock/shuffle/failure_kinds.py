@@ -7,7 +7,10 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """What a failure means for what runs again. An error says it itself; the kind travels with the task's report."""
+    """The meaning of a failure for the tasks that run again.
+
+    An error says it itself; the kind travels with the task's report.
+    """
 
     CAUSE = "cause"
     """The task's own: its code or its data, or what nobody has foreseen. Tried again as often as the settings allow
@@ -28,5 +31,5 @@ class FailureKind(StrEnum):
 
     @property
     def is_of_host(self) -> bool:
-        """Whether the task may go well on another host, or later."""
+        """True if the task may go well on another host, or later."""
         return self in (FailureKind.HOST, FailureKind.STORAGE, FailureKind.NO_STORAGE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a shuffle service may use of the host that its task runs on.
+"""The host that a task runs on, as far as a shuffle service may use it.
 
 The engine attaches each task to the environment process of its host, whatever service moves its data: over this line
 the task gets its orders and is told to stop. A service gets it as the `host` of its context. One that keeps its data
@@ -29,7 +29,7 @@ class SharedSegments(Protocol):
 
 
 class HostPort(Protocol):
-    """What the environment tells one writer or gate. Called as frames come, by whoever receives; must not wait.
+    """The calls of the environment to one writer or gate. Called as frames come, by whoever receives; must not wait.
 
     A ProtocolError that is raised here ends the attachment.
     """
@@ -80,7 +80,7 @@ class TaskHost(Protocol):
     def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
         """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
 
-        What has arrived is taken, however short the timeout.
+        Frames that have arrived are taken, however short the timeout.
         """
 
     def look(self) -> None:

@@ -15,7 +15,7 @@ _DATASET = re.compile(r"(?s:(.+))-(e|result)(0|[1-9][0-9]*)", re.ASCII)
 _ENVIRONMENT = re.compile(r"(?s:(.+))-([0-9]+)-([^-]+)", re.ASCII)
 
 Wire = tuple[object, ...]
-"""What descriptors and ids look like in a control message: plain tuples of strings, numbers and tuples."""
+"""The form of descriptors and ids in a control message: plain tuples of strings, numbers and tuples."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,7 +98,7 @@ class PartitionId:
 
 
 def environment_name(host: str, pid: int, token: str) -> str:
-    """What an environment process is called; no other one has the same token."""
+    """The name of an environment process; no other one has the same token."""
     return f"{host}-{pid}-{token}"
 
 

@@ -9,7 +9,7 @@ from penstock.shuffle.errors import SettingError
 
 
 class PartitionKind(Enum):
-    """How a result partition lives: `(pipelined, back_pressured, bounded, persistent, reconnectable)`.
+    """The life of a result partition: `(pipelined, back_pressured, bounded, persistent, reconnectable)`.
 
     - `pipelined`: it may be read while it is written. Else it is read when it is complete.
     - `back_pressured`: its writer waits for its readers, so they must run at the same time.
@@ -48,22 +48,22 @@ class PartitionKind(Enum):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether it is read while it is written, yet never stops its producer: what memory can't hold is spilled."""
+        """True if it is read while it is written, yet never stops its producer: rows beyond memory are spilled."""
         return self.pipelined and not self.back_pressured
 
     @property
     def runs_together(self) -> bool:
-        """Whether producer and consumer must run at the same time, because the producer waits for its readers."""
+        """True if producer and consumer must run at the same time, because the producer waits for its readers."""
         return self.pipelined and self.back_pressured
 
     @property
     def carries_streams(self) -> bool:
-        """Whether a streaming query may exchange rows by it: none is lost, and a barrier is soon through."""
+        """True if a streaming query may exchange rows by it: none is lost, and a barrier is soon through."""
         return self.runs_together and self.bounded and not self.reconnectable
 
     @property
     def is_kept(self) -> bool:
-        """Whether its rows stay when they have been read, so that a reader may come again, or another one."""
+        """True if its rows stay when they have been read, so that a reader may come again, or another one."""
         return self.reconnectable and not self.back_pressured
 
     @classmethod

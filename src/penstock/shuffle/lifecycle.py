@@ -5,8 +5,8 @@ Rules:
 
 - States and events are enums; their values are what people read. All legal steps are in the table. A pair that is
   not there is illegal: it raises with the object's last events, and the state stays as it is.
-- A state is an *end* when no step leads out of it. Whether an end still hears events (and stays) or refuses them is
-  the table's to say.
+- A state is an *end* when no step leads out of it. The table says whether an end still hears events (and stays) or
+  refuses them.
 - `as_markdown` prints a table for the documentation; tests compare the pages with it.
 
 Cost: a step is a look-up and a short tuple, taken when a state changes; who only asks reads `state`. Not for what
@@ -43,7 +43,7 @@ class Lifecycle(Generic[S, E]):
         """The last events, oldest first; repetitions count once."""
 
     def allows(self, event: E) -> bool:
-        """Whether the event is legal now."""
+        """Tell whether the event is legal now."""
         return (self.state, event) in self._table
 
     def move(self, event: E) -> S:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a path or a URI leads: the one place from which file systems of pipelines and queries come.
+"""The file systems behind paths and URIs: the one place from which those of pipelines and queries come.
 
 `pyarrow.fs` knows most URIs. Of this machine's it does not know the forms that Spark takes and shows: `file:/folder`,
 and spaces that are not written as `%20`.
 
 `PENSTOCK_FILESYSTEMS` in the environment may name a function, as `module:attribute`. It gets each file system that is
 made here, and gives the one that is used. So a run can be shown a world that fails: a disk that is full, a mount that
-drops. Whoever sets it sets it for the driver and for the hosts.
+drops. A person who sets it sets it for the driver and for the hosts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HERE = ("file:///", "file://localhost/", "file:/")
 
 
 def is_uri(location: str) -> bool:
-    """Whether this names a file system; else it is a path of this machine."""
+    """Tell whether this names a file system; else it is a path of this machine."""
     return "://" in location or location.startswith("file:/")
 
 
@@ -41,7 +41,7 @@ def here() -> pafs.FileSystem:
 
 
 def is_here(filesystem: pafs.FileSystem) -> bool:
-    """Whether paths of this file system are paths of this machine."""
+    """Tell whether paths of this file system are paths of this machine."""
     handler = getattr(filesystem, "handler", None)
     return isinstance(filesystem, pafs.LocalFileSystem) or bool(getattr(handler, "is_here", False))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine gives a process: its memory, within the limits of the container that the process runs in."""
+"""The memory that this machine gives a process, within the limits of the container that the process runs in."""
 
 from __future__ import annotations
 

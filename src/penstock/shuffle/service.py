@@ -35,7 +35,7 @@ _FINGERPRINTED = struct.Struct("<QQQ")
 
 @dataclass(frozen=True, slots=True)
 class OwnerContext:
-    """Who owns writers and gates: made once per task, shared by all of them."""
+    """The owner of writers and gates: made once per task, shared by all of them."""
 
     attempt: AttemptId
     name: str
@@ -78,7 +78,7 @@ class ResultPartitionWriter(Protocol):
         """Make everything written so far visible to readers. May be called from another thread."""
 
     def is_available(self) -> bool:
-        """Whether a write can start without waiting for a buffer."""
+        """True if a write can start without waiting for a buffer."""
 
     def finish(self) -> None:
         """Flush, send EndOfData and EndOfPartition to all subpartitions; no write may follow."""
@@ -113,7 +113,7 @@ class InputGate(Protocol):
 
     @property
     def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
+        """The descriptor that this gate was made from."""
 
     def setup(self) -> None:
         """Take resources and request the partitions that are known already."""
@@ -158,7 +158,7 @@ class ShuffleEnvironment(Protocol):
 
 
 class JobShuffleContext(Protocol):
-    """What a ShuffleMaster may ask of the engine for one job."""
+    """The calls that a ShuffleMaster may make on the engine for one job."""
 
     @property
     def job(self) -> str:
@@ -170,7 +170,7 @@ class JobShuffleContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShuffleMasterContext:
-    """What a ShuffleMaster gets at its start."""
+    """The context that a ShuffleMaster gets at its start."""
 
     application: str
     settings: Settings
@@ -203,7 +203,10 @@ class ShuffleMaster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:
-    """What a service's environment in a task process is made with. `host` is the task's own, and detached with it."""
+    """The context that a service's environment in a task process is made with.
+
+    `host` is the task's own, and detached with it.
+    """
 
     application: str
     secret: bytes

@@ -55,8 +55,8 @@ class ShuffleSettings:
 class NetworkSettings:
     """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds.
 
-    Where `memory` is 0, an environment takes a 64th of its machine's memory (or of its container's limit), but at
-    least 256 MB and at most 4 GB. Of what it takes it touches what is used.
+    If `memory` is 0, an environment takes a 64th of its machine's memory (or of its container's limit), but at least
+    256 MB and at most 4 GB. Of what it takes it touches what is used.
     """
 
     memory: int = 0
@@ -107,7 +107,7 @@ class BlockingSettings:
     `compression` is `none`, `lz4` or `zstd`. `sort_buffer` is what one sort-merge writer collects before it appends a
     region; up to `hash_max_subpartitions` subpartitions a partition gets a file for each instead. `directories` are
     separated by commas (empty: Spark's local directories), and `reserve` bytes are kept free in each. `read_memory`
-    is what an environment reads ahead for readers on other hosts. Where `numPartitions` is left out, there are
+    is what an environment reads ahead for readers on other hosts. If `numPartitions` is left out, there are
     `max_subpartitions` subpartitions and one consumer for about `target_bytes` of them.
     """
 
@@ -130,7 +130,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """How a job waits. Times in seconds."""
+    """The limits of a job's waits. Times in seconds."""
 
     slots_timeout: float = 60.0
     result_lease: float = 600.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streaming task uses of a shuffle service: writers and gates that never wait, and one place that does.
+"""The part of a shuffle service for streaming tasks: writers and gates that never wait, and one place that does.
 
-A streaming task is a loop around `TaskLine.wait`. Whatever may let it go on ends that wait: input of any gate, room
+A streaming task is a loop around `TaskLine.wait`. All that may let it go on ends that wait: input of any gate, room
 in any output, an action of the JobMaster. Writers take what they have room for, gates give what is there. All calls
 are those of one thread, except where said.
 
@@ -9,9 +9,9 @@ Events have a kind. In-order events stay behind the data in front of them, block
 behind them, at the sender, until its reader resumes it, and priority events overtake data. No event costs credit or
 room.
 
-Between two `EpochEnd`s, and behind the last, lies an epoch. Its end carries what its subpartition has had by then,
-and its place among the messages. The reader compares the sums at that place, wherever the end itself came, so a
-message that was lost or doubled is found by the next checkpoint.
+Between two `EpochEnd`s, and after the last, lies an epoch. Its end carries what its subpartition has had by then, and
+its place among the messages. The reader compares the sums at that place, wherever the end itself came, so a message
+that was lost or doubled is found by the next checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.shuffle.service import OwnerContext, Received
 
 
 class EventKind(Enum):
-    """How an event stands to the data of its subpartition."""
+    """The place of an event among the data of its subpartition."""
 
     IN_ORDER = "in order"
     BLOCKING = "blocking"
@@ -57,11 +57,11 @@ class StreamPartitionWriter(Protocol):
 
     @property
     def has_pending(self) -> bool:
-        """Whether a part of a row larger than a segment still waits in here; the next offers give it out first."""
+        """True if a part of a row larger than a segment still waits in here; the next offers give it out first."""
 
     @property
     def positions(self) -> Sequence[int]:
-        """How many messages were put into each subpartition so far."""
+        """The number of messages that were put into each subpartition so far."""
 
     def setup(self) -> None:
         """Make the partition known. Room comes later, and is announced by the task's line."""
@@ -76,24 +76,24 @@ class StreamPartitionWriter(Protocol):
         """The same for all subpartitions, stored once; rows taken for one are taken for all."""
 
     def end_epoch(self, payload: bytes, kind: EventKind) -> None:
-        """Send an EpochEnd behind all that was taken, each subpartition's with its sums and its place.
+        """Send an EpochEnd after all that was taken, each subpartition's with its sums and its place.
 
         With PRIORITY it overtakes what waits in the subpartitions; `overtaken` then says what that was. Not while
         `has_pending`: raises ProtocolError.
         """
 
     def overtaken(self) -> Sequence[Overtaken] | None:
-        """What the last EpochEnd with PRIORITY has overtaken, of each subpartition; None while that is not known.
+        """The rows that the last EpochEnd with PRIORITY has overtaken, of each subpartition; None while unknown.
 
-        The rows are copies: they are still delivered, behind that event. To be asked for once: None from then on.
-        The line wakes when it is known.
+        The rows are copies: they are still delivered, after that event. To be asked for once: None from then on. The
+        line wakes when it is known.
         """
 
     def drop_overtaken(self) -> None:
         """Nobody will ask what the last EpochEnd with PRIORITY has overtaken."""
 
     def emit(self, event: Event, kind: EventKind = EventKind.IN_ORDER) -> None:
-        """Send an event to all subpartitions: behind all that was taken, or ahead of it for PRIORITY."""
+        """Send an event to all subpartitions: after all that was taken, or ahead of it for PRIORITY."""
 
     def flush(self) -> None:
         """Make what was taken visible to readers."""
@@ -105,7 +105,7 @@ class StreamPartitionWriter(Protocol):
         """Give the partition up: readers get ProducerFailedError with this cause."""
 
     def close(self) -> None:
-        """Give back what the writer holds; idempotent. What was not finished is failed."""
+        """Give back what the writer holds; idempotent. A partition that was not finished is failed."""
 
 
 class StreamInputGate(Protocol):
@@ -113,21 +113,21 @@ class StreamInputGate(Protocol):
 
     @property
     def descriptor(self) -> InputGateDescriptor:
-        """What this gate was made from."""
+        """The descriptor that this gate was made from."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether every channel has ended and all of it was given."""
+        """True if every channel has ended and all of it was given."""
 
     @property
     def positions(self) -> Sequence[int]:
-        """How many messages of each channel were given so far."""
+        """The number of messages of each channel that were given so far."""
 
     def setup(self) -> None:
         """Take resources and request the partitions that are known already."""
 
     def poll(self, channels: Container[int] | None = None) -> Received | None:
-        """What is there now: a batch that its holder may keep, or an event; None where there is nothing.
+        """Take what is there now: a batch that its holder may keep, or an event; None if nothing is there.
 
         With `channels` only of these, but for priority events, and fetched ahead of need: what they occupy is not
         free for new rows before a poll without `channels`. An EpochEnd and an EndOfPartition are compared with
@@ -149,7 +149,7 @@ class StreamInputGate(Protocol):
 
 @runtime_checkable
 class StreamEnvironment(Protocol):
-    """What a service's `ShuffleEnvironment` has besides, where the service can stream; ask by `isinstance`."""
+    """The further methods of a `ShuffleEnvironment` whose service can stream; ask by `isinstance`."""
 
     def create_stream_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
@@ -198,8 +198,8 @@ class HostStore(Protocol):
 class TaskLine(Protocol):
     """The one place where a streaming task waits, and its line to the JobMaster. The engine makes it.
 
-    What is said to the JobMaster may be said by any thread, raises nothing, and its answer is not waited for. Where
-    that is an error, or the line is broken, the next `wait` raises it.
+    Any thread may speak to the JobMaster; that raises nothing, and the answer is not waited for. If the answer is an
+    error, or the line is broken, the next `wait` raises it.
     """
 
     def wait(self, seconds: float | None) -> None:
@@ -210,7 +210,7 @@ class TaskLine(Protocol):
         """
 
     def take_actions(self) -> list[Action]:
-        """What the JobMaster has said since the last call, in order; never waits."""
+        """The words of the JobMaster since the last call, in order; never waits."""
 
     def acknowledge(self, checkpoint: int, handle: bytes, figures: Mapping[str, float]) -> None:
         """This task's part of a checkpoint is stored: how it is found again, and what it took."""
@@ -222,4 +222,4 @@ class TaskLine(Protocol):
         """All of the task's data is processed."""
 
     def report(self, metrics: Mapping[str, float]) -> None:
-        """How far the task is."""
+        """Report the progress of the task."""

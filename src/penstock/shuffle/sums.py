@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted of a subpartition, by its writer and by whoever reads it: rows, bytes, and a sum of checksums.
+"""The sums of a subpartition, made by its writer and by whoever reads it: rows, bytes, and a sum of checksums.
 
 Rules: checksums are summed modulo 2**64, so the order does not matter, and a lost, doubled or swapped message shows.
 Sums of several subpartitions are the sums of what was read as one.
@@ -34,12 +34,12 @@ class Sums:
         self.checksum = (self.checksum + checksum) & _MASK
 
     def end_of_partition(self) -> EndOfPartition:
-        """What was counted, as the event that ends a subpartition."""
+        """The sums, as the event that ends a subpartition."""
         return EndOfPartition(self.rows, self.nbytes, self.checksum)
 
 
 def sum_of(ends: Iterable[EndOfPartition]) -> EndOfPartition:
-    """What several subpartitions read as one hold."""
+    """The sums of several subpartitions read as one."""
     sums = Sums()
     for end in ends:
         sums.add(end.rows, end.bytes, end.checksum)
@@ -56,11 +56,11 @@ class EpochEnds:
         self._due: list[EpochEnd] = []
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """True if there are any."""
         return bool(self._due)
 
     def came(self, end: EpochEnd, messages: int) -> list[EpochEnd]:
-        """An end has come behind so many messages; returns those whose sums are compared now.
+        """An end has come after so many messages; returns those whose sums are compared now.
 
         Raises IncompleteDataError where it comes at its place, and other messages than it says stand in front of it.
         """
@@ -71,7 +71,7 @@ class EpochEnds:
         return reached
 
     def reached(self, messages: int) -> list[EpochEnd]:
-        """The ends behind the message that came last; raises IncompleteDataError for one that stands before it."""
+        """The ends after the message that came last; raises IncompleteDataError for one that stands before it."""
         reached = self._due[: bisect.bisect_right(self._due, messages, key=_place)]
         del self._due[: len(reached)]
         if reached and reached[0].messages < messages:
@@ -82,7 +82,7 @@ class EpochEnds:
         return reached
 
     def finish(self, messages: int) -> None:
-        """No message follows; raises IncompleteDataError where an end stands behind one that did not come."""
+        """No message follows; raises IncompleteDataError if an end stands after one that did not come."""
         if self._due:
             self._refuse_behind(messages, self._due[0].messages)
 
