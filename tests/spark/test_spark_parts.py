@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
@@ -109,13 +110,13 @@ def launched(context: Any, user: Any) -> tuple[str | None, bool]:
     nothing: Any = None
     session: Any = SimpleNamespace(sparkContext=context)
     payload = SparkPayload(nothing, {}, nothing, user, session)
-    ends: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[SparkJobReturned] = queue.SimpleQueue()
     spark_job = SparkJob(SparkJobId(SparkJobKind.WORKERS), (WorkerNumber(0),))
     submission = Submission("j1", nothing, Settings(), 8, payload)
-    SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), lambda *end: ends.put(end)))
-    returned, error, cancelled = ends.get(timeout=60)
-    assert returned == spark_job.id
-    return error, cancelled
+    SparkLauncher(context).launch(LaunchRequest(submission, nothing, (spark_job,), ends.put))
+    returned = ends.get(timeout=60)
+    assert returned.spark_job == spark_job.id
+    return returned.error, returned.cancelled
 
 
 def test_the_end_of_a_stopped_session_is_a_cancel_and_no_failure() -> None:
