@@ -14,7 +14,7 @@ import pytest
 
 from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.shuffle.locations import FILESYSTEMS
+from penstock.machine.locations import FILESYSTEMS
 from penstock_torture.failing_files import WORLD, write_plan
 from penstock_torture.lost_power import lose_power
 

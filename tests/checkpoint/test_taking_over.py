@@ -17,7 +17,7 @@ from penstock.checkpoint.metadata import CheckpointMetadata
 from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.shuffle import durable
+from penstock.machine import durable
 
 OTHER_ERRORS = [errno.EIO, errno.EMFILE, errno.EACCES, errno.ETIMEDOUT, errno.ESTALE]
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.environment.task_life import TASK_TABLE, TaskState
 from penstock.environment.tasks import AttachedTask
+from penstock.lifecycle.table import as_markdown
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import IllegalTransitionError
-from penstock.shuffle.lifecycle import as_markdown
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "execution-states.md"
 WORKER = AttemptId("job", -2, 0, 7)

@@ -16,8 +16,8 @@ from penstock.graph.execution_state import (
     ExecutionLifecycle,
     ExecutionState,
 )
+from penstock.lifecycle.table import as_markdown
 from penstock.shuffle.errors import IllegalTransitionError
-from penstock.shuffle.lifecycle import as_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "execution-states.md"
 

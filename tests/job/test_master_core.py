@@ -17,12 +17,12 @@ from penstock.job.core.deadlines import Deadline, DeadlineKind
 from penstock.job.core.ids import WorkerId
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.states import JOB_TABLE, TERMINAL, JobState
+from penstock.lifecycle.table import as_markdown
 from penstock.link.commands import CancelTask, UpdatePartitionInfo
 from penstock.link.master import PartitionConsumable, TaskEnd
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import JobCancelledError, JobError, SlotsError, StaleError
 from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.lifecycle import as_markdown
 from penstock.shuffle.settings import RestartSettings
 
 NEVER = RestartSettings("none")

@@ -10,6 +10,7 @@ import pytest
 
 from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
+from penstock.lifecycle.table import Lifecycle, Table, as_markdown
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode, payload_checksum
 from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelEvent, ChannelState
@@ -41,7 +42,6 @@ from penstock.shuffle.errors import (
     StaleError,
     TaskCancelledError,
 )
-from penstock.shuffle.lifecycle import Lifecycle, Table, as_markdown
 
 
 def messages_of(frames: list[OutgoingFrame]) -> list[Message]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.lifecycle.table import as_markdown
 from penstock.partition.lifecycle import ENDS, TABLE, PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
-from penstock.shuffle.lifecycle import as_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "partition-lifecycle.md"
 

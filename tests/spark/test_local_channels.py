@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.machine.memory import machine_memory
 from penstock.shuffle import Settings
-from penstock.shuffle.machine import machine_memory
 from session_probe import SessionProbe
 
 pytestmark = pytest.mark.spark

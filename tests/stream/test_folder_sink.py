@@ -18,8 +18,8 @@ import pytest
 from penstock.checkpoint.errors import CheckpointError
 from penstock.graph.streaming import StreamingOptions
 from penstock.job.query_storage import QueryStorage
-from penstock.shuffle import durable
-from penstock.shuffle.durable import sync_file
+from penstock.machine import durable
+from penstock.machine.durable import sync_file
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.stream.chain import StepContext
 from penstock.stream.folder_sink import FolderSink

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.shuffle.locations import FILESYSTEMS
+from penstock.machine.locations import FILESYSTEMS
 from penstock_torture.passing_files import PassingFiles
 
 Gate = Callable[[str, str], None]

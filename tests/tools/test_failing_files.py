@@ -15,8 +15,8 @@ from unittest import mock
 import pyarrow.fs as pafs
 import pytest
 
-from penstock.shuffle.disk import Disk
-from penstock.shuffle.locations import FILESYSTEMS, here
+from penstock.machine.disk import Disk
+from penstock.machine.locations import FILESYSTEMS, here
 from penstock_torture.failing_files import ERRORS, WORLD, Episode, write_plan
 from penstock_torture.lost_power import lose_power
 
@@ -103,7 +103,7 @@ def test_disk_that_fills_in_the_middle_of_a_file(place: Path) -> None:
 def test_all_processes_see_the_plan(place: Path) -> None:
     """They read it where the environment says."""
     plan(place, Episode("place", "EIO", 1, 1000))
-    code = f"from penstock.shuffle.locations import here; here().get_file_info({str(place / 'a')!r})"
+    code = f"from penstock.machine.locations import here; here().get_file_info({str(place / 'a')!r})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Input/output error" in ran.stderr
 

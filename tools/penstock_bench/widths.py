@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
-from penstock.shuffle.machine import machine_memory
+from penstock.machine.memory import machine_memory
 from penstock.spark.runtime import SparkRuntime
 from penstock_bench import catalogue
 from penstock_bench.cases import PRODUCERS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from penstock.shuffle.disk import Disk
-from penstock.shuffle.locations import is_here
+from penstock.machine.disk import Disk
+from penstock.machine.locations import is_here
 
 
 class PassingFiles(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types

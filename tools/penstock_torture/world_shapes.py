@@ -23,8 +23,8 @@ from penstock.api.stream import Stream
 from penstock.api.streaming.writer import query_graph
 from penstock.graph import JobGraph
 from penstock.graph.streaming import StreamingOptions
+from penstock.machine.locations import here
 from penstock.shuffle import Settings
-from penstock.shuffle.locations import here
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import LineFiles
 from penstock.stream.folder_sink import FolderSink

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.shuffle.locations import FILESYSTEMS
+from penstock.machine.locations import FILESYSTEMS
 from penstock.testing.waiting import wait_until
 from penstock_torture.failing_files import KINDS, WORLD, Episode, write_plan
 from penstock_torture.lost_power import keep_all, lose_power

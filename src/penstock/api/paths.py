@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from penstock.machine.locations import at_uri, here, is_uri
 from penstock.shuffle.errors import SettingError
-from penstock.shuffle.locations import at_uri, here, is_uri
 
 PathLike = str | Path
 

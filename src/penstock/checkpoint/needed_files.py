@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from penstock.checkpoint.errors import CorruptCheckpointError
 from penstock.checkpoint.metadata import CheckpointMetadata
-from penstock.shuffle.locations import is_here
+from penstock.machine.locations import is_here
 
 
 def look_at_files(filesystem: fs.FileSystem, root: str, metadata: CheckpointMetadata, location: str) -> None:

@@ -27,8 +27,8 @@ from pyarrow import fs
 from penstock.checkpoint.errors import AwayError, CheckpointError, FencedError
 from penstock.checkpoint.lineage import Base, encode
 from penstock.checkpoint.stamps import Owner, Stamp
-from penstock.shuffle.disk import Disk
-from penstock.shuffle.locations import is_here
+from penstock.machine.disk import Disk
+from penstock.machine.locations import is_here
 
 _TRIES = 100
 _BASE = ".base"

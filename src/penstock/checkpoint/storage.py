@@ -42,8 +42,8 @@ from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.patience import FEW, MANY, patiently
 from penstock.checkpoint.removal import METADATA, Removal
 from penstock.checkpoint.stamps import Stamp
-from penstock.shuffle.disk import Disk
-from penstock.shuffle.locations import at_uri, here, is_uri
+from penstock.machine.disk import Disk
+from penstock.machine.locations import at_uri, here, is_uri
 
 _T = TypeVar("_T")
 Buffer = bytes | bytearray | memoryview

@@ -44,11 +44,11 @@ from penstock.link.master import Heartbeat, PartitionConsumable
 from penstock.link.strangers import Strangers
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
+from penstock.machine.memory import machine_memory
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.machine import machine_memory
 
 log = logging.getLogger("penstock.environment")
 

@@ -13,10 +13,10 @@ from penstock.environment.inputs import GatePort
 from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
 from penstock.environment.task_life import TASK_TABLE, TaskEvent, TaskState
+from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.lifecycle import Lifecycle
 
 log = logging.getLogger("penstock.environment")
 

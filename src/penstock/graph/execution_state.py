@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from penstock.shuffle.lifecycle import Lifecycle, ends_of
+from penstock.lifecycle.table import Lifecycle, ends_of
 
 
 class ExecutionState(Enum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from penstock.shuffle.lifecycle import Table
+from penstock.lifecycle.table import Table
 
 
 class ReaderState(Enum):

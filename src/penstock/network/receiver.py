@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.buffer.data_types import DataType
+from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import SERVER_TYPES, OutgoingFrame, payload_checksum
 from penstock.network.ledger import ReceiverCredit
@@ -43,7 +44,6 @@ from penstock.network.messages import (
 )
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError
 from penstock.shuffle.ids import PartitionId
-from penstock.shuffle.lifecycle import Lifecycle
 
 _SEQUENCES: Final = 1 << 32
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView
+from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, OutgoingFrame, encode_header, payload_checksum
 from penstock.network.ledger import SenderCredit
@@ -41,7 +42,6 @@ from penstock.network.messages import (
 )
 from penstock.network.views import PartitionProvider
 from penstock.shuffle.errors import PartitionNotProducedError, ProtocolError
-from penstock.shuffle.lifecycle import Lifecycle
 
 MAX_READERS: Final = 1 << 18
 """512 tasks reading 512 tasks over one connection: more is a fault."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from penstock.machine.disk import Disk
 from penstock.operators.conform import fitted
-from penstock.shuffle.disk import Disk
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20

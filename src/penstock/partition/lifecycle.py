@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from penstock.shuffle.lifecycle import Lifecycle
+from penstock.lifecycle.table import Lifecycle
 
 
 class PartitionState(Enum):

@@ -30,6 +30,7 @@ from penstock.job.query_storage import QueryStorage
 from penstock.job.replanning import Replanning
 from penstock.job.results.result_core import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
+from penstock.machine.memory import machine_memory
 from penstock.shuffle import Settings, load_service
 from penstock.shuffle.errors import (
     JobCancelledError,
@@ -38,7 +39,6 @@ from penstock.shuffle.errors import (
     SettingError,
     SlotsError,
 )
-from penstock.shuffle.machine import machine_memory
 from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel

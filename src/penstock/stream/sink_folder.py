@@ -22,7 +22,7 @@ import msgpack
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.errors import CheckpointError
-from penstock.shuffle.disk import Disk
+from penstock.machine.disk import Disk
 
 _NONE = pafs.FileType.NotFound
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.lifecycle.endpoints import WriterState
 from penstock.shuffle import EpochEnd, Event, PartitionId
-from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.streaming import EventKind, Overtaken
 from penstock.testing.memory_partition import Stored

@@ -7,8 +7,8 @@ import time
 
 import pyarrow as pa
 
+from penstock.lifecycle.endpoints import WriterState
 from penstock.shuffle import PartitionId
-from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, SchemaError
 from penstock.shuffle.service import fingerprint_of
 from penstock.testing.memory_partition import Stored

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
 from penstock.shuffle import OwnerContext
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError, TaskCancelledError
 from penstock.testing.memory_partition import HOLDING_STATES, MemoryPartition
 from penstock.testing.memory_registry import MemoryRegistry

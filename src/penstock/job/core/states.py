@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Protocol
 
-from penstock.shuffle.lifecycle import Lifecycle, Table, ends_of
+from penstock.lifecycle.table import Lifecycle, Table, ends_of
 
 
 class JobState(Enum):

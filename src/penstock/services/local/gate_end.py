@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from penstock.lifecycle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.link.calls import CloseGate, OpenGate
 from penstock.link.frames import FrameType, channel_frame, segments_frame
 from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import InputGateDescriptor
-from penstock.shuffle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import OwnerContext
 

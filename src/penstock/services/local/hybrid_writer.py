@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.lifecycle.endpoints import WriterState
 from penstock.link.frames import stored_frame
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.stretched_file import StretchedFile
@@ -20,7 +21,6 @@ from penstock.services.local.builders import OwnFile
 from penstock.services.local.port import Port
 from penstock.services.local.writer import SegmentPartitionWriter
 from penstock.shuffle import OwnerContext, ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import StorageError
 from penstock.shuffle.host import TaskHost
 

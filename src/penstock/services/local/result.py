@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import Split
@@ -21,7 +22,6 @@ from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
 from penstock.partition.stored import Layout, layout_of
 from penstock.services.local.hash_files import HashFiles
 from penstock.shuffle import OwnerContext, PartitionId, ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import fingerprint_of

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.lifecycle.endpoints import WriterState
 from penstock.link.calls import STREAM_BUILDERS
 from penstock.link.frames import ALL, FrameType, segments_frame
 from penstock.record.framing import Message
@@ -29,7 +30,6 @@ from penstock.services.local.port import Port
 from penstock.services.local.stream_messages import MessageCutter, StreamSums, framed
 from penstock.services.local.writer_end import WriterEnd
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import PenstockError, ProtocolError, TaskCancelledError
 from penstock.shuffle.events import EpochEnd, Event, decode_event
 from penstock.shuffle.host import TaskHost

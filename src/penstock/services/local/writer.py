@@ -14,6 +14,7 @@ import time
 import pyarrow as pa
 
 from penstock.buffer.builder import BufferBuilder
+from penstock.lifecycle.endpoints import WriterState
 from penstock.link.frames import ALL, FrameType, port_frame
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
@@ -28,7 +29,6 @@ from penstock.shuffle import (
     PartitionId,
     ResultPartitionDescriptor,
 )
-from penstock.shuffle.endpoints import WriterState
 from penstock.shuffle.errors import TaskCancelledError
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import fingerprint_of

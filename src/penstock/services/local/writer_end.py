@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
+from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
 from penstock.link.frames import CONTINUES, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
 from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
-from penstock.shuffle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.events import Event, encode_event
 from penstock.shuffle.host import TaskHost

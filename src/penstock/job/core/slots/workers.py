@@ -23,8 +23,8 @@ from typing import Final
 
 from penstock.job.core.events import TaskRegistered
 from penstock.job.core.ids import LENT, SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.lifecycle.table import Lifecycle, Table
 from penstock.shuffle import AttemptId
-from penstock.shuffle.lifecycle import Lifecycle, Table
 
 
 class WorkerState(Enum):

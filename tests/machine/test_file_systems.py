@@ -15,7 +15,7 @@ import pytest
 from penstock import readParquet
 from penstock.api.streaming.places import checkpoints_at, filesystem_of
 from penstock.checkpoint.storage import CheckpointStorage
-from penstock.shuffle.locations import FILESYSTEMS, here, is_here
+from penstock.machine.locations import FILESYSTEMS, here, is_here
 from penstock.stream.arriving_files import FilesSource
 from penstock.stream.file_rows import ParquetFiles
 from penstock.stream.folder_sink import FolderSink

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from penstock.shuffle.lifecycle import Lifecycle, Table
+from penstock.lifecycle.table import Lifecycle, Table
 
 
 class WriterState(Enum):

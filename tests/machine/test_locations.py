@@ -18,8 +18,8 @@ from penstock.api.paths import data_files, located, stored_at
 from penstock.api.streaming.places import filesystem_of
 from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import PartStorage
+from penstock.machine.locations import at_uri, is_uri
 from penstock.shuffle.errors import PlanError, SettingError
-from penstock.shuffle.locations import at_uri, is_uri
 from penstock.testing.local_runner import run_local
 
 FORMS: tuple[Callable[[str], str], ...] = (

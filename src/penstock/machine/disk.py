@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pyarrow import fs
 
-from penstock.shuffle import durable
+from penstock.machine import durable
 
 
 class Disk:
