@@ -85,14 +85,14 @@ def _matched(name: str, schema: pa.Schema, aggregate: Any, item: Any) -> Analyse
 
 
 def _tries(function: Any) -> bool:
-    """Whether it is `try_sum` or `try_avg`, which Spark has as a mode of `sum` and `avg`."""
+    """Tell whether it is `try_sum` or `try_avg`, which Spark has as a mode of `sum` and `avg`."""
     own = json.loads(function.toJSON())[0]
     holder = function.evalContext() if "evalContext" in own else function if "evalMode" in own else None
     return holder is not None and str(holder.evalMode().toString()) == "TRY"
 
 
 def _treats_nulls_otherwise(ours: str, function: Any) -> bool:
-    """Whether it was told to IGNORE NULLS, or to RESPECT them, where ours does the other."""
+    """Tell whether it was told to IGNORE NULLS, or to RESPECT them, when ours does the other."""
     if ours not in ("first", "last", "collect_list", "collect_set"):
         return False
     told = json.loads(function.toJSON())[0].get("ignoreNulls")

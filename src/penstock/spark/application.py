@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all sessions of one SparkContext share: one JobMaster, one secret, one door for who opens a result.
+"""The part that all sessions of one SparkContext share: one JobMaster, one secret, one door for who opens a result.
 
 The JobMaster starts when a session first needs it, bound to the address Spark uses for its driver. It closes when
 the SparkContext has stopped (looked at twice a second) or the driver's Python ends.
@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.5
 _SLOTS_SECONDS = 1.0
 _WORKERS_SECONDS = 1.0
-"""How long a close waits for workers whose job has just ended."""
+"""Seconds that a close waits for workers whose job has just ended."""
 
 _applications: dict[int, Application] = {}
 _lock = threading.Lock()
@@ -84,7 +84,7 @@ class Application:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the SparkContext has stopped, or `close` was called."""
+        """True if the SparkContext has stopped, or `close` was called."""
         return self._closed or self._context._jsc is None  # noqa: SLF001 - how PySpark itself tells
 
     def master(self, settings: Settings) -> JobMaster:
@@ -108,11 +108,11 @@ class Application:
         return master
 
     def launch(self, settings: Settings) -> EnvironmentLaunch:
-        """What tasks need to reach their host's environment."""
+        """The launch that tasks need to reach their host's environment."""
         return EnvironmentLaunch(self.name, self._secret, self.master(settings).address, settings.to_conf())
 
     def start_ahead(self, settings: Settings, conf: Mapping[str, str], *, plans_frames: bool) -> None:
-        """Where tasks run on this machine: start what they need beside the planning of the first job.
+        """If tasks run on this machine, start what they need beside the planning of the first job.
 
         That is the environment, and, where there are DataFrames to plan, the daemon of Spark's Python workers.
         """

@@ -6,9 +6,9 @@ until the session's end, also those of threads that have ended, and Spark plans 
 shuffle on one that idles for a minute. So each callback looks, the first time on its connection, which of the threads
 before it have ended or idle, and closes what was kept for them. One that calls again gets a new connection.
 
-Threads of the user that Spark calls back on have a connection that is the user's own, which py4j closes at the end
-of his thread. But py4j files a connection twice on which a callback has called Java, and takes it out once: so it is
-taken out behind each callback.
+Threads of the user that Spark calls back on have a connection that is the user's own, which py4j closes at the end of
+his thread. But py4j files a connection twice on which a callback has called Java, and takes it out once: so it is
+taken out after each callback.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Caller:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended, or idles."""
+        """Tell whether it has ended, or idles."""
         if not self.thread.isAlive():
             return True
         idles = not self.calls and time.monotonic() - self.last > _IDLE_SECONDS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Penstock cannot run on, refused in one clear sentence before anything starts."""
+"""The settings and Pythons that Penstock cannot run on, refused in one clear sentence before anything starts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _pickle(thing: object, name: str) -> None:
 
 
 def python_hint(error: str) -> str:
-    """What to do when the workers run another Python than the driver, or an empty string."""
+    """The remedy when the workers run another Python than the driver, or an empty string."""
     if "No module named 'penstock" in error:
         return (
             " (Penstock is not installed where Spark's workers run: install it there, send it along with --archives,"
@@ -115,7 +115,7 @@ def python_hint(error: str) -> str:
 
 
 def worker_hint(error: str, master: str) -> str:
-    """What helps when a Python worker died where Spark never runs a task again, or an empty string.
+    """The remedy when a Python worker died where Spark never runs a task again, or an empty string.
 
     `master` is Spark's; in plain `local[N]` a task has one attempt, and the tasks that read a DataFrame are Spark's.
     """

@@ -49,7 +49,10 @@ gateway.proc.wait()
 
 
 def archive_path() -> Path:
-    """Where the archive of this Python's Spark and this Java is, or would be. Raises SettingError without a Java."""
+    """The path at which the archive of this Python's Spark and this Java is, or would be.
+
+    Raises SettingError without a Java.
+    """
     from pyspark.find_spark_home import _find_spark_home  # here, because tests that need no Spark ask for the options
 
     java, version = Path(find_java()).resolve(), importlib.metadata.version("pyspark")
@@ -59,7 +62,7 @@ def archive_path() -> Path:
 
 
 def java_options(archive: Path) -> str:
-    """What a Java is told to use it, and to say nothing where it can't."""
+    """The options by which a Java uses it, and says nothing if it can't."""
     return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 
 

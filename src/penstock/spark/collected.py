@@ -2,8 +2,8 @@
 """The rows of a result that lies on the driver's own host, as PySpark gives them.
 
 The driver reads such a result as a task would, through the environment of its host. Spark is not asked: it would plan
-a scan, run a job of Python tasks and hand each row through the JVM, which takes longer than a small job. What becomes
-of the Arrow batches is PySpark's own conversion, by the session's settings.
+a scan, run a job of Python tasks and hand each row through the JVM, which takes longer than a small job. PySpark's
+own conversion turns the Arrow batches into rows, by the session's settings.
 
 Limit: only columns of plain types, nested ones among them; where there are others, the caller reads a DataFrame.
 """
@@ -40,7 +40,7 @@ _PLAIN = (
 
 
 def is_plain(kind: t.DataType) -> bool:
-    """Whether PySpark's conversion from Arrow gives values of this type as its DataFrames do."""
+    """Tell whether PySpark's conversion from Arrow gives values of this type as its DataFrames do."""
     if isinstance(kind, t.StructType):
         names = kind.names
         return bool(names) and len(set(names)) == len(names) and all(is_plain(field.dataType) for field in kind)

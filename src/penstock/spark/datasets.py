@@ -30,7 +30,7 @@ Release = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a persisted result's job left. `made_at` is the monotonic clock's."""
+    """The partitions that a persisted result's job left. `made_at` is the monotonic clock's."""
 
     job: str
     partitions: tuple[ShuffleDescriptor, ...]
@@ -40,7 +40,7 @@ class Held:
 
     @classmethod
     def of(cls, finished: FinishedJob) -> Held:
-        """What this job left."""
+        """The partitions that this job left."""
         figures = finished.result_rows, finished.result_bytes
         return cls(finished.result.job, finished.partitions, *figures, time.monotonic())
 
@@ -74,7 +74,7 @@ class PersistedResult:
 
     @property
     def held(self) -> Held | None:
-        """What is held now."""
+        """The partitions that are held now."""
         return self._held
 
     @property
@@ -86,7 +86,7 @@ class PersistedResult:
             return "lost" if self._was_lost else "lazy"
 
     def get(self, make: Make) -> Held | None:
-        """What is held, made now where it is not; None where it was dropped or lost while it was made.
+        """The held partitions, made now if there are none; None if they were dropped or lost while they were made.
 
         Raises what `make` raises; nothing is kept then.
         """

@@ -168,7 +168,7 @@ class _Reader:
         self._schema = schema
 
     def read(self, node: Any, place: int) -> tuple[Expression, int]:
-        """The expression at a place, and the place behind it."""
+        """The expression at a place, and the place after it."""
         own = self._nodes[place]
         name = str(own["class"]).rpartition(".")[2]
         if name == "AttributeReference":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is planned in place of a result whose job failed while Spark planned an action over it.
+"""The plan in place of a result whose job failed while Spark planned an action over it.
 
 Spark keeps the plan of a DataFrame, its failure too: a later `collect()` would raise the old error without running
 anything. So planning gives one partition instead. Reading it raises the error in the action that was planned; in
@@ -43,7 +43,7 @@ class FailedPlanning:
 
 
 def _action() -> str:
-    """What tells one action from the next: the query's execution, else the stage; the same for a task's attempts."""
+    """The id that tells actions apart: the query's execution, else the stage; the same for a task's attempts."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

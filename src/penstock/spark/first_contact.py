@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a task first meets the driver's Penstock: it compares versions before it unpacks anything of ours.
+"""The first meeting of a task with the driver's Penstock: it compares versions before it unpacks anything of ours.
 
-What the driver sends holds objects of its own version; another one may not even be able to unpickle them, and would
+A plan of the driver's holds objects of its own version; another one may not even be able to unpickle them, and would
 fail in words that help nobody. So plans travel as bytes beside the version that made them. Spark itself compares the
 Pythons, and Arrow's format is the same in all versions that Penstock takes.
 """

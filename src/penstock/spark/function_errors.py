@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user's function raised, as every action raises it: a `JobError` that is PySpark's `PythonException` too.
+"""The error of a user's function, as every action raises it: a `JobError` that is PySpark's `PythonException` too.
 
-So `except PythonException` catches it behind each action, `toDF` among them, whose error is the JVM's own.
+So `except PythonException` catches it after each action, `toDF` among them, whose error is the JVM's own.
 """
 
 from __future__ import annotations

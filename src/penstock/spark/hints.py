@@ -32,7 +32,7 @@ def hint_parquet(frame: DataFrame, stacklevel: int = 3) -> None:
 
 
 def is_parquet_scan(frame: DataFrame) -> bool:
-    """Whether a DataFrame's plan is one bare scan of Parquet files."""
+    """Tell whether a DataFrame's plan is one bare scan of Parquet files."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public view of plans
     if plan.getClass().getSimpleName() != "LogicalRelation":
         return False

@@ -22,7 +22,7 @@ from typing import Any
 CAUSE = "interrupted by Ctrl-C"
 
 _listeners: dict[int, Callable[[str], None]] = {}
-"""What a Ctrl-C is told to, by the application; written by `on_interrupt` only."""
+"""The listeners that are told of a Ctrl-C, by the application; written by `on_interrupt` only."""
 _notebooks: list[object] = []
 """The shells of IPython that call us before each cell: the one there is, or none."""
 

@@ -50,7 +50,7 @@ def find_java(environ: MutableMapping[str, str] | None = None) -> str:
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the user's own files of Penstock are that can be made again."""
+    """The folder of the user's own files of Penstock that can be made again."""
     said = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
     return (Path(said) if said else Path.home() / ".cache") / "penstock"
 

@@ -24,7 +24,7 @@ _LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 
 
 class RaisedInJavaError(Py4JJavaError):  # type: ignore[misc]  # py4j is not followed by mypy here
-    """What a callback raises for Java to raise it."""
+    """The error that a callback raises for Java to raise it."""
 
 
 class JavaClasses:

@@ -90,7 +90,7 @@ class JobWatch:
 
 
 def is_wanted(conf: Mapping[str, str], *, setting: bool) -> bool:
-    """Whether the session's conf wants progress: our setting, and Spark's own where somebody has set it."""
+    """Tell whether the session's conf wants progress: our setting, and Spark's own if somebody has set it."""
     return setting and conf.get(_SPARK_BAR, "true").strip().lower() != "false"
 
 
@@ -111,7 +111,7 @@ def snapshot_of(graph: JobGraph, progress: JobProgress) -> ProgressSnapshot:
 
 
 def _share(graph: JobGraph, figures: Mapping[int, Figures], item: Figures) -> float | None:
-    """How much is done: of the rows where all producers have ended and so all rows are known, else of the tasks."""
+    """The share that is done: of the rows if all producers have ended and so all are known, else of the tasks."""
     done = item.finished / item.parallelism
     producers = [figures[edge.producer] for edge in graph.inputs_of(item.vertex) if not edge.is_broadcast]
     if producers and all(producer.finished >= producer.parallelism for producer in producers):
@@ -122,7 +122,7 @@ def _share(graph: JobGraph, figures: Mapping[int, Figures], item: Figures) -> fl
 
 
 def _silence_bar(context: SparkContext) -> None:
-    # What ends a stage's bar also keeps the next one from being drawn for half a second.
+    # The call that ends a stage's bar also keeps the next one from being drawn for half a second.
     with contextlib.suppress(Exception):
         bar = context._jsc.sc().progressBar()  # noqa: SLF001 - PySpark has no public way to it
         if bar.isDefined():

@@ -38,11 +38,11 @@ _CANCEL_AGAIN_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SparkPayload:
-    """What this launcher needs of a submission.
+    """The needs of this launcher from a submission.
 
-    How to make the tasks of workers; those of each DataFrame for its first Spark job, which were planned before the
-    job took any slot, and how to make those of any bound vertex for a Spark job, by the plan as it is then; the
-    user's thread and session.
+    `workers` makes the tasks of workers; `frames` are those of each DataFrame for its first Spark job, planned before
+    the job took any slot; `bound` makes those of any bound vertex for a Spark job, by the plan as it is then; `user`
+    and `session` are the user's.
     """
 
     workers: Callable[[JobGraph, SparkJob], RDD[Any]]
@@ -71,7 +71,7 @@ class SparkLauncher:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the SparkContext was stopped."""
+        """True if the SparkContext was stopped."""
         return self._context._jsc is None  # noqa: SLF001 - how PySpark itself tells
 
     def launch(self, request: LaunchRequest) -> None:
@@ -109,7 +109,7 @@ class SparkLauncher:
             time.sleep(_CANCEL_AGAIN_SECONDS)
 
     def is_cancelled(self, job: str, spark_job: SparkJobId) -> bool:
-        """Whether a Spark job is not to run any more."""
+        """Tell whether a Spark job is not to run any more."""
         with self._lock:
             return not self._cancelled.isdisjoint((tag_of(job), tag_of(job, spark_job)))
 
@@ -172,7 +172,7 @@ class _SparkJobWork:
 
     @staticmethod
     def _said(failure: Exception) -> tuple[str, bool]:
-        """What Spark says, and whether somebody has cancelled it."""
+        """Spark's words, and whether somebody has cancelled it."""
         try:
             return error_text(failure), any(word in str(failure) for word in _CANCELLED)
         except Exception as unread:  # noqa: BLE001 - the words are in Spark's JVM, which may be gone

@@ -21,18 +21,18 @@ from penstock.spark.hints import PenstockWarning
 from penstock.spark.slots import is_local
 
 _UNSET = "python3"
-"""What PySpark takes for the workers where nobody says which Python."""
+"""The command that PySpark takes for the workers if nobody says which Python."""
 _DAEMON = "spark.python.daemon.module"
 
 
 def needs_of(settings: Settings) -> host_check.Needs:
-    """What these settings ask of a machine."""
+    """The needs of these settings from a machine."""
     folders = tuple(part.strip() for part in settings.blocking.directories.split(",") if part.strip())
     return host_check.Needs(settings.network.memory_on(machine_memory()), settings.blocking.reserve, folders)
 
 
 def run_workers_in_this_python(context: SparkContext) -> None:
-    """Where nobody has said which Python runs the workers, and they run on this machine, it is the driver's.
+    """If nobody has said which Python runs the workers, and they run on this machine, make it the driver's.
 
     PySpark takes `python3` of the path, which without an activated environment knows neither Penstock nor what the
     user has installed.
@@ -44,9 +44,9 @@ def run_workers_in_this_python(context: SparkContext) -> None:
 def import_ahead(context: SparkContext) -> None:
     """From now on workers that run on this machine begin with all imports done (`penstock.daemon`).
 
-    Spark reads this setting when a task needs a worker, in local mode from the driver's own conf. What the user has
-    set stays. So does all where another Python, or a fresh process of this one, may know no Penstock: there our
-    daemon could not start, and no Python function of the user's would run. A DataFrame that was made before
+    Spark reads this setting when a task needs a worker, in local mode from the driver's own conf. A daemon that the
+    user has set stays. So does all where another Python, or a fresh process of this one, may know no Penstock: there
+    our daemon could not start, and no Python function of the user's would run. A DataFrame that was made before
     Penstock's first stream keeps the Python of that time, so that one must know Penstock too.
     """
     pythons = {context.pythonExec} if _is_said(context) else {context.pythonExec, _UNSET}
@@ -56,7 +56,7 @@ def import_ahead(context: SparkContext) -> None:
 
 
 def is_here(python: str) -> bool:
-    """Whether this command starts the Python of this process: the same file in the same environment's folder."""
+    """Tell whether this command starts the Python of this process: the same file in the same environment's folder."""
     found = shutil.which(python)
     if found is None or not sys.executable:
         return False
@@ -68,7 +68,7 @@ def _is_said(context: SparkContext) -> bool:
 
 
 def _is_installed_here() -> bool:
-    """Whether a fresh process finds Penstock, wherever it stands: not where it came as a file of the application."""
+    """Tell whether a fresh process finds Penstock, and from a place that is not a file of the application."""
     try:
         found = Path(str(importlib.metadata.distribution("penstock").locate_file("")))
     except importlib.metadata.PackageNotFoundError:

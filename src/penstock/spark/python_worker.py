@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python worker of Spark's does once in its life, because it runs many tasks.
+"""The tasks of a Python worker of Spark's that it does once in its life, because it runs many tasks.
 
 PySpark collects garbage after every task: with PyArrow and PySpark loaded that is 15 ms of each, 1 ms where what the
 imports made is left out. And the environment's memory stays mapped between tasks (`attachment/kept_memory`).
@@ -22,7 +22,7 @@ _is_settled = False
 
 
 def settle_in() -> None:
-    """Call it at the beginning of a task, behind the imports; does something once, and in a worker only."""
+    """Call it at the beginning of a task, after the imports; does something once, and in a worker only."""
     global _is_settled
     if not _is_settled and _is_worker():
         _is_settled = True
@@ -35,7 +35,7 @@ def settle_in() -> None:
 
 
 def _is_worker() -> bool:
-    """Whether Spark has started this process: `python -m pyspark.daemon`, `pyspark.worker` or our own daemon."""
+    """Tell whether Spark has started this process: `python -m pyspark.daemon`, `pyspark.worker` or our own daemon."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and (spec.name.partition(".")[0] == "pyspark" or spec.name == "penstock.daemon")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a query as PySpark's events, as a `StreamingQueryListener` gets them."""
+"""The events of a query as PySpark's, as a `StreamingQueryListener` gets them."""
 
 from __future__ import annotations
 

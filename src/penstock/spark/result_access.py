@@ -2,12 +2,12 @@
 """Reads one partition of a lazy DataFrame's result in a Spark task, also where it is lost and must be made again.
 
 Rules. The task asks the JobMaster before it reads: Spark has planned the DataFrame once, and the partition that it
-planned may be gone. Where it is, the job that made it runs again, and the task works for it as one of its workers
-until the job is over: so a job for which all the slots are held by tasks that wait for it still has somebody to run
-it. What was read in part cannot be taken back from Spark: then the task fails, and a new attempt of it, or the next
+planned may be gone. If it is, the job that made it runs again, and the task works for it as one of its workers until
+the job is over: so a job for which all the slots are held by tasks that wait for it still has somebody to run it.
+Rows that were read in part cannot be taken back from Spark: then the task fails, and a new attempt of it, or the next
 action, begins anew. A plan to work by is the only thing that a task unpickles out of an answer, and only where
-`unpack_plan` finds it sealed with the application's secret. Limit: a partition that is
-lost again and again is given up.
+`unpack_plan` finds it sealed with the application's secret. Limit: a partition that is lost again and again is given
+up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.spark.task import TaskPlan
 
 _LOST = (PartitionError, EnvironmentLostError, IncompleteDataError, AuthenticationError)
-"""What a reader meets where a partition, or the environment of its own host, is not there any more.
+"""The errors of a reader if a partition, or the environment of its own host, is not there any more.
 
 An environment that dies while a task attaches to it has closed the connection before it proved anything.
 """
@@ -63,7 +63,7 @@ class PlannedPartition:
 
 
 def pack_plan(launch: EnvironmentLaunch, job: str, graph: JobGraph) -> bytes:
-    """What a read task needs to work for a job: its graph, sealed. The secret itself does not travel."""
+    """The plan by which a read task works for a job: its graph, sealed. The secret itself does not travel."""
     from pyspark import cloudpickle
 
     return control.seal(launch.secret, control.PLAN_PURPOSE.format(job=job), cloudpickle.dumps(graph))
@@ -109,7 +109,7 @@ class ResultAccess:
                 self._note_loss(error)
 
     def _ask(self, attachment: Attachment) -> ReadAnswer:
-        """What the JobMaster says of the partition; what it refuses is final."""
+        """The JobMaster's answer about the partition; its refusal is final."""
         lost = "" if self._lost is None else str(self._lost)
         planned, partition = self._planned, self._descriptor.partition
         request = ReadResult(planned.result, planned.index, partition, self._stage, lost, self._lent)

@@ -36,7 +36,7 @@ from penstock.spark.results_in_use import ResultInUse
 from penstock.spark.types import arrow_schema, spark_batches
 
 NAME = "penstock"
-"""What Spark's plans call our table."""
+"""The name of our table in Spark's plans."""
 _V2 = "org.apache.spark.sql.execution.datasources.v2"
 _READ = "org.apache.spark.sql.connector.read"
 _HIDE = "SPARK_HIDE_TRACEBACK"
@@ -62,7 +62,7 @@ class LazyResult:
 
     @property
     def name(self) -> str:
-        """What the JobMaster calls it."""
+        """The JobMaster's name for it."""
         return self.in_use.name
 
 
@@ -103,7 +103,7 @@ class ResultScan:
 
     @called_by_java
     def description(self) -> str:
-        """What `explain()` shows."""
+        """The text that `explain()` shows."""
         return self._result.title
 
     @called_by_java
@@ -161,7 +161,7 @@ class ResultScan:
 
     @called_by_java
     def equals(self, other: Any) -> bool:
-        """Whether it is a scan of the same result."""
+        """Tell whether it is a scan of the same result."""
         return other is not None and str(other.toString()) == self.toString()
 
     @property
@@ -184,7 +184,7 @@ class ResultScan:
 
 @dataclass(frozen=True, slots=True)
 class ScannedPartition:
-    """What a read task gets: where the partition is or that there is none, and the schema of the rows for Spark."""
+    """The input of a read task: the partition's place or that there is none, and the schema of the rows for Spark."""
 
     source: PlannedPartition | FailedPlanning
     target: pa.Schema
@@ -197,7 +197,7 @@ class ScannedPartition:
 
 
 def read_rows(batches: Batches) -> Batches:
-    """What a read task runs: its input is the pickled partition."""
+    """The code of a read task: its input is the pickled partition."""
     (packed,) = [batch.column(0)[0].as_py() for batch in batches]
     partition = pickle.loads(packed)  # noqa: S301 - from the driver, as this very function
     if isinstance(partition, ScannedPartition):
@@ -219,7 +219,7 @@ def worded(text: str) -> Exception:
 
 
 def failure_text(error: BaseException) -> str:
-    """What the user is to read: the traceback of his function where there is one, and nothing before it.
+    """The text for the user: the traceback of his function if there is one, and nothing before it.
 
     A result that was lost and could not be made again says that first.
     """

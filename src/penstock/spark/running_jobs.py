@@ -2,7 +2,7 @@
 """The jobs of an application that may be running: for who shows or cancels them.
 
 A job is added as its planning begins, by whichever way it then goes to the JobMaster, which alone knows when it ends.
-So one is forgotten when the JobMaster, asked about it a while behind its planning, knows nothing of it any more.
+So one is forgotten when the JobMaster, asked about it a while after its planning, knows nothing of it any more.
 Planning may take long: it lists files, and waits for the first slots of a cluster.
 """
 
@@ -22,7 +22,7 @@ _SUBMITTED_SECONDS = 5.0
 """By then a job that was planned has been submitted."""
 
 Ask = Callable[[str], JobProgress | None]
-"""How far a job is; None where it is over, or not submitted yet."""
+"""Tells the progress of a job; None if it is over, or not submitted yet."""
 
 
 @dataclass(frozen=True, slots=True)

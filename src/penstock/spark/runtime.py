@@ -2,8 +2,8 @@
 """Penstock on one SparkSession, and the two ways to run a job on it.
 
 `run` runs a job now, and `finished` gives what it left too; `dataframe` gives a lazy DataFrame whose first action
-runs it. Job group, tags and pool are those of the thread and moment of the call. What the sessions of one
-SparkContext share is in `application`.
+runs it. Job group, tags and pool are those of the thread and moment of the call. `application` has the part that the
+sessions of one SparkContext share.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ OnProgress = Callable[[JobProgress], None]
 STREAMING_RESTARTS = RestartSettings(
     "exponential", attempts=1 << 62, delay=0.1, max_delay=60.0, reset_after=60.0, user_errors=3
 )
-"""How a streaming query restarts where nobody has said so."""
+"""The restart settings of a streaming query if nobody has said any."""
 _LOG = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.25
 _SEPARATOR = "\x01"
 _ARROW = " -> "
-"""How Scala writes a pair of a map."""
+"""The arrow in Scala's text for a pair of a map."""
 
 
 class SparkRuntime:
@@ -111,7 +111,7 @@ class SparkRuntime:
 
     @property
     def is_local(self) -> bool:
-        """Whether all tasks run on this host."""
+        """True if all tasks run on this host."""
         return is_local(self._context)
 
     def total_slots(self) -> int:
@@ -158,8 +158,8 @@ class SparkRuntime:
     def streaming_settings(self, options: Mapping[str, str]) -> Settings:
         """The settings of a streaming query: the session's, and over them these.
 
-        Where nobody has said how it restarts, it does so for ever, after waits that grow; what its users' code
-        raises is tried again three times between two checkpoints.
+        If nobody has said how it restarts, it does so for ever, after waits that grow; an error of its users' code is
+        tried again three times between two checkpoints.
         """
         conf = {**session_conf(self._spark), **options}
         settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
@@ -209,8 +209,8 @@ class SparkRuntime:
     ) -> FinishedJob:
         """As `run`, with the partitions of the job's result, which stay until `release`.
 
-        `lost` is called once, on the JobMaster's thread, should some of them be lost before. Where slots go while the
-        job runs, and it does not fit what is left, it is planned anew (`job.replanning`).
+        `lost` is called once, on the JobMaster's thread, should some of them be lost before. If slots go while the
+        job runs, and it does not fit the rest, it is planned anew (`job.replanning`).
         """
         user = user or UserThread.capture(self._spark)
         replanning = Replanning()
@@ -253,7 +253,7 @@ class SparkRuntime:
         return [row for batch in batches for row in zip(*(each.to_pylist() for each in batch.columns), strict=True)]
 
     def reads_results(self, settings: Settings) -> bool:
-        """Whether this process can read results itself, because the environment that has them is on its host."""
+        """Tell whether this process can read results itself, because the environment that has them is on its host."""
         return self.is_local and settings.environment.scope == "host"
 
     def collected(
@@ -377,7 +377,7 @@ class SparkRuntime:
             slots = total_slots(self._context, settings.job.slots_timeout)
             payload = SparkPayload(workers, frames, bound, user, self._spark)
             again = functools.partial(self._again, dict(dataframes), settings, user)
-            # What reads another job's partitions may find those gone too; planned anew, it makes them first.
+            # A job that reads another job's partitions may find those gone too; planned anew, it makes them first.
             reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
             return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
 

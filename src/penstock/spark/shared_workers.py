@@ -17,7 +17,7 @@ _FLAGS = {
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": ("SPARK_SIMPLIFIED_TRACEBACK", "true"),
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": ("SPARK_HIDE_TRACEBACK", "false"),
 }
-"""What SQL sets in its workers: setting, variable, and Spark's own value of the setting."""
+"""The variables that SQL sets in its workers: setting, variable, and Spark's own value of the setting."""
 _T = TypeVar("_T")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tasks Spark can run at the same time.
+"""The number of tasks that Spark can run at the same time.
 
 Spark's own answer for the default resource profile, in total: what is free changes while we ask, so the tasks'
-registrations tell the rest. It is 0 until executors have registered, which is waited for. Where the master is local,
-or the conf says how many executors there are to be, the number is known before.
+registrations tell the rest. It is 0 until executors have registered, which is waited for. If the master is local, or
+the conf says how many executors there are to be, the number is known before.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _is_young(context: SparkContext) -> bool:
 
 
 def is_local(context: SparkContext) -> bool:
-    """Whether all tasks run on the driver's machine, in its JVM."""
+    """Tell whether all tasks run on the driver's machine, in its JVM."""
     return _LOCAL.match(context.master) is not None
 
 
@@ -69,7 +69,7 @@ def only_local_folder(context: SparkContext) -> str:
 
 
 class SlotWatch:
-    """What is told of the slots while jobs run: fewer only when they have stayed fewer for a while, else all.
+    """The number of slots that is told while jobs run: fewer only when they have stayed fewer for a while, else all.
 
     A cluster manager replaces an executor that died, so for some seconds there are fewer. A job that was planned in
     these seconds knows of fewer, so as many as before are told too.
@@ -100,7 +100,7 @@ def slots_now(context: SparkContext) -> int:
 
 
 def environments_now(context: SparkContext, scope: str) -> int:
-    """How many environments serve the executors that are there now: one for each host, or for each executor."""
+    """The number of environments for the executors that are there now: one for each host, or for each executor."""
     known = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public way
     executors = [known.apply(position) for position in range(known.size())]
     places = [str(each.hostPort()) for each in executors if each.id() != "driver"]
@@ -108,7 +108,7 @@ def environments_now(context: SparkContext, scope: str) -> int:
 
 
 def may_shrink(context: SparkContext) -> bool:
-    """Whether fewer slots mean that some were lost: not in local mode, and not where Spark gives some back itself."""
+    """Tell whether fewer slots mean that some were lost: not in local mode, nor if Spark gives some back itself."""
     return not is_local(context) and not _is_dynamic(context)
 
 

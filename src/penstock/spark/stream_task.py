@@ -27,7 +27,7 @@ def run_streaming(
 
 
 def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:
-    """What a task of a query is told beside its channels."""
+    """The plan of a query's task besides its channels."""
     told = deployment.streaming or StreamDeployment("")
     return StreamTaskPlan(
         location=streaming.location,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in Spark's Python process: a worker, which runs one subtask after the other, or a DataFrame's task.
+"""The work in Spark's Python process: a worker, which runs one subtask after the other, or a DataFrame's task.
 
 Rules. A worker asks the JobMaster for a subtask, runs it, reports, and asks again until it is told that there is
-nothing more to do. How a subtask ended is told to the JobMaster, not raised: Spark then neither retries it nor prints
-a stack of its own. Only a host whose environment or JobMaster can't be reached raises; a worker whose environment is
-lost later just ends, because the JobMaster knows and starts another one. Workers are an RDD's tasks, which Spark
-starts without planning a query, and drain their input, so that Spark reuses their processes; the tasks that read a
-DataFrame are a `mapInArrow` over it.
+nothing more to do. The end of a subtask is told to the JobMaster, not raised: Spark then neither retries it nor
+prints a stack of its own. Only a host whose environment or JobMaster can't be reached raises; a worker whose
+environment is lost later just ends, because the JobMaster knows and starts another one. Workers are an RDD's tasks,
+which Spark starts without planning a query, and drain their input, so that Spark reuses their processes; the tasks
+that read a DataFrame are a `mapInArrow` over it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _STATUS_SCHEMA = pa.schema(
     [("vertex", pa.int32()), ("subtask", pa.int32()), ("state", pa.string()), ("error", pa.string())]
 )
 LOST = "LOST"
-"""How a task ends whose own environment is gone: the JobMaster knows."""
+"""The end of a task whose own environment is gone: the JobMaster knows."""
 _UNHEARD = 3
-"""How often a task asks for the first time, while its environments are lost."""
+"""The number of times that a task asks for the first time, while its environments are lost."""
 _TEXT_LIMIT = 16 << 10
 _QUIET = (StaleError, JobCancelledError, TaskCancelledError)
 """Endings nobody needs to be told about: the job goes on without this attempt, or is over."""
@@ -199,7 +199,7 @@ def _run(plan: TaskPlan, task: TaskId, rows: Batches | None) -> tuple[str, str]:
 def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeployment | None]:
     """Attach to the environment and ask for the first time.
 
-    Where the environment is lost meanwhile the JobMaster may never have heard of this task, and would wait for it: so
+    If the environment is lost meanwhile, the JobMaster may never have heard of this task, and would wait for it: so
     it asks again, beside the next environment. Raises where that is lost too, so that Spark knows.
     """
     from penstock.attachment.attachment import attach
@@ -217,7 +217,7 @@ def _begin(plan: TaskPlan, identity: AttemptId) -> tuple[Attachment, TaskDeploym
 
 
 def _ask(attachment: Attachment, identity: AttemptId, spark_job: SparkJobId) -> TaskDeployment | None:
-    """What to do next, or None: nothing more."""
+    """The next deployment, or None: nothing more."""
     wire: Any = attachment.ask(RegisterTask(identity, spark_job.to_wire())).deployment
     return None if wire is None else TaskDeployment.from_wire(tuple(wire))
 
@@ -278,7 +278,7 @@ def _run_subtask(
 
 
 def environment_context(launch: EnvironmentLaunch, host: TaskHost, settings: Settings) -> ShuffleEnvironmentContext:
-    """What the shuffle environments of one task are made with; they share its host."""
+    """The context that the shuffle environments of one task are made with; they share its host."""
     return ShuffleEnvironmentContext(launch.application, launch.secret, settings, host)
 
 
@@ -303,7 +303,7 @@ class TaskEnvironments:
 
 
 class AttachedControl:
-    """What a running task may ask, over its attachment."""
+    """The questions that a running task may ask, over its attachment."""
 
     def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment
@@ -326,7 +326,7 @@ class AttachedControl:
 
 
 def error_text(failure: BaseException) -> str:
-    """What the user should see: the message of an error of ours, the traceback of his own code's."""
+    """The text for the user: the message of an error of ours, the traceback of his own code's."""
     if isinstance(failure, PenstockError) and not getattr(failure, "__notes__", None):
         return _short(str(failure))
     from penstock.task.failure import failure_text

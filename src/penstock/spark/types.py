@@ -6,7 +6,7 @@ a schema becomes on the way to Spark, `spark_batches` casts to it: dictionaries 
 run-end encoded arrays become plain ones, unsigned integers the next wider signed one, times of day and timestamps
 microseconds. A batch that fits already passes untouched.
 
-What Spark knows of a type and Arrow does not is kept in the field's metadata (`penstock.graph.spark_types`).
+Facts of a type that Spark knows and Arrow does not are kept in the field's metadata (`penstock.graph.spark_types`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark keeps per thread of the user: job group, tags, scheduler pool, description; and where he called us.
+"""The state that Spark keeps per thread of the user: job group, tags, pool, description; and where he called us.
 
 Our Spark jobs run on threads of their own, so these are captured where the user asks for the work and set again on
 each of our threads. Then the user's cancel by group or tag reaches them, and his pool pays for them.
