@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster needs of whoever runs the tasks: Spark in the product, threads in tests."""
+"""The runner of the tasks, as the JobMaster needs it: Spark in the product, threads in tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Submission:
     checkpoints: QueryStorage | None = field(default=None, repr=False, compare=False)
     """Of a streaming query: where its checkpoints are kept, claimed already."""
     may_wait: bool = False
-    """Whether an earlier plan of this job had its slots and lost them: one that does not fit waits for them."""
+    """True if an earlier plan of this job had its slots and lost them: one that does not fit waits for them."""
 
 
 @dataclass(frozen=True, slots=True)

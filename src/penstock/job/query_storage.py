@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a streaming query keeps its checkpoints, as its driver uses that: claims it, commits to it, clears it up.
+"""The place of a streaming query's checkpoints, as its driver uses it: claims it, commits to it, clears it up.
 
 All calls block on the file system. `look` and `claim` come first, on the thread that starts the query, so that
 whatever is wrong with the location is raised there, and before another query has lost it. The others are those of one
@@ -47,7 +47,7 @@ class SavedStates:
         return {chunk.name for part in self._of(uid) for chunk in part.chunks}
 
     def read(self, uid: str, chunk: str) -> list[bytes]:
-        """What the subtasks of a stage stored under this name; raises CorruptCheckpointError or OSError."""
+        """The bytes that the subtasks of a stage stored under this name; raises CorruptCheckpointError or OSError."""
         found = [part for part in self._of(uid) if any(each.name == chunk for each in part.chunks)]
         return patiently(lambda: [data for part in found for _, data in self._storage.read(part, [chunk])], FEW)
 
@@ -77,7 +77,7 @@ class QueryStorage:
         self._begin_anew = begin_anew
         self._sources = sources or {}
         self.beginning = QueryBeginning()
-        """What the query goes on from, once the location is claimed."""
+        """The beginning that the query goes on from, once the location is claimed."""
         self._options = options
         self._storage = CheckpointStorage(options.location)
         self._stamps: dict[int, Stamp] = {}
@@ -85,7 +85,7 @@ class QueryStorage:
         self._newest: SavedParts | None = None
         """The last one of this driver."""
         self._is_uncertain = False
-        """Whether nobody can tell if the last checkpoint is complete."""
+        """True if nobody can tell whether the last checkpoint is complete."""
 
     def look(self, vertices: Mapping[str, int]) -> None:
         """Raise what `claim` would raise, and change nothing: ahead of all else that may refuse the query."""
@@ -158,7 +158,7 @@ class QueryStorage:
         del self._stamps[last.checkpoint + 1]
 
     def sweep(self) -> None:
-        """Behind a commit: remove what tasks have left of checkpoints that were given up, and earlier owners."""
+        """After a commit: remove what tasks have left of checkpoints that were given up, and earlier owners."""
         if not self._is_uncertain:
             self._storage.sweep(self._stamps.values())
 
@@ -176,7 +176,7 @@ class QueryStorage:
             self._storage.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
-        """Remove what attempts that are over have logged, behind checkpoints before this one, for nothing."""
+        """Remove the logs of attempts that are over, begun after checkpoints before this one: nobody needs them."""
         self._storage.discard_logs(before)
 
     def end(self) -> None:

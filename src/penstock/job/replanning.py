@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a job that got no slots, or lost them, is planned once more: for whoever plans and submits it.
+"""The decision whether a job that got no slots, or lost them, is planned once more: for whoever plans and submits it.
 
 A job whose slots went is planned anew for those that are left. Does it not fit those either, the JobMaster lets it
 wait for slots to come back, and when they are there it is planned anew for them.
@@ -26,7 +26,7 @@ class Replanning:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the next plan waits for slots where it does not fit: an earlier one had them."""
+        """True if the next plan waits for slots it lacks: an earlier one had them."""
         return bool(self._lost)
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class DeadlineKind(StrEnum):
-    """What is waited for."""
+    """The events that are waited for."""
 
     SLOTS = "slots"
     """Slots, beside other Penstock jobs."""
@@ -51,7 +51,7 @@ Wanted = Mapping[Deadline, float]
 """Deadlines, and after how many seconds they pass."""
 
 SETTLE_SECONDS = 5.0
-"""How long tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
+"""Time that tasks have to stop by themselves; Spark's cancel kills them, so it comes second."""
 GRACE_SECONDS = 0.5
 UNEXPLAINED_SECONDS = 2.0
 FRAME_SECONDS = 15.0

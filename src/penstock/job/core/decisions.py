@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a job's core decide, as values.
+"""The decisions of the parts of a job's core, as values.
 
-A part changes its own state only. What follows for another part is one of these, which the loop in `job_core` takes
-to the one part that owns the state it changes; what follows for the world outside is an instruction.
+A part changes its own state only. A consequence for another part is one of these, which the loop in `job_core` takes
+to the one part that owns the state it changes; one for the world outside is an instruction.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class DeployRegion:
 
 @dataclass(frozen=True, slots=True)
 class Forgive:
-    """What users' code has failed in so far counts no more: the query has got on."""
+    """The failures of users' code so far count no more: the query has got on."""
 
 
 # --- for slots
@@ -114,7 +114,7 @@ class Forgive:
 
 @dataclass(frozen=True, slots=True)
 class LetOff:
-    """Who worked on this attempt, where it was a worker, will ask again; with a `call` it asks still."""
+    """The worker on this attempt, if it was one, will ask again; with a `call` it asks still."""
 
     attempt: AttemptId
     call: int | None = None
@@ -141,7 +141,7 @@ class DismissWorkers:
 
 @dataclass(frozen=True, slots=True)
 class HoldStarts:
-    """Whether nothing is to be started for now."""
+    """The wish that nothing is started for now, or its end."""
 
     held: bool
 
@@ -197,7 +197,7 @@ class CompareReaders:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """What was about to start, and may not now that its producers run again, gives its slots back."""
+    """Subtasks that were about to start, and may not now that their producers run again, give their slots back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRead:
-    """What was written over these edges has been read by all who read it."""
+    """All readers of these edges have read the partitions written over them."""
 
     edges: tuple[int, ...]
 
@@ -348,5 +348,5 @@ ForEnding = Advance | RememberCause | FailForGood
 ForAccounts = Record | Track | Release | ReleaseRead | Unreadable
 
 ForParts = ForAttempts | ForSlots | ForRecovery | ForCheckpoints | ForEnding | ForAccounts
-"""What a part does about its own state."""
+"""The decisions that a part carries out on its own state."""
 Decision = ForParts | Conclude | TaskRegistered | CancelRequested | Instruction

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can happen to the JobMaster's core. Plain values: no clock, socket or thread in them.
+"""The events of the JobMaster's core. Plain values: no clock, socket or thread in them.
 
-What tasks and environments report goes in as they said it (`link.master`); the rest is here. A `call` is the number
-of an answer somebody waits for; the core gives exactly one answer for each.
+Reports of tasks and environments go in as they said them (`link.master`); the rest is here. A `call` is the number of
+an answer somebody waits for; the core gives exactly one answer for each.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ ForParts = (
     | OwnerSeen
     | StopAsked
 )
-"""What one part of a job's core hears of."""
+"""The events that one part of a job's core hears of."""
 ForJob = ForParts | DeadlinePassed
 Event = ForJob | JobSubmitted | ResultReleased
 

@@ -18,7 +18,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 class Rank(IntEnum):
-    """How much a report explains; the lowest wins."""
+    """The worth of a report as an explanation; the lowest wins."""
 
     CAUSE = 0
     LOSS = 1
@@ -66,12 +66,12 @@ class FailureCause:
 
     @property
     def awaits_spark(self) -> bool:
-        """Whether all that is known is that a DataFrame broke off: Spark will soon say why."""
+        """True if all that is known is that a DataFrame broke off: Spark will soon say why."""
         return self._best is not None and self._best.rank is Rank.CUT_OFF
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was reported."""
+        """True if anything was reported."""
         return self._best is not None
 
     @property
@@ -94,7 +94,7 @@ def rank_of(failure: FailureKind) -> Rank:
 
 
 def is_users(text: str) -> bool:
-    """Whether this is an error of the user's code: only such ones come with a traceback."""
+    """Tell whether this is an error of the user's code: only such ones come with a traceback."""
     return TRACEBACK in text
 
 

@@ -48,7 +48,7 @@ def task_of(attempt: AttemptId) -> TaskId:
 
 
 class SparkJobKind(StrEnum):
-    """What a Spark job of ours carries."""
+    """The kinds of our Spark jobs."""
 
     WORKERS = "workers"
     FRAME = "frame"

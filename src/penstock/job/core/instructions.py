@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster's core wants done. The shell does it; the core never waits for it."""
+"""The instructions of the JobMaster's core. The shell does it; the core never waits for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.shuffle import AttemptId, PartitionDescriptor, PartitionId, Produc
 from penstock.shuffle.errors import PenstockError
 
 ForTask = CancelTask | TaskAction | UpdatePartitionInfo
-"""What an environment passes on to one of its tasks."""
+"""The words that an environment passes on to one of its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ ForQuery = (
     | AnswerCheckpoint
     | WarnOfCheckpoint
 )
-"""What is done with the checkpoints of a query."""
+"""The instructions about the checkpoints of a query."""
 Instruction = (
     LaunchSparkJobs
     | CancelSparkJobs

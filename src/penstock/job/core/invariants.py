@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What always holds of the core, between two events. Asserted in tests after each of them; costs a look at all.
+"""The invariants of the core, between two events. Asserted in tests after each of them; costs a look at all.
 
 Per job: each worker is in one place; every live subtask has a worker, or a DataFrame's Spark job; counters equal
 recounts; a call waits in one place only; a subtask that runs has its partitions, and those are tracked; exactly the

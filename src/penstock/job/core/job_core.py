@@ -5,12 +5,12 @@ Five parts decide. `attempts` owns the subtasks: who runs what, what each was to
 workers and Spark jobs, and what is started on them. `recovery` says whether and when what failed runs again, `ending`
 how the job ends, and `checkpoints` has those of a streaming query. A part changes its own state, reads that of others
 through narrow views, and returns what follows as values (`decisions`), which the loop here takes to the part that
-owns what they change (`routing`), until nothing follows any more. What no part owns leaves as an instruction. Then
-the job settles, once.
+owns what they change (`routing`), until nothing follows any more. A consequence that no part owns leaves as an
+instruction. Then the job settles, once.
 
 Spark tasks are workers that ask for one subtask after the other; only those that read a DataFrame are bound to
-theirs. A consumer is deployed with placeholders and told of each producer at its first buffer. Whoever consumes a
-DataFrame's rows ends only after that DataFrame's Spark job has returned.
+theirs. A consumer is deployed with placeholders and told of each producer at its first buffer. A subtask that
+consumes a DataFrame's rows ends only after that DataFrame's Spark job has returned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Cause = events.ForJob | so.Decision
 
 
 class JobCore:
-    """One job. What is decided collects in `out`, until the master's core takes it."""
+    """One job. Instructions collect in `out`, until the master's core takes them."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class JobCore:
         return [*gone, *fresh]
 
     def _apply(self, cause: Cause) -> Iterable[so.Decision]:
-        """What follows from a cause; what no part owns leaves as an instruction."""
+        """The decisions that follow from a cause; one that no part owns leaves as an instruction."""
         match cause:
             case events.DeadlinePassed():
                 return self._deadline_passed(cause)
@@ -156,7 +156,7 @@ class JobCore:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can happen any more."""
+        """True if nothing can happen any more."""
         return self.lifecycle.is_terminal
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JobMaster as a sans-I/O core: all jobs of one application, their slots and their partitions.
 
-`handle(event, now)` gives the instructions the event leads to. What belongs to no job any more (a late task, a late
-partition) is answered or released at once. A job whose core raises is over; the others go on.
+`handle(event, now)` gives the instructions the event leads to. An event that belongs to no job any more (a late task,
+a late partition) is answered or released at once. A job whose core raises is over; the others go on.
 
 Jobs share the application's slots: `fairness` says who gets the next ones, and from whom they are taken.
 
@@ -38,7 +38,7 @@ class MasterCore:
     """Events in, instructions out. `result_service` keeps the partitions of results."""
 
     is_checked = False
-    """Whether what always holds is asserted after every event, and faults are raised: in tests."""
+    """True if the invariants are asserted after every event, and faults are raised: in tests."""
 
     def __init__(self, result_service: str = "local") -> None:
         self.tracker = PartitionTracker()
@@ -56,7 +56,10 @@ class MasterCore:
         self._invariants = Invariants()
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
-        """What this event leads to, in order. `now` is a clock's seconds and must not go backwards."""
+        """The instructions that this event leads to, in order.
+
+        `now` is a clock's seconds and must not go backwards.
+        """
         self._now = now
         self._apply(event)
         self._forget_ended()
@@ -84,7 +87,7 @@ class MasterCore:
         return core.progress(live) if core is not None else None
 
     def trace(self, job: str) -> tuple[TraceEntry, ...]:
-        """What has happened so far in a job that is not over."""
+        """The entries so far of a job that is not over."""
         core = self._jobs.get(job)
         return core.accounts.trace.entries() if core is not None else ()
 

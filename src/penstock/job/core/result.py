@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left of a job when it is over: figures and a trace, no data."""
+"""The remains of a job that is over: figures and a trace, no data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TraceEntry = tuple[float, str, str]
 
 FIRST = 2_000
 LAST = 18_000
-"""How many entries are kept of the beginning and of the rest."""
+"""The number of entries that are kept of the beginning and of the rest."""
 
 
 class Trace:
-    """What has happened in one job, in order: its beginning and its last part, however long it is."""
+    """The entries of one job, in order: its beginning and its last part, however long it is."""
 
     def __init__(self) -> None:
         self._first: list[TraceEntry] = []
@@ -56,7 +56,10 @@ class JobStatistics:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JobResult:
-    """How one job went. `metrics` holds, per vertex id, the sums over its subtasks; `stages` the vertices' names."""
+    """The report of one job.
+
+    `metrics` holds, per vertex id, the sums over its subtasks; `stages` the vertices' names.
+    """
 
     job: str
     name: str
@@ -125,12 +128,12 @@ class FinishedJob:
 
     @property
     def result_bytes(self) -> int:
-        """How many bytes the partitions have, as Arrow."""
+        """The bytes of the partitions, as Arrow."""
         return self._written("bytes_out")
 
     @property
     def result_rows(self) -> int:
-        """How many rows they have."""
+        """The number of their rows."""
         return self._written("rows_out")
 
     def _written(self, metric: str) -> int:
@@ -152,7 +155,7 @@ class VertexProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """How one checkpoint went. `cause` says why it failed, empty where it is complete.
+    """The report of one checkpoint. `cause` says why it failed, empty where it is complete.
 
     `tasks` has each task's figures, by its part's name: `start_seconds`, `align_seconds`, `freeze_seconds` (taking
     the snapshot), `store_seconds`, `bytes`, and of these `in_flight_bytes`.
@@ -166,7 +169,7 @@ class CheckpointReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCounts:
-    """How many checkpoints a query took, the last complete one, and why the last one failed, if one has.
+    """The number of checkpoints that a query took, the last complete one, and why the last one failed, if one has.
 
     `seconds` is how long the last one took; `restarts` counts how often the query began anew, `cause` says why last.
     `reports` are those of the last ones, oldest first. `restored_bytes` are those of the rows in flight with which
@@ -195,7 +198,7 @@ class JobProgress:
     vertices: tuple[VertexProgress, ...]
     checkpoints: CheckpointCounts = CheckpointCounts()
     waits: str = ""
-    """What a job waits for that can't begin, in words; empty where it stands in the line as any other."""
+    """The thing that a job waits for if it can't begin, in words; empty if it stands in the line as any other."""
 
     @property
     def title(self) -> str:

@@ -26,7 +26,7 @@ from penstock.link import master as said
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Who decides in one job."""
+    """The parts that decide in one job."""
 
     attempts: Attempts
     slots: Slots
@@ -38,7 +38,7 @@ class Parts:
 
 
 def hear(parts: Parts, event: events.ForParts) -> Iterator[so.Decision]:
-    """What follows from an event."""
+    """The decisions that follow from an event."""
     match event:
         case events.TaskRegistered():
             yield from parts.arrivals.registered(event)
@@ -89,7 +89,7 @@ def hear(parts: Parts, event: events.ForParts) -> Iterator[so.Decision]:
 
 
 def follow(parts: Parts, decision: so.ForParts) -> Iterator[so.Decision]:
-    """What follows from a decision, after the part that owns what it changes has done it."""
+    """The decisions that follow from one, after the part that owns what it changes has carried it out."""
     if isinstance(decision, so.ForAttempts):
         return _attempts(parts.attempts, decision)
     if isinstance(decision, so.ForSlots):
@@ -106,7 +106,7 @@ def follow(parts: Parts, decision: so.ForParts) -> Iterator[so.Decision]:
 
 
 def pass_deadline(parts: Parts, deadline: Deadline) -> Iterator[so.Decision]:
-    """What follows where a deadline has passed that its part still waits for."""
+    """The decisions that follow if a deadline has passed that its part still waits for."""
     match deadline.kind:
         case DeadlineKind.SLOTS | DeadlineKind.DEPLOY | DeadlineKind.LENT:
             return parts.slots.deadline_passed(deadline)

@@ -14,7 +14,7 @@ from penstock.lifecycle.table import Lifecycle, Table, ends_of
 
 
 class JobState(Enum):
-    """Where a job is."""
+    """The states of a job."""
 
     CREATED = "CREATED"
     WAITING_FOR_SLOTS = "WAITING_FOR_SLOTS"
@@ -29,7 +29,7 @@ class JobState(Enum):
 
 
 class JobEvent(Enum):
-    """What moves a job."""
+    """The events of a job."""
 
     SUBMITTED = "submitted"
     REFUSED = "refused"
@@ -67,15 +67,15 @@ TERMINAL: Final = ends_of(JOB_TABLE)
 
 
 class Phase(Protocol):
-    """What the parts of the core may know of their job's lifecycle, which the end of the job owns."""
+    """The facts of their job's lifecycle that the parts of the core may know; the end of the job owns it."""
 
     @property
     def state(self) -> JobState:
-        """Where the job is."""
+        """The state of the job."""
 
     @property
     def is_active(self) -> bool:
-        """Whether tasks may be deployed and may end well."""
+        """True if tasks may be deployed and may end well."""
 
 
 class JobLifecycle(Lifecycle[JobState, JobEvent]):
@@ -88,15 +88,15 @@ class JobLifecycle(Lifecycle[JobState, JobEvent]):
 
     @property
     def is_active(self) -> bool:
-        """Whether tasks may be deployed and may end well."""
+        """True if tasks may be deployed and may end well."""
         return self.state in _ACTIVE
 
     @property
     def is_ending(self) -> bool:
-        """Whether it fails or is cancelled, and has not come to its end yet."""
+        """True if it fails or is cancelled, and has not come to its end yet."""
         return self.state in (JobState.FAILING, JobState.CANCELING)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can happen any more."""
+        """True if nothing can happen any more."""
         return self.state in TERMINAL

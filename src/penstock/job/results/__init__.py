@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind the lazy DataFrames: results that are made when somebody opens them, and made again."""
+"""The results behind the lazy DataFrames: they are made when somebody opens them, and made again."""

@@ -37,7 +37,7 @@ class StageReads:
         runs[request.job] = runs.get(request.job, 0) & ~(1 << request.index)
 
     def has_read_another(self, request: ReadResult, job: str) -> bool:
-        """Whether other tasks of its stage were told to read another run than this job."""
+        """Tell whether other tasks of its stage were told to read another run than this job."""
         others = ~(1 << request.index)
         runs = self._stages.get(request.stage, {})
         return any(bits & others for run, bits in runs.items() if run != job)

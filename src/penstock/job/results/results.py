@@ -6,18 +6,18 @@ failed, or whose partitions were lost, runs again when it is opened again. One t
 of its lease is released; one that was opened stays until it is dropped, because Spark keeps what it planned and may
 read it at any time.
 
-Spark does not plan a DataFrame again, so its read tasks come here too, before they read. Where their partition is
-lost, the job runs again, once for all of them, by the plan of its first run made fit for any number of slots; they
-work for it meanwhile, because they may hold all the slots there are. What is left of the earlier run is released when
-the new one is there. A Spark stage that has read another run already is refused the new one, unless the plan puts the
-same rows into each partition on every run. Nobody who goes away takes the job with him: it runs to its end.
+Spark does not plan a DataFrame again, so its read tasks come here too, before they read. If their partition is lost,
+the job runs again, once for all of them, by the plan of its first run made fit for any number of slots; they work for
+it meanwhile, because they may hold all the slots there are. The remains of the earlier run are released when the new
+one is there. A Spark stage that has read another run already is refused the new one, unless the plan puts the same
+rows into each partition on every run. Nobody who goes away takes the job with him: it runs to its end.
 
 Spark also keeps that planning a DataFrame failed, and would tell the error to every later action. So planning never
 fails: it leaves a task that opens the result for its action. The action that was planned is told the error, for any
 other the job runs again. The task holds a slot meanwhile, so the job is planned for any number of slots. Limit: where
 there is one slot only, none is left.
 
-A result may also be made already: a persisted stream's, whose job whoever persisted it ran. Who keeps such a job's
+A result may also be made already: a persisted stream's, whose job whoever persisted it ran. A keeper of such a job's
 partitions watches them here, and hears once that they are gone. It is made again when it is opened, not when it is
 read.
 
@@ -45,7 +45,7 @@ from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import PartitionExpiredError, PenstockError, SlotsError
 
 _ROUND_SECONDS = 5.0
-"""How long a read task waits for one answer."""
+"""Seconds that a read task waits for one answer."""
 
 _T = TypeVar("_T")
 
@@ -55,7 +55,7 @@ Build = Callable[[], Submission | MadeResult]
 
 @dataclass(frozen=True, slots=True)
 class ResultCalls:
-    """What results need of the JobMaster, called on its event loop.
+    """The calls of results on the JobMaster, made on its event loop.
 
     `run` submits a job; `lose` hears that a partition is gone, and why; `release` gives up what is left of a job.
     """
@@ -111,7 +111,7 @@ class Results:
             self._release(result.core.drop())
 
     def bytes_of(self, name: str) -> int:
-        """How many bytes the partitions have that were made last for this result."""
+        """The number of bytes of the partitions that were made last for this result."""
         result = self._results.get(name)
         return 0 if result is None else result.core.bytes
 
@@ -137,7 +137,7 @@ class Results:
         return partitions
 
     async def read(self, request: ReadResult) -> ReadAnswer:
-        """What a task does that is going to read a partition; raises PartitionLostError where there is no way."""
+        """The next step of a task that is going to read a partition; raises PartitionLostError if there is no way."""
         result = self._results.get(request.result)
         if result is None:
             return ReadAnswer()
@@ -163,7 +163,7 @@ class Results:
     def lost(self, job: str) -> bool:
         """Partitions of a job's result are gone: the next who opens or reads it runs the job again.
 
-        Whether somebody watched the job's result, who has been told now and gives up what is left of it.
+        Tells whether somebody watched the job's result, who has been told now and gives up what is left of it.
         """
         watcher = self._watchers.get(job)
         self.forget(job)
@@ -180,7 +180,7 @@ class Results:
                 result.run = None
 
     def is_opened(self, job: str) -> bool:
-        """Whether somebody has got the partitions that this job made."""
+        """Tell whether somebody has got the partitions that this job made."""
         return any(result.core.is_opened(job) for result in self._results.values())
 
     def _run_of(self, result: _Result, answer: Begin | Join) -> _Run:
@@ -231,7 +231,7 @@ class Results:
             self._calls.release(job)
 
     async def _built(self, result: _Result) -> Submission | MadeResult:
-        """What the result's build gives; once more where what it found was given up meanwhile."""
+        """The result of the build; made once more if partitions that it found were given up meanwhile."""
         while True:
             number, made = self._builds.begin(), None
             try:
@@ -259,7 +259,7 @@ def _forget_failure(result: _Result, opening: asyncio.Future[Partitions]) -> Non
 
 
 async def _on_own_thread(work: Callable[[], _T]) -> _T:
-    """What `work` gives. Not on the loop's few threads: a build may wait for another one, of a stream it reads."""
+    """The result of `work`. Not on the loop's few threads: a build may wait for another one, of a stream it reads."""
     done: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
     def run() -> None:

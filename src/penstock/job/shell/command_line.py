@@ -14,18 +14,18 @@ from penstock.link.outbox import Outbox
 
 
 class CommandLine:
-    """What one environment is told."""
+    """The commands to one environment."""
 
     def __init__(self) -> None:
         self.is_open = False
-        """Whether the environment listens now."""
+        """True if the environment listens now."""
         self._outbox: Outbox[Command] = Outbox()
         self._changed = asyncio.Event()
         self._outbox.wake = self._changed.set
         self._streams = 0
 
     def put(self, command: Command) -> None:
-        """Tell this, behind everything else."""
+        """Tell this, after everything else."""
         self._outbox.put(command)
 
     def taken(self, number: int) -> None:
@@ -47,7 +47,7 @@ class CommandLine:
         return not self.is_open
 
     async def next(self, stream: int, after: int) -> tuple[int, Command] | None:
-        """The next command behind this number, with its own; None where there is a newer stream."""
+        """The next command after this number, with its own; None if there is a newer stream."""
         while stream == self._streams:
             found = self._outbox.after(after)
             if found is not None:

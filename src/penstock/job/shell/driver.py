@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_LOOK_SECONDS = 0.01
 _LOOK_SECONDS = 0.25
-"""How often it is looked whether an environment that does not listen is still there: soon first, for one that was
+"""Seconds between two looks whether an environment that does not listen is still there: soon first, for one that was
 killed closes its sockets one after the other."""
 
 
@@ -59,7 +59,7 @@ class JobDriver:
         self.environments = Environments()
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self.is_ending = False
-        """Whether the application ends: environments that go then have not failed."""
+        """True if the application ends: environments that go then have not failed."""
         self._core = core
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
@@ -300,7 +300,7 @@ class JobDriver:
 
     @staticmethod
     def _settle(running: _RunningJob, outcome: FinishedJob | PenstockError) -> None:
-        """Whoever waits for a job is told."""
+        """Tell the one that waits for a job."""
         if running.finished.done():
             return
         if isinstance(outcome, PenstockError):

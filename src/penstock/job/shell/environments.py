@@ -30,7 +30,7 @@ class AttachedEnvironment:
     last_heard: float
     """Seconds of the JobMaster's clock."""
     is_listening: bool = False
-    """Whether it has ever listened to its commands."""
+    """True if it has ever listened to its commands."""
     commands: CommandLine = field(default_factory=CommandLine)
     answers: Answers[asyncio.Task[bytes]] = field(default_factory=Answers)
     reports: Inbox = field(default_factory=Inbox)
@@ -43,7 +43,7 @@ class AttachedEnvironment:
 
     @property
     def address(self) -> str:
-        """Where others read its partitions."""
+        """The address at which others read its partitions."""
         return self.said.address
 
 
@@ -84,7 +84,7 @@ class Environments:
         return [item for item in self._attached.values() if item.is_listening and not item.commands.is_open]
 
     def is_waited_for(self, environment: AttachedEnvironment) -> bool:
-        """Whether it is attached, does not listen, and no other process has its address."""
+        """Tell whether it is attached, does not listen, and no other process has its address."""
         if environment.commands.is_open or self._attached.get(environment.name) is not environment:
             return False
         return all(item is environment or item.address != environment.address for item in self._attached.values())

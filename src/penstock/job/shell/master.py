@@ -41,13 +41,16 @@ _LISTEN_SECONDS = 10.0
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
 _BEGUN_SECONDS = 60.0
-"""How long something may take that the loop has begun."""
+"""Seconds that something may take that the loop has begun."""
 _CLOSED = "the JobMaster is closed: its SparkSession was stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class MasterIdentity:
-    """Who this JobMaster is and where it listens. `advertised` is the name that hosts reach it by."""
+    """The identity of this JobMaster and the address it listens at.
+
+    `advertised` is the name that hosts reach it by.
+    """
 
     application: str
     secret: bytes = field(repr=False)
@@ -78,7 +81,7 @@ class JobHandle:
 
     @property
     def is_over(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         return self._finished.done()
 
 
@@ -105,7 +108,7 @@ class JobMaster:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it does not run, or was told to close: all of its jobs end soon."""
+        """True if it does not run, or was told to close: all of its jobs end soon."""
         return self._thread is None
 
     def start(self) -> str:
@@ -208,7 +211,7 @@ class JobMaster:
         return thread
 
     def _call(self, act: Callable[[], _T], *, is_order: bool = False) -> _T:
-        """What `act` gives on the loop's thread; raises its error, or ControlError where the loop has ended.
+        """Call `act` on the loop's thread; raises its error, or ControlError if the loop has ended.
 
         Raises ControlError too where the loop does not come to it in time. `act` is then not done later either,
         unless it is an order: to release or to cancel is right at any time.
@@ -362,7 +365,8 @@ async def _repeat(seconds: float, work: Callable[[], None]) -> None:
 def _result(future: concurrent.futures.Future[_T], claim: concurrent.futures.Future[None]) -> _T:
     """The result; ControlError where the loop does not answer. A wait that the process overslept counts as one.
 
-    What the loop has begun is waited for: else nobody could tell whether it was done. `claim` says which it is.
+    A call that the loop has begun is waited for: else nobody could tell whether it was done. `claim` says which it
+    is.
     """
     for _ in range(_ANSWER_WAITS):
         with contextlib.suppress(TimeoutError):

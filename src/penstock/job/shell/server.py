@@ -49,7 +49,7 @@ OPTIONS = (
 )
 
 Messages = AsyncIterator[bytes]
-"""What a caller sends: one message, which is on its way when it is asked for."""
+"""The bytes that a caller sends: one message, which is on its way when it is asked for."""
 Call = Callable[[Session, Any], Awaitable[object]]
 """Answers a request of a caller that has proved itself."""
 
@@ -75,7 +75,7 @@ class JobMasterService:
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server takes."""
+        """The handler that a gRPC server takes."""
         # As streams of messages, because those are read when we ask for them.
         one_answer = grpc.stream_unary_rpc_method_handler
         methods = {

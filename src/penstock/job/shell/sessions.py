@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may call the JobMaster: the handshake that proves the application's secret, and the sessions it gives.
+"""The sessions of callers of the JobMaster: the handshake that proves the application's secret gives one.
 
 Limit: of more sessions than `_SESSIONS` those go that were not used for longest. An environment uses its own twice a
 second.
@@ -35,7 +35,7 @@ ALLOWED = {
     ),
     ask.PLANNER: frozenset({ask.OpenResult.METHOD}),
 }
-"""What each role may call."""
+"""The calls that each role may make."""
 
 _CHALLENGES = 4096
 _CHALLENGE_SECONDS = 120.0

@@ -23,7 +23,7 @@ Lost = Callable[[tuple[PartitionId, ...], str], None]
 
 @dataclass(frozen=True, slots=True)
 class _JobContext:
-    """What a ShuffleMaster may ask of us for one job."""
+    """The calls that a ShuffleMaster may make on us for one job."""
 
     job: str
     lost: Lost

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What subtasks are told and say from their start to their end."""
+"""The words to subtasks, and theirs, from their start to their end."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attempts of one job's subtasks: who runs what, what each was told, how each ended.
 
-An exception of the user's code most often comes again, so it is tried again only as often as the settings say. What
-its host lacks (room on a disk, memory, buffers) is tried again like any loss, on another host if there is one. What a
-task could not read is lost, whatever its service says; the task and the producer run again. A task that says unasked
-that it was cancelled was stopped by Spark, which will say why.
+An exception of the user's code most often comes again, so it is tried again only as often as the settings say. An
+attempt that its host lacks something for (room on a disk, memory, buffers) is tried again like any loss, on another
+host if there is one. A partition that a task could not read is lost, whatever its service says; the task and the
+producer run again. A task that says unasked that it was cancelled was stopped by Spark, which will say why.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Attempts:
     # --- what recovery and the end do with them
 
     def begin_round(self, restart: so.BeginRound) -> None:
-        """What is deployed from now on knows what was reset before."""
+        """Count the restart: an attempt that is deployed from now on knows what was reset before."""
         self._subtasks.round = restart.round
 
     def reset(self, reset: so.Reset) -> Iterator[so.Decision]:

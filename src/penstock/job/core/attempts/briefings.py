@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tasks are told of their producers: at their deployment, and later, when a partition can be read.
+"""The words to tasks about their producers: at their deployment, and later, when a partition can be read.
 
 A consumer may be deployed before its producers are known; a placeholder stands for each of those until its first
 buffer is there, and who runs is told then.
@@ -27,10 +27,12 @@ class Briefings:
         self._topology = topology
         self._subtasks = subtasks
         self._sources: dict[int, list[ShuffleDescriptor]] = {}
-        """What consumers of an edge are told of its producers, from the first deployment that needs it."""
+        """The descriptors by which consumers of an edge know its producers, from the first deployment that needs
+        them.
+        """
 
     def deployment(self, subtask: Subtask, attempt: AttemptId) -> TaskDeployment:
-        """What an attempt is told: its channels with what is known of their producers, and its partitions."""
+        """The deployment of an attempt: its channels with what is known of their producers, and its partitions."""
         graph, inputs = self._topology.graph, []
         for edge, channels in self._topology.inputs(subtask.vertex.id, subtask.index):
             known = self._sources_of(edge)
@@ -59,7 +61,7 @@ class Briefings:
             yield from self._tell(edge.id, subtask.index, descriptor)
 
     def renew(self, subtask: Subtask) -> None:
-        """What consumers are told of a subtask has changed: it can be read, is empty, or is run again."""
+        """Renew the descriptors by which consumers know a subtask: it can be read, is empty, or is run again."""
         for edge in self._topology.graph.outputs_of(subtask.vertex.id):
             if edge.id in self._sources:
                 self._sources[edge.id][subtask.index] = self._source(edge.id, *subtask.place)

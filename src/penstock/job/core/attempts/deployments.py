@@ -140,7 +140,7 @@ class Deployments:
         yield so.RegionRuns(region.number)
 
     def _are_all_there(self, region: Region, waiting: dict[Place, Subtask]) -> bool:
-        """Whether every subtask that reads no DataFrame is ready."""
+        """Tell whether every subtask that reads no DataFrame is ready."""
         workers = [number for number in region.vertices if not self._topology.graph.vertex(number).is_bound]
         missing = sum(self._subtasks.undeployed(number) for number in workers)
         return len(waiting) >= missing and sum(1 for vertex, _ in waiting if vertex in workers) == missing

@@ -42,7 +42,7 @@ class Questions:
             yield from self.drop(attempt, None)
 
     def drop(self, attempt: AttemptId, error: PenstockError | None) -> Iterator[do.Instruction]:
-        """What an attempt asks is answered, with this error if there is one."""
+        """Answer the questions of an attempt, with this error if there is one."""
         for call in self._open.pop(attempt, ()):
             yield do.AnswerProducers(call, attempt, error)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many consumers a vertex gets that leaves their number open: chosen once, from the bytes its producers wrote.
+"""The number of consumers of a vertex that leaves it open: chosen once, from the bytes its producers wrote.
 
 Nothing is kept per producer and consumer. A producer that ran again is not counted twice. A plan that comes with the
 choice made, because it was run before, keeps it.
@@ -28,7 +28,7 @@ class Widths:
         self._counted: set[tuple[int, int]] = set()
 
     def add(self, producer: Place, sizes: Mapping[int, Sequence[int]]) -> str:
-        """A producer has finished: the bytes of its subpartitions by edge. What is wrong with them, or nothing."""
+        """A producer has finished: the bytes of its subpartitions by edge. Returns the fault in them, or nothing."""
         for edge in self._topology.graph.outputs_of(producer[0]):
             found = sizes.get(edge.id)
             if found is None or not self._is_open(edge) or (edge.id, producer[1]) in self._counted:
@@ -54,11 +54,11 @@ class Widths:
         self._topology.graph = self._topology.graph.with_vertex(chosen)
 
     def _is_open(self, edge: JobEdge) -> bool:
-        """Whether the bytes on this edge say how many consumers there are."""
+        """Tell whether the bytes on this edge say how many consumers there are."""
         return self._topology.graph.vertex(edge.consumer).subpartitions is not None and not edge.is_broadcast
 
     def _cut(self, vertex: JobVertex, edges: Sequence[JobEdge]) -> Cut | None:
-        """Where one side may be read in parts: its bytes and producers, if it has one edge only."""
+        """The side that may be read in parts: its bytes and producers, if it has one edge only."""
         side = getattr(vertex.combine, "divisible_side", None)
         own = [edge for edge in edges if edge.side == side and edge.id in self._sizes]
         if side is None or len(own) != 1:

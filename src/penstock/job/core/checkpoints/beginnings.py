@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the next attempt of a streaming query begins with: the newest checkpoint that is not damaged, and whose it is.
+"""The beginning of the next attempt of a streaming query: the newest checkpoint that is not damaged, and whose it is.
 
 The core tells it which checkpoints became complete and which proved damaged. It answers what each task is given.
 """
@@ -27,7 +27,7 @@ class Beginnings:
         self._overtakes = options.unaligned
         self._logs = options.logs_in_flight
         self._drops_in_flight = options.recover_without_in_flight
-        """Whether rows in flight of the newest one are dropped: one that an earlier driver took."""
+        """True if rows in flight of the newest one are dropped: one that an earlier driver took."""
 
     @property
     def numbers(self) -> list[int]:
@@ -58,7 +58,7 @@ class Beginnings:
         return self._kept[0].checkpoint
 
     def of(self, attempt: AttemptId, behind: int) -> StreamDeployment:
-        """What a task is given; `behind` is the newest checkpoint that was begun."""
+        """The deployment of a task; `behind` is the newest checkpoint that was begun."""
         if not self._kept:
             return StreamDeployment(self._owner, behind=behind)
         graph, saved = self._graph, self._kept[0]
@@ -73,7 +73,7 @@ class Beginnings:
         return StreamDeployment(self._owner, found.is_finished, restored, widths, self._drops_in_flight, behind)
 
     def had_finished(self, subtask: Subtask) -> bool:
-        """Whether a task had given all its rows in the checkpoint."""
+        """Tell whether a task had given all its rows in the checkpoint."""
         if not self._kept:
             return False
         vertex = subtask.vertex

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the last checkpoints of a query went: of each how long it took, what each task did for it, why it failed.
+"""The reports of the last checkpoints of a query: how long each took, what each task did for it, why it failed.
 
 A task says how long the barrier's alignment, the snapshot and its storing took. The rest of the time between the
 trigger and its acknowledgement is its start delay: the barrier on its way, behind rows that were in front of it. So

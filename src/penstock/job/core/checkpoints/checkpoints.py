@@ -78,7 +78,7 @@ class Checkpoints:
         self._held_back: int | None = None
         """The region whose tasks are all there, and wait until it is known what they begin with."""
         self._is_known = True
-        """Whether the location was this driver's since the last attempt ended,"""
+        """True if the location was this driver's since the last attempt ended,"""
         self._looks = 0
         """and how many looks have no answer."""
         self._wake: float | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written down of one job: its partitions, in the tracker of all jobs, and its trace."""
+"""The records of one job: its partitions, in the tracker of all jobs, and its trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Accounts:
 
     @property
     def seconds(self) -> float:
-        """How long ago the job was submitted."""
+        """The seconds since the job was submitted."""
         return self._now() - self._start
 
     def record(self, entry: so.Record) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job ends: well, refused, failed or cancelled, and what it waits for before it does.
+"""The end of a job: well, refused, failed or cancelled, and what it waits for before it does.
 
 - A job that goes well ends when all its regions are complete, all Spark jobs of its DataFrames have returned and all
   tasks that were told to stop have; those that do not are cancelled. It does not wait for its workers: when they ask
@@ -151,8 +151,8 @@ class Ending:
         if self._spark_jobs.all_returned:
             yield from self._end()
         elif not self._failure.awaits_spark and (self._workers.missing or self._has_frames_to_begin()):
-            # What is left has not begun, so there is nothing in it to stop politely. Where a DataFrame broke off,
-            # its Spark job fails by itself, and must not be cancelled before it has said why.
+            # The rest has not begun, so there is nothing in it to stop politely. If a DataFrame broke off, its Spark
+            # job fails by itself, and must not be cancelled before it has said why.
             yield from self._ask_spark()
 
     @property
@@ -178,7 +178,7 @@ class Ending:
     # --- deadlines
 
     def deadlines(self) -> Wanted:
-        """What it waits for now."""
+        """The deadlines that it waits for now."""
         if self._lifecycle.state is JobState.CONFIRMING and self._workers.draining and not self._drained:
             return {Deadline(DeadlineKind.DRAIN): SETTLE_SECONDS}
         if not self._lifecycle.is_ending:

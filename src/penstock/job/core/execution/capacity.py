@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job can run on: the task slots of the application, and the hosts that it had better leave alone. Pure.
+"""The resources of a job: the task slots of the application, and the hosts that it had better leave alone. Pure.
 
 A host that loses its environments again and again is left out for a while: a job gives its workers there nothing as
 long as it can go on with workers of other hosts. They keep their slots meanwhile: given back, Spark would fill them
@@ -45,12 +45,12 @@ class Hosts:
 
     @property
     def are_fine(self) -> bool:
-        """Whether none is left out."""
+        """Tell whether none is left out."""
         self._out_until = {host: until for host, until in self._out_until.items() if until > self._now()}
         return not self._out_until
 
     def is_out(self, environment: str) -> bool:
-        """Whether this environment's host is left out."""
+        """Tell whether this environment's host is left out."""
         return self._out_until.get(host_of(environment), 0.0) > self._now()
 
 
@@ -66,7 +66,7 @@ class Capacity:
         self.most = planned
         """The most there have been: so many may still be held."""
         self.lost = ""
-        """What went when they became fewer, in words."""
+        """The loss by which they became fewer, in words."""
 
     def change(self, total: int, lost: str) -> None:
         """There are so many now."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of the core may ask about the subtasks of their job, which `attempts` alone changes."""
+"""The questions of the parts of the core about the subtasks of their job, which `attempts` alone changes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Roll(Protocol):
 
     @property
     def live(self) -> int:
-        """How many somebody works on."""
+        """The number that somebody works on."""
 
     @property
     def round(self) -> int:
-        """How many restarts there were."""
+        """The number of restarts."""
 
     @property
     def has_run(self) -> bool:
-        """Whether any subtask was ever told what to do."""
+        """True if any subtask was ever told what to do."""
 
     @property
     def moving(self) -> Collection[int]:
@@ -39,7 +39,7 @@ class Roll(Protocol):
         """A vertex's subtasks; none before its region is open."""
 
     def pending(self, vertex: int) -> int:
-        """How many subtasks of an open vertex nobody has taken."""
+        """The number of subtasks of an open vertex that nobody has taken."""
 
     def first_pending(self, vertex: int, count: int) -> Sequence[Subtask]:
         """The first of them."""
@@ -47,22 +47,22 @@ class Roll(Protocol):
     # --- how far a vertex is
 
     def is_open(self, vertex: int) -> bool:
-        """Whether its subtasks are there."""
+        """Tell whether its subtasks are there."""
 
     def is_taken(self, vertex: int) -> bool:
-        """Whether any subtask waits for its deployment."""
+        """Tell whether any subtask waits for its deployment."""
 
     def is_running(self, vertex: int) -> bool:
-        """Whether any subtask runs."""
+        """Tell whether any subtask runs."""
 
     def is_deployed(self, vertex: int) -> bool:
-        """Whether all subtasks run or ended well."""
+        """Tell whether all subtasks run or ended well."""
 
     def is_complete(self, vertex: int) -> bool:
-        """Whether all subtasks ended well."""
+        """Tell whether all subtasks ended well."""
 
     def is_confirmed(self, vertex: int) -> bool:
-        """Whether its DataFrame was read to its end."""
+        """Tell whether its DataFrame was read to its end."""
 
     def undeployed(self, vertex: int) -> int:
-        """How many subtasks neither run nor have ended well."""
+        """The number of subtasks that neither run nor have ended well."""

@@ -52,28 +52,28 @@ class Stages:
         return self._behind[region.number]
 
     def is_open(self, region: Region) -> bool:
-        """Whether the region has been opened; it stays open."""
+        """Tell whether the region has been opened; it stays open."""
         return all(self._progress.is_open(vertex) for vertex in region.vertices)
 
     def is_complete(self, region: Region) -> bool:
-        """Whether every subtask of the region ended well."""
+        """Tell whether every subtask of the region ended well."""
         return all(self._progress.is_complete(vertex) for vertex in region.vertices)
 
     def is_awaited(self, region: Region) -> bool:
-        """Whether a task outside waits for the region in its slot, or one in it for the rest of it."""
+        """Tell whether a task outside waits for the region in its slot, or one in it for the rest of it."""
         progress = self._progress
         if region.at_once and any(progress.is_taken(v) or progress.is_running(v) for v in region.vertices):
             return True
         return any(self._progress.is_running(vertex) for vertex in self.behind(region))
 
     def may_start(self, region: Region) -> bool:
-        """Whether all that the region reads is there, or comes while it is read."""
+        """Tell whether all partitions that the region reads are there, or come while they are read."""
         return all(self._is_readable(edge) for edge in self.read_by(region))
 
     def _may_start_soon(self, region: Region, coming: Collection[int]) -> bool:
-        """Whether all it waits for are hybrid producers that have slots, or get theirs first: `coming` regions.
+        """Tell whether all it waits for are hybrid producers that have slots, or get theirs first: `coming` regions.
 
-        Not behind bound producers: a DataFrame's Spark job may run long before its tasks come.
+        False after bound producers: a DataFrame's Spark job may run long before its tasks come.
         """
         if region.at_once or any(self._topology.graph.vertex(number).is_bound for number in region.vertices):
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JobMaster knows of one subtask: its current attempt, its partitions, its figures."""
+"""The JobMaster's knowledge of one subtask: its current attempt, its partitions, its figures."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Subtask:
     """Its Spark job is over and it never started: it has no rows."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     user_errors: int = 0
-    """How often user code has failed in it, over all attempts."""
+    """The number of times that user code has failed in it, over all attempts."""
     avoids: str = ""
     """The environment in which the last attempt failed for something that was no fault of its own."""
     known: Mapping[int, int] = field(default_factory=dict)
-    """What the last finished attempt wrote, per edge as a number: another number means other rows."""
+    """The rows that the last finished attempt wrote, per edge as a number: another number means other rows."""
     round: int = 0
-    """How many restarts the job had seen when this attempt was deployed."""
+    """The number of restarts that the job had seen when this attempt was deployed."""
     born: int = 0
-    """How many it had seen when the last finished attempt was withdrawn: who was deployed before has read that."""
+    """The number it had seen when the last finished attempt was withdrawn: one deployed before has read that."""
 
     @classmethod
     def of(cls, job: str, vertex: JobVertex, index: int) -> Subtask:
@@ -79,26 +79,26 @@ class Subtask:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is to be expected from this attempt any more."""
+        """True if nothing is to be expected from this attempt any more."""
         return self.empty or self.state.is_terminal
 
     @property
     def is_finished(self) -> bool:
-        """Whether it ended well."""
+        """True if it ended well."""
         return self.empty or self.state is ExecutionState.FINISHED
 
     @property
     def is_live(self) -> bool:
-        """Whether a process works on it."""
+        """True if a process works on it."""
         return self.attempt is not None and not self.is_ended
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for its deployment and has all it needs."""
+        """True if it waits for its deployment and has all it needs."""
         return self.call is not None and self.unregistered == 0
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """The name for messages."""
         place = f" on {self.environment}" if self.environment else ""
         return f"{self.vertex.name} ({self.index + 1}/{self.vertex.parallelism}){place}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The subtasks of one job, from the opening of their region: who is there, and their figures.
 
-What is asked at every event is kept, per vertex, as a few numbers. Only `attempts` changes anything here; others
-read it, most of them through `progress.Roll`.
+Figures that are asked at every event are kept, per vertex, as a few numbers. Only `attempts` changes anything here;
+others read it, most of them through `progress.Roll`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.job.core.result import VertexProgress
 from penstock.shuffle import AttemptId
 
 Live = Callable[[AttemptId], dict[str, float]]
-"""What the last heartbeat said of an attempt."""
+"""Tells the figures of an attempt in the last heartbeat."""
 
 
 @dataclass(slots=True)
@@ -38,15 +38,15 @@ class Subtasks:
 
     def __init__(self, topology: JobTopology) -> None:
         self.live = 0
-        """How many somebody works on."""
+        """The number that somebody works on."""
         self.confirmed: set[int] = set()
         """The vertices whose DataFrame was read to its end."""
         self.moving: set[int] = set()
         """The regions that run together and whose tasks were all there, so that data has started."""
         self.round = 0
-        """How many restarts there were."""
+        """The number of restarts."""
         self.has_run = False
-        """Whether any subtask was ever told what to do."""
+        """True if any subtask was ever told what to do."""
         self._topology = topology
         self._by_place: dict[Place, Subtask] = {}
         self._books: dict[int, Book] = {}
@@ -76,15 +76,15 @@ class Subtasks:
         return [self._by_place[vertex, index] for index in range(self._width(vertex))]
 
     def book(self, vertex: int) -> Book | None:
-        """What is kept of a vertex."""
+        """The book of a vertex."""
         return self._books.get(vertex)
 
     def is_open(self, vertex: int) -> bool:
-        """Whether the subtasks of a vertex may run, or will when what comes before them does."""
+        """Tell whether the subtasks of a vertex may run, or will when those before them do."""
         return vertex in self._books
 
     def pending(self, vertex: int) -> int:
-        """How many subtasks of a vertex nobody has taken."""
+        """The number of subtasks of a vertex that nobody has taken."""
         return len(self._books[vertex].pending)
 
     def first_pending(self, vertex: int, count: int) -> list[Subtask]:
@@ -92,31 +92,31 @@ class Subtasks:
         return [self._by_place[vertex, index] for index in self._books[vertex].pending[:count]]
 
     def undeployed(self, vertex: int) -> int:
-        """How many subtasks of a vertex neither run nor have ended well."""
+        """The number of subtasks of a vertex that neither run nor have ended well."""
         book = self._books.get(vertex)
         return book.undeployed if book is not None else self._width(vertex)
 
     def is_complete(self, vertex: int) -> bool:
-        """Whether all subtasks of a vertex ended well."""
+        """Tell whether all subtasks of a vertex ended well."""
         book = self._books.get(vertex)
         return book is not None and book.unfinished == 0
 
     def is_confirmed(self, vertex: int) -> bool:
-        """Whether a vertex's DataFrame was read to its end."""
+        """Tell whether a vertex's DataFrame was read to its end."""
         return vertex in self.confirmed
 
     def is_deployed(self, vertex: int) -> bool:
-        """Whether all subtasks of a vertex run or ended well."""
+        """Tell whether all subtasks of a vertex run or ended well."""
         book = self._books.get(vertex)
         return book is not None and book.undeployed == 0 and book.halted == 0
 
     def is_taken(self, vertex: int) -> bool:
-        """Whether any subtask of a vertex waits for its deployment."""
+        """Tell whether any subtask of a vertex waits for its deployment."""
         book = self._books.get(vertex)
         return book is not None and book.undeployed > len(book.pending)
 
     def is_running(self, vertex: int) -> bool:
-        """Whether any subtask of a vertex runs."""
+        """Tell whether any subtask of a vertex runs."""
         book = self._books.get(vertex)
         return book is not None and book.unfinished > book.undeployed
 

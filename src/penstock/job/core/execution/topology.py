@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads whose partitions in one job, and what the partitions are called.
+"""The readers of each partition in one job, and the names of the partitions.
 
 A thin view of the execution graph for the JobMaster; nothing is kept per channel.
 """
@@ -34,7 +34,7 @@ class JobTopology:
         self._pointwise = cache(self._pointwise_consumers)
 
     def outputs(self, vertex: JobVertex, subtask: int) -> Iterator[tuple[int, str, PartitionDescriptor]]:
-        """What a subtask writes: the edge, the service and the partition."""
+        """The partitions that a subtask writes: the edge, the service and the partition."""
         for edge in self.graph.outputs_of(vertex.id):
             count = self._execution.subpartitions_of(edge.id, subtask)
             dataset = DatasetId(self.job, edge.id)
@@ -44,7 +44,7 @@ class JobTopology:
             yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, self.graph.result_kind, 1)
 
     def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int, int]]]]:
-        """What a subtask reads: the edge, and per channel the producing subtask, first subpartition, how many."""
+        """The inputs of a subtask: the edge, and per channel the producing subtask, first subpartition, number."""
         for edge in self.graph.inputs_of(vertex):
             yield edge, list(self._execution.channels_of(edge.id, subtask))
 

@@ -35,7 +35,7 @@ class PartitionTracker:
             self._by_environment.setdefault(environment, set()).add(partition)
 
     def knows(self, partition: PartitionId) -> bool:
-        """Whether a partition is tracked: it was registered, and neither released nor lost."""
+        """Tell whether a partition is tracked: it was registered, and neither released nor lost."""
         return partition in self._by_id
 
     def job_of(self, partition: PartitionId) -> str | None:
@@ -44,11 +44,11 @@ class PartitionTracker:
         return entry[0] if entry is not None else None
 
     def partitions_of(self, job: str) -> list[PartitionId]:
-        """What is tracked for a job."""
+        """The partitions that are tracked for a job."""
         return sorted(self._by_job.get(job, ()))
 
     def holds(self, environment: str) -> list[PartitionId]:
-        """What an environment holds."""
+        """The partitions that an environment holds."""
         return sorted(self._by_environment.get(environment, ()))
 
     def lose_environment(self, environment: str) -> dict[str, tuple[PartitionId, ...]]:

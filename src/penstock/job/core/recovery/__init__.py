@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs again when something fails, and when."""
+"""The recovery of a job: the subtasks that run again when something fails, and when."""

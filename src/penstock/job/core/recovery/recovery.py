@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what failed runs again, and when.
+"""The decision whether failed subtasks run again, and when.
 
 `Recovery.fail` is where it is decided that a task runs again. Which others run again with it is in `restart_sets`,
 how often and how soon in `restart_strategy`. Failures that come within a second of one that was counted are its
@@ -27,7 +27,7 @@ BURST_SECONDS = 1.0
 """Failures this soon after one that counted are taken for its consequences."""
 
 LACKING_SECONDS = 1.0
-"""Where a host lacks something again, the least wait: so that it may have it by then."""
+"""The least wait if a host lacks something again: so that it may have it by then."""
 
 FIRST_TRIES = 3
 """A streaming query restarts for ever, once it has run; before that somebody waits to hear why it does not."""
@@ -42,7 +42,7 @@ class Recovery:
         self.unexplained: frozenset[Place] = frozenset()
         """The subtasks that were stopped, and nobody has said why."""
         self._awaits_frame = False
-        """Whether a DataFrame broke off: Spark says why, or runs its task again."""
+        """True if a DataFrame broke off: Spark says why, or runs its task again."""
         self._sets = sets
         self._phase = phase
         self._now = now
@@ -126,7 +126,7 @@ class Recovery:
         yield so.Withdraw()
 
     def withdraw(self, _: so.Withdraw) -> Iterator[so.Decision]:
-        """What was about to start and may not now gives its slots back."""
+        """Subtasks that were about to start and may not now give their slots back."""
         for vertex, places in self._sets.withdrawn():
             for place in places:
                 yield so.Reset(place, "task_withdrawn")
@@ -145,7 +145,7 @@ class Recovery:
         yield so.RememberCause(stopped.cause, stopped.rank)
 
     def deadlines(self) -> Wanted:
-        """What it waits for now."""
+        """The deadlines that it waits for now."""
         wanted: dict[Deadline, float] = {}
         if self._delay:
             wanted[Deadline(DeadlineKind.RESTART, self._counted_round)] = self._delay
@@ -164,6 +164,6 @@ class Recovery:
             yield so.Fail(self.unexplained, cause, Rank.UNEXPLAINED, explains=True)
 
     def _is_burst(self, launched: int) -> bool:
-        """Whether a failure now is a consequence of the last one that counted."""
+        """Tell whether a failure now is a consequence of the last one that counted."""
         soon = self._counted is not None and self._now() - self._counted < BURST_SECONDS
         return soon and launched < self._counted_round

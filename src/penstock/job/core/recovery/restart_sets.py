@@ -6,8 +6,8 @@
   checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
 - Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, is run again
   with it: nobody can say whether the next attempt gives the same rows.
-- A region that runs together needs its slots at the same time, any other one at least one. Where readers hold them
-  that wait for it, they are taken off and run again too.
+- A region that runs together needs its slots at the same time, any other one at least one. If readers that wait for
+  it hold them, these are taken off and run again too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tracked(Protocol):
     """Which partitions are there."""
 
     def knows(self, partition: PartitionId) -> bool:
-        """Whether a partition was registered, and neither released nor lost."""
+        """Tell whether a partition was registered, and neither released nor lost."""
 
 
 class RestartSets:
@@ -42,7 +42,7 @@ class RestartSets:
         self._tracked = tracked
 
     def after(self, failed: Iterable[Place]) -> frozenset[Place]:
-        """What runs again when these have failed; of a streaming query all, from its last checkpoint."""
+        """The subtasks that run again when these have failed; of a streaming query all, from its last checkpoint."""
         found = frozenset(failed)
         if self._topology.graph.streaming is not None:
             vertices = self._topology.graph.vertices
@@ -58,11 +58,11 @@ class RestartSets:
 
     @property
     def never_began(self) -> bool:
-        """Whether this is a streaming query of which nothing has run yet."""
+        """Tell whether this is a streaming query of which nothing has run yet."""
         return self._topology.graph.streaming is not None and not self._subtasks.has_run
 
     def misled(self, producer: Place, edges: Iterable[int]) -> frozenset[Place]:
-        """Who has read, directly or not, other rows from an earlier attempt of a subtask that has ended now."""
+        """The readers, direct or not, of other rows from an earlier attempt of a subtask that has ended now."""
         subtask = self._subtasks.find(*producer)
         born = subtask.born if subtask is not None else 0
         readers = {
@@ -74,7 +74,7 @@ class RestartSets:
         return self._with_followers(readers)
 
     def withdrawn(self) -> Iterable[tuple[int, list[Place]]]:
-        """What waits for its deployment and may not start now: the vertices, and these subtasks of them."""
+        """Subtasks that wait for their deployment and may not start now: the vertices, and these subtasks of them."""
         for region in self._stages.regions:
             if self._stages.may_start(region):
                 continue
@@ -85,7 +85,7 @@ class RestartSets:
                     yield vertex, [s.place for s in self._subtasks.of(vertex) if s.call is not None]
 
     def _unconfirmed_readers(self, found: Iterable[Place]) -> frozenset[Place]:
-        """Who has ended on rows of an attempt that is withdrawn before it reported its end."""
+        """The subtasks that have ended on rows of an attempt that is withdrawn before it reported its end."""
         readers: set[Place] = set()
         for vertex, index in found:
             subtask = self._subtasks.find(vertex, index)
@@ -118,13 +118,13 @@ class RestartSets:
         return taken
 
     def _is_unread(self, region: Region) -> bool:
-        """Whether slots went, and the Spark job of a DataFrame has not returned whose tasks have all ended."""
+        """Tell whether slots went, and the Spark job of a DataFrame has not returned whose tasks have all ended."""
         capacity, graph = self._stages.capacity, self._topology.graph
         ended = (v for v in region.vertices if graph.vertex(v).is_bound and self._subtasks.is_complete(v))
         return capacity.total < capacity.most and not all(self._subtasks.is_confirmed(v) for v in ended)
 
     def _waiting_behind(self, region: Region, withdrawn: Collection[Place]) -> list[Place]:
-        """What holds slots behind the region and reads what has not ended of it, is `withdrawn`, or waits itself."""
+        """The holders of slots after the region that read what has not ended of it, is `withdrawn`, or waits."""
         behind, stopped = self._stages.behind(region), {vertex for vertex, _ in withdrawn}
         stopped |= {v for v in region.vertices if not self._subtasks.is_complete(v) or self._is_unread(region)}
         waiting: set[int] = set()
@@ -134,7 +134,7 @@ class RestartSets:
         return [s.place for vertex in behind if vertex in waiting for s in self._subtasks.of(vertex) if s.is_live]
 
     def _waits(self, vertex: int, stopped: Collection[int]) -> bool:
-        """Whether a vertex reads what does not run."""
+        """Tell whether a vertex reads a producer that does not run."""
         producers = [edge.producer for edge in self._topology.graph.inputs_of(vertex)]
         return any(producer in stopped or self._subtasks.undeployed(producer) for producer in producers)
 
@@ -150,30 +150,30 @@ class RestartSets:
         return [reader for reader in found if reader is not None]
 
     def _is_begun(self, vertex: int) -> bool:
-        """Whether any subtask of a vertex runs or has ended well."""
+        """Tell whether any subtask of a vertex runs or has ended well."""
         return self._subtasks.undeployed(vertex) < self._topology.graph.vertex(vertex).parallelism
 
     # --- what the failover rules ask
 
     def has_started(self, place: Place) -> bool:
-        """Whether its current attempt was deployed; of a DataFrame's tasks, which start anew together, is there."""
+        """Tell whether its current attempt was deployed, or is there, if the tasks of a DataFrame start together."""
         subtask = self._subtasks.find(*place)
         if subtask is None:
             return False
         return subtask.deployed or (subtask.vertex.is_bound and subtask.attempt is not None)
 
     def has_finished(self, place: Place) -> bool:
-        """Whether its current attempt ended well."""
+        """Tell whether its current attempt ended well."""
         subtask = self._subtasks.find(*place)
         return subtask is not None and subtask.is_finished
 
     def was_announced(self, edge: int, producer: int) -> bool:
-        """Whether consumers know the current attempt's partition."""
+        """Tell whether consumers know the current attempt's partition."""
         subtask = self._subtasks.find(self._topology.graph.edge(edge).producer, producer)
         return subtask is not None and (edge in subtask.consumable or subtask.empty)
 
     def is_available(self, edge: int, producer: int) -> bool:
-        """Whether the current attempt's partition can be read from its beginning."""
+        """Tell whether the current attempt's partition can be read from its beginning."""
         description = self._topology.graph.edge(edge)
         subtask = self._subtasks.find(description.producer, producer)
         if subtask is None or subtask.empty:

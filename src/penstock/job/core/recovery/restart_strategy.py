@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether and when a job goes on after a failure. Pure: the caller says what time it is and does the waiting.
+"""The strategy by which a job goes on after a failure, or does not.
+
+Pure: the caller says what time it is and does the waiting.
 
 Rules. The strategy is asked once for each failure that leads to a restart, in order of time, and remembers what it
-allowed. When it says None the job fails, and it stays that way. What one failure is, the caller says: tasks that were
+allowed. When it says None the job fails, and it stays that way. The caller says what one failure is: tasks that were
 lost together with their host are one, not many. The settings are in `penstock.shuffle.settings.RestartSettings`.
 """
 
@@ -28,7 +30,7 @@ class RestartStrategy:
         return None
 
     def describe(self) -> str:
-        """What it does, for a message that says why the job is given up."""
+        """The strategy in words, for a message that says why the job is given up."""
         return "no restarts (spark.penstock.restart.strategy is none)"
 
 

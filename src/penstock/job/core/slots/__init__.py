@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets which slot, and for how long: workers, their places, and what is refused for want of slots."""
+"""The slots of jobs: who gets which, and for how long; workers, their places, and refusals for want of slots."""

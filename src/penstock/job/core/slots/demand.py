@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job would run now if it had the slots, matched with the workers it has. Pure.
+"""The subtasks that a job would run now if it had the slots, matched with the workers it has. Pure.
 
 Needs come in the order of the regions, so producers come before their consumers; what running readers wait for comes
 before all else. A region whose tasks must run together takes workers all at once or none, and those it waits for are
@@ -32,7 +32,7 @@ class Need:
 
     @property
     def count(self) -> int:
-        """How many workers it takes."""
+        """The number of workers that it takes."""
         return sum(count for _, count in self.groups)
 
     def first(self, count: int) -> list[Group]:
@@ -56,13 +56,13 @@ class Demand:
 
     @property
     def slots(self) -> int:
-        """How many slots that is."""
+        """The number of slots that it takes."""
         return self.workers + sum(tasks for _, tasks in self.frames)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What idle workers may take now, how many of the others to keep, and what is missing.
+    """The work that idle workers may take now, how many of the others to keep, and what is missing.
 
     `firm` is how many idle workers must not be given to another job; `covered` are the regions that run together
     and whose workers are all there or on their way.

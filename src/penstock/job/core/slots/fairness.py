@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets the next slots, of several jobs that share an application's. Pure.
+"""The order in which several jobs that share an application's slots get the next ones. Pure.
 
 - First comes what running subtasks of the same job wait for: they hold slots until they have it.
 - Then jobs with less than their even share, and what must run together, in the order in which they have waited; then
@@ -20,7 +20,7 @@ from penstock.job.core.slots.demand import Demand
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one job holds and wants, and how long it has waited: since `turn`, its last grant or its submission."""
+    """The slots that one job holds and wants, and its wait: since `turn`, its last grant or its submission."""
 
     job: str
     held: int
@@ -53,7 +53,7 @@ def in_line(claims: Sequence[Claim], share: int) -> list[Claim]:
 
 
 def grant_of(line: Sequence[Claim], free: int, share: int) -> int:
-    """How many of the free slots the first in the line gets now; none where it waits for more."""
+    """The number of free slots that the first in the line gets now; none if it waits for more."""
     first = line[0]
     if first.demand is None or free < 1:
         return 0
@@ -66,7 +66,7 @@ def grant_of(line: Sequence[Claim], free: int, share: int) -> int:
 def to_be_freed(
     line: Sequence[Claim], claims: Sequence[Claim], free: int, share: int
 ) -> tuple[int, list[tuple[str, int]]]:
-    """How many slots the first in the line lacks, and from which jobs how many workers may be taken when they ask."""
+    """The number of slots that the first in the line lacks, and how many workers each job may give when they ask."""
     if not line:
         return 0, []
     first, floor = line[0], share
@@ -75,7 +75,8 @@ def to_be_freed(
     elif short := [claim for claim in line if claim.held < share]:
         lacking = sum(min(share - claim.held, claim.demand.slots) for claim in short if claim.demand is not None)
     else:
-        # What does not come out even is dealt out too: no job has two slots more than another one that wants more.
+        # Slots that do not come out even are dealt out too: no job has two slots more than another one that wants
+        # more.
         lacking, floor = 1, first.held + 1
     others = sorted((claim for claim in claims if claim.job != first.job), key=lambda claim: -claim.held)
     return max(0, lacking - free), [(claim.job, claim.held - floor) for claim in others if claim.held > floor]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever does not get what it asks for is told: the numbers, and the ways out."""
+"""The words to somebody who does not get what it asks for: the numbers, and the ways out."""
 
 from __future__ import annotations
 

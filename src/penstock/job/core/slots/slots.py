@@ -3,7 +3,7 @@
 
 The master's core asks every job what it wants (`demand`), takes idle workers from those that have too many
 (`give_back`), lets them use what they have (`use_workers`), and grants what is free. Lent workers are not the job's
-to give or to release: they stay until it is over. Who comes and goes is in `arrivals`.
+to give or to release: they stay until it is over. `arrivals` has those that come and go.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import SlotsError, SlotsLostError
 
 RUNS = (JobState.WAITING_FOR_SLOTS, JobState.RUNNING)
-"""Where a job may start something."""
+"""The states in which a job may start something."""
 
 
 class Slots:
-    """What one job holds, and what it starts on it."""
+    """The slots that one job holds, and what it starts on them."""
 
     def __init__(
         self, submitted: events.JobSubmitted, topology: JobTopology, stages: Stages, subtasks: Roll, phase: Phase
@@ -54,11 +54,11 @@ class Slots:
         self.workers = Workers()
         self.spark_jobs = SparkJobs(1 + max(vertex.id for vertex in topology.graph.vertices))
         self.lends = 0
-        """How often somebody lent a slot."""
+        """The number of times that somebody lent a slot."""
         self._counted_lends = 0
         self._is_held = False
         self._awaits_lost = False
-        """Whether it was planned anew, does not fit, and waits beside the line until it does."""
+        """True if it was planned anew, does not fit, and waits beside the line until it does."""
         self._watched: set[Deadline] = set()
         self._submitted = submitted
         self._topology = topology
@@ -92,7 +92,7 @@ class Slots:
         self._stages.capacity.change(event.total, event.lost)
 
     def refuse_lost(self) -> Iterator[so.Decision]:
-        """What must be started needs more slots at the same time than are left: a batch job would wait for ever.
+        """Fail if the slots that are left can't run what must be started at once: a batch job would wait for ever.
 
         A streaming query does wait: it has no other plan, and its hosts may come back. So does a batch job that was
         planned anew and does not fit; once it does, it is over, because there is a better plan for what is there now.
@@ -248,7 +248,7 @@ class Slots:
     # --- deadlines
 
     def deadlines(self) -> Wanted:
-        """What it waits for now."""
+        """The deadlines that it waits for now."""
         timeout, state = self._submitted.slots_timeout, self._phase.state
         wanted: dict[Deadline, float] = {}
         if state is JobState.WAITING_FOR_SLOTS:
@@ -282,7 +282,7 @@ class Slots:
         self._watched = {item for item in self._watched | covered if self._is_awaited(item)}
 
     def _is_awaited(self, deadline: Deadline) -> bool:
-        """Whether the tasks of a region are still to come that were on their way then."""
+        """Tell whether the tasks of a region are still to come that were on their way then."""
         return deadline.number == self._subtasks.round and deadline.region not in self._subtasks.moving
 
     def _miss_tasks(self, region: Region) -> Iterator[so.Decision]:
@@ -324,7 +324,7 @@ class Slots:
         return [worker for worker in idle if worker.number not in out]
 
     def _waits(self, worker: Worker) -> bool:
-        """Whether it works on a reader of what nobody has taken, so that it comes for nothing else before."""
+        """Tell whether it works on a reader of rows that nobody has taken, so it comes for nothing else before."""
         if worker.attempt is None or worker.state is WorkerState.DRAINING:
             return False
         vertex = worker.attempt.vertex

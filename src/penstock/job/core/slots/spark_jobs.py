@@ -29,7 +29,7 @@ class SparkJobs:
 
     @property
     def all_returned(self) -> bool:
-        """Whether none is under way."""
+        """Tell whether none is under way."""
         return not self._open
 
     @property
@@ -56,7 +56,7 @@ class SparkJobs:
         return launched
 
     def is_open(self, spark_job: SparkJobId) -> bool:
-        """Whether it has not returned."""
+        """Tell whether it has not returned."""
         return spark_job in self._open
 
     def reader_of(self, vertex: int) -> SparkJobId | None:
@@ -64,11 +64,11 @@ class SparkJobs:
         return self._current.get(vertex)
 
     def is_current(self, launched: SparkJob) -> bool:
-        """Whether anybody cares how it ended: it was not dropped."""
+        """Tell whether anybody cares how it ended: it was not dropped."""
         return launched.vertex is None or self._current.get(launched.vertex) == launched.id
 
     def was_cancelled(self, spark_job: SparkJobId) -> bool:
-        """Whether we have cancelled it, so that its end is no news."""
+        """Tell whether we have cancelled it, so that its end is no news."""
         return spark_job in self._cancelled
 
     def open_workers(self) -> list[SparkJobId]:

@@ -12,7 +12,7 @@ Rules:
 - A lent worker is a read task that waits for what the job makes: it was never launched, and its slot is not the
   job's.
 
-Where a method gives calls, those are questions to answer with "nothing more to do".
+If a method gives calls, those are questions to answer with "nothing more to do".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.shuffle import AttemptId
 
 
 class WorkerState(Enum):
-    """Where a worker is."""
+    """The states of a worker."""
 
     MISSING = "MISSING"
     """Launched, and never came."""
@@ -98,7 +98,7 @@ class Worker(Lifecycle[WorkerState, WorkerEvent]):
 
     @property
     def is_lent(self) -> bool:
-        """Whether no Spark job of the job started it."""
+        """True if no Spark job of the job started it."""
         return self.spark_job == LENT
 
     @property
@@ -132,7 +132,7 @@ class Workers:
 
     def __init__(self) -> None:
         self.lent = 0
-        """How many are lent."""
+        """The number that are lent."""
         self._by_number: dict[WorkerNumber, Worker] = {}
         self._by_attempt: dict[AttemptId, Worker] = {}
         self._in: dict[WorkerState, dict[WorkerNumber, Worker]] = {state: {} for state in WorkerState}
@@ -150,17 +150,17 @@ class Workers:
 
     @property
     def coming(self) -> int:
-        """How many will ask for work soon: not there yet, between two questions, or told to stop."""
+        """The number that will ask for work soon: not there yet, between two questions, or told to stop."""
         return sum(len(self._in[state]) for state in _COMING)
 
     @property
     def missing(self) -> int:
-        """How many have never come."""
+        """The number that have never come."""
         return len(self._in[WorkerState.MISSING])
 
     @property
     def draining(self) -> int:
-        """How many were told to stop and have not."""
+        """The number that were told to stop and have not."""
         return len(self._in[WorkerState.DRAINING])
 
     def in_state(self, state: WorkerState) -> list[Worker]:
@@ -172,7 +172,7 @@ class Workers:
         return self._by_number.get(number)
 
     def on(self, attempt: AttemptId) -> Worker | None:
-        """Who works on an attempt, or has not stopped yet."""
+        """The worker on an attempt, or the one that has not stopped yet."""
         return self._by_attempt.get(attempt)
 
     def of_spark_job(self, spark_job: SparkJobId) -> list[Worker]:
