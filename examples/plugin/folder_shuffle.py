@@ -33,7 +33,7 @@ Entry = tuple[int, int, int, int, int]
 
 
 def folder_of(application: str, environment: str = "") -> Path:
-    """Where partitions lie that tasks beside this environment write."""
+    """The folder of the partitions that tasks beside this environment write."""
     return Path(os.environ.get("FOLDER_SHUFFLE", tempfile.gettempdir()), f"folder-{application}", environment)
 
 
@@ -45,7 +45,7 @@ def release(place: Path) -> None:
 
 
 def is_complete(source: ShuffleDescriptor) -> bool:
-    """Whether a partition may be read; raises the error that says why it never will be."""
+    """Tell whether a partition may be read; raises the error that says why it never will be."""
     place = Path(source.location)
     if (place / "index").exists():
         return True
@@ -231,7 +231,7 @@ class FolderEnvironment:
         return bool([gate for gate in gates if gate.update(descriptor)])
 
     def close(self) -> None:
-        """What is finished stays."""
+        """Keep the finished partitions."""
 
 
 class FolderMaster:
@@ -250,7 +250,7 @@ class FolderMaster:
         """Nothing is kept by jobs."""
 
     def unregister_job(self, job: str) -> None:
-        """What is left goes with the application."""
+        """Keep the files, which go with the application."""
 
     async def register_partition_with_producer(
         self, job: str, partition: shuffle.PartitionDescriptor, producer: shuffle.ProducerDescriptor

@@ -28,7 +28,7 @@ DIFFERENT = 1
 
 @dataclass(frozen=True, slots=True)
 class WordcountOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     paths: tuple[str, ...] = ()
     partitions: int | None = None
@@ -102,7 +102,7 @@ def _jvm_seconds(spark: Any, files: TextFiles, partitions: int, counts: pa.Table
 
 
 def totals(counts: pa.Table) -> tuple[int, int]:
-    """How many words and how many different ones."""
+    """The number of words, and of different ones."""
     return pc.sum(counts["n"]).as_py() or 0, counts.num_rows
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the text files to count, and divides them into parts of much the same size.
 
-A path that is named must be there and be text; of a folder the files that are not text are left out and counted.
-What is text is seen by reading a file, a large one only at its head: should there be something else further back,
-the task that reads it says so. Symbolic links to folders are not followed.
+A path that is named must be there and be text; of a folder the files that are not text are left out and counted. A
+file is seen to be text by reading it, a large one only at its head: should there be something else further back, the
+task that reads it says so. Symbolic links to folders are not followed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """What is going to be counted. `skipped` files of folders are not text; `capped` says that there were more."""
+    """The files that are going to be counted.
+
+    `skipped` files of folders are not text; `capped` says that there were more.
+    """
 
     files: tuple[TextFile, ...]
     skipped: int = 0

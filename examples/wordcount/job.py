@@ -63,7 +63,7 @@ def recount(files: tuple[TextFile, ...]) -> Counter[str]:
 
 
 def differences(counts: pa.Table, expected: Counter[str]) -> list[str]:
-    """Where the counts differ from what is expected, at most a few; empty where they agree."""
+    """The differences of the counts from those expected, at most a few; empty if they agree."""
     found = dict(zip(counts.column(0).to_pylist(), counts.column(1).to_pylist(), strict=True))
     wrong = [] if len(found) == counts.num_rows else ["a word has more than one count"]
     words = sorted(word for word in found.keys() | expected.keys() if found.get(word, 0) != expected.get(word, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks run: a source that reads its files and counts each piece, and a sink for the final counts.
+"""The code of the tasks: a source that reads its files and counts each piece, and a sink for the final counts.
 
 The source joins small files to pieces of about a megabyte and cuts large ones between words, so that one NumPy or
 Arrow call sees many words. Both are picklable. The sink writes into a folder of the host that the command runs on.
@@ -32,7 +32,7 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """What progress shows."""
+        """The name that progress shows."""
         return "text"
 
     def read(self, subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
@@ -99,7 +99,7 @@ def read_pieces(part: TextRange, size: int) -> Iterator[bytes]:
 
 
 def read_counts(folder: str) -> pa.Table:
-    """What the sinks wrote."""
+    """The counts that the sinks wrote."""
     tables = []
     for path in sorted(Path(folder).glob("*.arrow")):
         with pa.OSFile(str(path), "rb") as file:

@@ -65,7 +65,7 @@ def count_words(text: bytes) -> pa.RecordBatch:
 
 
 def last_gap(text: bytes) -> int:
-    """Where the text can be cut: behind its last byte that belongs to no word, or 0."""
+    """The place at which the text can be cut: after its last byte that belongs to no word, or 0."""
     window = 256
     while True:
         tail = text[-window:].translate(_TABLE)

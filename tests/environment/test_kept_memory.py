@@ -101,7 +101,7 @@ def test_memory_that_nobody_asks_for_is_not_mapped(memory: SegmentMemory) -> Non
 
 
 def test_another_environments_memory_goes_although_nobody_asks(memory: SegmentMemory) -> None:
-    """What an environment left that was lost is not kept by a worker whose services need no memory."""
+    """Memory of a lost environment is not kept by a worker whose services need none."""
     kept = KeptMemory()
     kept.keep()
     old = kept.offer(*welcome(memory))

@@ -41,7 +41,7 @@ def test_the_page_has_the_table() -> None:
 
 
 def test_a_worker_is_lost_with_what_it_works_on_and_between_two_with_its_own_name() -> None:
-    """Whoever has said its last word is not lost."""
+    """A worker that has said its last word is not lost."""
     worker = task()
     assert task().end("gone") is None
     worker.begin(WORKER)

@@ -66,7 +66,7 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 @cache
 def _owners() -> dict[str, frozenset[str]]:
-    """What modules, rooms and classes of the package define, by their names; two of one name are one here."""
+    """The names that modules, rooms and classes of the package define; two of one name are one here."""
     found: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
     for each in modules("src", "tools"):

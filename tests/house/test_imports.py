@@ -151,7 +151,7 @@ def test_what_a_service_is_given_has_types() -> None:
 
 
 def test_the_product_knows_no_tool() -> None:
-    """What measures, tortures and shows Penstock lies beside it; torture knows the bench, it the demo."""
+    """The packages that measure, torture and show Penstock lie beside it; torture knows the bench, it the demo."""
     unknown = {
         "src/penstock": {"penstock_bench", "penstock_torture", "wordcount"},
         "examples": {"penstock_bench", "penstock_torture"},

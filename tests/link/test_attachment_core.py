@@ -77,7 +77,10 @@ def receive(core: AttachmentCore, data: bytes, piece: int = 1 << 16) -> None:
 
 
 class Line:
-    """A line and its model: what each port and question is to hear. What is said waits in `said`, to come later."""
+    """A line and its model: what each port and question is to hear.
+
+    Frames that are sent wait in `said`, to come later.
+    """
 
     def __init__(self) -> None:
         self.core = AttachmentCore("env")

@@ -44,7 +44,7 @@ class Module:
 
     @property
     def dotted(self) -> str:
-        """How it is imported."""
+        """The name by which it is imported."""
         top = next(ROOT / root for root in ("src", "tools", "examples") if self.path.is_relative_to(ROOT / root))
         parts = self.path.relative_to(top).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -48,7 +48,7 @@ class Task:
         return writer
 
     def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
-        """What is to be written."""
+        """The partition to be written."""
         partition = PartitionDescriptor(DatasetId("job", 0), number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
         return ResultPartitionDescriptor(partition, self.place(number), schema)
 

@@ -37,11 +37,11 @@ class SmallAndAll:
         return list(self.first if small else self.data.paths)
 
     def rows(self, small: bool) -> int:
-        """How many rows the files have."""
+        """The number of rows in the files."""
         return min(self.data.rows, len(self.first) * FILE_ROWS) if small else self.data.rows
 
     def source(self, small: bool) -> ParquetSource:
-        """What Penstock's `readParquet` reads with."""
+        """The source that Penstock's `readParquet` reads with."""
         return parquet_source(self.paths(small), None, None)
 
     def check_count(self, answer: Any, small: bool) -> None:

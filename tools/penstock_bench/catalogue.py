@@ -166,7 +166,7 @@ MEMORIES = {
     "all": "a network memory of twice the rows' bytes",
     "a tenth": "a network memory of a tenth of the rows' bytes",
 }
-"""How much of the rows the network memory has room for, and what that means."""
+"""The share of the rows that the network memory has room for, and its meaning."""
 MODE_ROWS = {
     (mode, share): Row(
         f"{mode}, memory for {share}",

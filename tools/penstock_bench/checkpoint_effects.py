@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checkpoints of each kind do to a query: when rows are visible, what a failure costs, how fast rows flow."""
+"""Effects of checkpoints of each kind on a query: when rows are visible, the cost of a failure, the rate of rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def effects(spark: Any, say: Say) -> list[Outcome]:
 
 
 def hashing(batches: Batches) -> Batches:
-    """A function that costs its stage more than the exchanges behind it."""
+    """A function that costs its stage more than the exchanges after it."""
     for batch in batches:
         for _ in range(_HASHES):
             hashlib.sha256(batch.column(1).buffers()[1])
@@ -103,7 +103,7 @@ def _let_run(started: StreamingQuery) -> None:
 
 
 def _noting(folder: str) -> Function:
-    """A function behind the sources that notes which of their values it has seen, each partition in a file."""
+    """A function after the sources that notes which of their values it has seen, each partition in a file."""
 
     def note(batches: Batches) -> Batches:
         for batch in batches:

@@ -45,7 +45,7 @@ _LEAST_MEMORY = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What the command line of `bench exchange` says."""
+    """The options of the command line of `bench exchange`."""
 
     rows: int = NUMBER_ROWS
     keys: str = "both"
@@ -56,7 +56,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class AllOptions:
-    """What the command line of `bench all` and of the benches of some sections says."""
+    """The options of the command line of `bench all` and of the benches of some sections."""
 
     scale: float = 1.0
     repeat: int = 3
@@ -158,7 +158,7 @@ KINDS: dict[str, Callable[[AllOptions], list[Outcome]]] = {
     "streaming": _streams,
     "checkpoints": _checkpoints,
 }
-"""What there is to measure, by its name on the command line."""
+"""The benches, by their names on the command line."""
 
 
 def _exchanges(spark: Any, options: BenchOptions, folder: Path) -> list[Outcome]:

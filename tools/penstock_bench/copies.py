@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that rows which somebody holds are copied behind a function: CPU seconds with and without the copy.
+"""The cost of copying rows that somebody holds after a function: CPU seconds with and without the copy.
 
 The function makes all of its columns anew, so that all are copied and nothing tells that they need not be. Both sides
 run the same job in one session in turns; the other side's tasks give the function's own memory instead. Counted is
@@ -69,7 +69,7 @@ def copy_outcomes(spark: Any, scale: float, repeat: int, say: Say) -> list[Outco
 
 
 def processor_seconds(application: str) -> float:
-    """What this process, those that it has started and the application's environments have taken until now."""
+    """CPU seconds of this process, those that it has started and the application's environments until now."""
     pids = {os.getpid(), *descendants(os.getpid(), parents()), *environment_pids(application)}
     return sum(map(_taken, pids))
 

@@ -27,7 +27,7 @@ _TURNS = 3
 """Turns of the three modes for each repetition: they are short, and what is asked is small differences."""
 _OVERLAP_ROWS = 4_000_000
 _WAITS = (0.03, 0.1, 0.03)
-"""Seconds that the three stages behind the source wait for each batch of 65,536 rows."""
+"""Seconds that the three stages after the source wait for each batch of 65,536 rows."""
 
 
 def exchange_outcomes(spark: Any, data: Dataset, share: str, repeat: int, say: Say) -> list[Outcome]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long one row takes through one and two exchanges, from the function that gives it to the one that gets it.
+"""The time of one row through one and two exchanges, from the function that gives it to the one that gets it.
 
 A source gives a row, waits, gives the next one: nothing else is under way, so what is measured is wake-ups, the flush
 time-out and the hops between processes, not queues. All processes are on one host and read one monotonic clock.
@@ -21,7 +21,7 @@ from penstock_bench.catalogue import LATENCY_ROWS
 from penstock_bench.measure import MILLISECONDS, Outcome, Say, WrongAnswerError
 
 FLUSH_TIMEOUT = "1ms"
-"""What a user who wants low latency sets; with the default a row waits for up to a tenth of a second."""
+"""The setting of a user who wants low latency; with the default a row waits for up to a tenth of a second."""
 _ROWS = 400
 _WARM_ROWS = 100
 _PAUSE_SECONDS = 0.005

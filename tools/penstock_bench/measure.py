@@ -25,7 +25,10 @@ class WrongAnswerError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared. `spark` takes a number of shuffle partitions; `check(answer, small)` raises."""
+    """The two sides that are compared.
+
+    `spark` takes a number of shuffle partitions; `check(answer, small)` raises.
+    """
 
     row: Row
     penstock: Callable[[bool], Any]
@@ -60,7 +63,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        """How many times Penstock is faster."""
+        """The number of times that Penstock is faster."""
         if self.spark_median is None:
             return None
         quotient = self.spark_median / self.penstock_median

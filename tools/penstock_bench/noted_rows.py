@@ -30,7 +30,7 @@ class NotingSink:
 
     @property
     def name(self) -> str:
-        """What `explain` shows."""
+        """The name that `explain` shows."""
         return "rows noted"
 
     def open(self, subtask: int, parallelism: int, restored: Sequence[bytes]) -> NotingWriter:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outcomes as text of two pages: five rows for the README, everything with its meaning for the benchmark page.
 
-Each page has a line of its own before and behind what is written; everything else on it is somebody's text and
-stays. A bench of some sections leaves the others as they are, if they are of a machine like this one. Nothing written
-is a date, and lines have at most 118 characters.
+Each page has a line of its own before and after what is written; everything else on it is somebody's text and stays.
+A bench of some sections leaves the others as they are, if they are of a machine like this one. Nothing written is a
+date, and lines have at most 118 characters.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def write_pages(readme: Path, page: Path, outcomes: Sequence[Outcome], machine: 
 
 
 def _keeps_some(text: str, outcomes: Sequence[Outcome]) -> bool:
-    """Whether there is a row that was not measured now."""
+    """Tell whether there is a row that was not measured now."""
     return not _rows(text).keys() <= {outcome.row.label for outcome in outcomes} | {HEADINGS[0]}
 
 

@@ -29,7 +29,7 @@ LEAST_ROWS = 400
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """What the command line of `bench programs` says; `only` names programs, or parts of their names."""
+    """The options of the command line of `bench programs`; `only` names programs, or parts of their names."""
 
     scale: float = 1.0
     repeat: int = 3
@@ -48,7 +48,7 @@ class ProgramOutcome:
 
     @property
     def ratio(self) -> float:
-        """How many times Penstock's form is faster."""
+        """The number of times that Penstock's form is faster."""
         return statistics.median(self.pyspark) / statistics.median(self.penstock)
 
     def to_json(self) -> dict[str, Any]:

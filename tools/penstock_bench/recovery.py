@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a streaming query stands still after a SIGKILL of one of its tasks, in `local[N]` and on a cluster.
+"""The time that a streaming query stands still after a SIGKILL of one of its tasks, in `local[N]` and on a cluster.
 
-The function behind the exchange notes when each of its batches comes. The longest time without one around the kill is
+The function after the exchange notes when each of its batches comes. The longest time without one around the kill is
 the recovery: it ends with a row of a restarted task, so the restart, the restore and the first rows are all in it.
 """
 
@@ -36,7 +36,7 @@ _WAIT_SECONDS = 120.0
 
 
 def recovery_seconds(spark: Any) -> float:
-    """The longest time without a row behind the exchange, around a kill of one task; raises WrongAnswerError."""
+    """The longest time without a row after the exchange, around a kill of one task; raises WrongAnswerError."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         numbers = penstock.readStream(spark).format("rate").options(rowsPerSecond=_RATE, numPartitions=2).load()
         counts = numbers.selectExpr("value % 1000 AS k").keyBy("k", numPartitions=2).count()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows that are measured: made by NumPy from a seed, as Arrow batches or as Parquet files of one row group.
 
-Rules: every file is uncompressed and has about a million rows, so that any first few files are a smaller data
-set. What the right answers are is counted while the rows are made. A `NumberFiles` folder has 32 bytes a row: a
-wide key `id`, a narrow key `k`, two doubles. A `TextFiles` folder has a key of 12 characters, a number and a text
-of 64 characters.
+Rules: every file is uncompressed and has about a million rows, so that any first few files are a smaller data set.
+The right answers are counted while the rows are made. A `NumberFiles` folder has 32 bytes a row: a wide key `id`, a
+narrow key `k`, two doubles. A `TextFiles` folder has a key of 12 characters, a number and a text of 64 characters.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def bench_session(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The facts that the figures depend on."""
     import pyarrow as pa
     import pyspark
 

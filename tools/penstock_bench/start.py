@@ -58,7 +58,7 @@ DAEMON = {"spark.python.daemon.module": "pyspark.daemon"}
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What the command line of `bench start` says."""
+    """The options of the command line of `bench start`."""
 
     repeat: int = 3
     slots: int = 4

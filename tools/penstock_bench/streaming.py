@@ -101,7 +101,7 @@ def _large_state(spark: Any, scale: float, say: Say) -> list[Outcome]:
 
 
 def _cost(spark: Any, scale: float, say: Say) -> Outcome:
-    """What a checkpoint each second costs the rate."""
+    """The share of the rate that a checkpoint each second costs."""
     turns = max(3, round(_TURNS * scale))
     shares = tuple(100 * share for share in cost_of_checkpoints(lambda: _counters(spark), turns))
     outcome = Outcome(catalogue.STREAM_CHECKPOINT_COST, penstock=shares, unit=SHARE)
@@ -136,7 +136,7 @@ def _counters(spark: Any, rate: int = 0, keys: int = _KEYS) -> Any:
 
 
 def _rates(spark: Any, interval: str, reports: int) -> tuple[list[float], list[float]]:
-    """Millions of rows in each second behind the first ones, and the seconds of each one's last checkpoint."""
+    """Millions of rows in each second after the first ones, and the seconds of each one's last checkpoint."""
     query = _counters(spark).writeStream.format("noop").option("checkpointInterval", interval).start()
     try:
         # A first query waits for Spark's Python workers to start.

@@ -29,7 +29,7 @@ _RESULT = re.compile(r"^counted (\d+) (\S+) (\S+)$", re.MULTILINE)
 
 
 def has_bytewax() -> bool:
-    """Whether the extra `bench` is installed."""
+    """Tell whether the extra `bench` is installed."""
     return importlib.util.find_spec("bytewax") is not None
 
 
@@ -75,7 +75,7 @@ def _counted(key: tuple[int], frames: Iterator[Any], state: Any) -> Iterator[Any
 
 
 def _batches(query: Any, wanted: int) -> list[Any]:
-    """The reports of so many micro-batches behind the first."""
+    """The reports of so many micro-batches after the first."""
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         found = [report for report in query.recentProgress if report["numInputRows"]][1:]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checkpoints do to a query's rate: those of a large state one by one, and one each second.
+"""The effect of checkpoints on a query's rate: those of a large state one by one, and one each second.
 
 The dip of a checkpoint is the share of the rate that its worst second lacks: seconds are counted from its trigger
-until it is complete, and the rate is the median of the seconds before it. Rows are counted behind the state.
+until it is complete, and the rate is the median of the seconds before it. Rows are counted after the state.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _rows(query: Any) -> int:
 
 
 def _checkpoint(query: Any) -> tuple[float, float]:
-    """When a checkpoint began and ended, some seconds behind the one before."""
+    """The times at which a checkpoint began and ended, some seconds after the one before."""
     time.sleep(_SETTLE_SECONDS + _STEADY_SECONDS)
     return _span(lambda: query.checkpoint(_WAIT_SECONDS))
 

@@ -27,7 +27,7 @@ def print_table(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> None:
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """What the figures depend on, in a line."""
+    """The facts that the figures depend on, in a line."""
     return (
         f"Measured on {machine['cores']} cores of one host with Python {machine['python']}, "
         f"PySpark {machine['pyspark']}, PyArrow {machine['pyarrow']}."

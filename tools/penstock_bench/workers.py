@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at Spark's Python workers of this driver from outside, through /proc: memory, open files, writes.
 
-The workers live on between runs, so everything is counted from the beginning of a `with` block. What a worker did
-between two looks and ended with is not seen; the looks are close enough for peaks.
+The workers live on between runs, so everything is counted from the beginning of a `with` block. The work of a worker
+that ended between two looks is not seen; the looks are close enough for peaks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorkerWatch:
 
     @property
     def figures(self) -> WorkerFigures:
-        """What was seen."""
+        """The figures that were seen."""
         writes = sum(last - self._first_writes.get(pid, 0) for pid, last in self._last_writes.items())
         return WorkerFigures(self._bytes, self._files, writes)
 

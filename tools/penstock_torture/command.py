@@ -156,7 +156,7 @@ def _run_cases(seed: int, end: float, spark: Any) -> tuple[int, list[str]]:
 
 
 def run_case(recipe: Recipe, spark: Any = None) -> tuple[bool, str]:
-    """Whether a case ended well, and how it ended. A case that does not end is left behind."""
+    """Tell whether a case ended well, and how it ended. A case that does not end is left behind."""
     outcome: list[tuple[bool, str]] = []
     worker = threading.Thread(target=lambda: outcome.append(_outcome(recipe, spark)), daemon=True)
     worker.start()

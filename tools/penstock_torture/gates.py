@@ -155,7 +155,7 @@ def to_target(batch: pa.RecordBatch) -> Any:
 
 
 def rows() -> pa.Table:
-    """What goes in and must come out: `id` is unique, `origin` is the producer, `target` the consumer."""
+    """The rows that go in and must come out: `id` is unique, `origin` is the producer, `target` the consumer."""
     parts = []
     for number in range(2 * _BATCHES):
         ids = np.arange(number * _ROWS, (number + 1) * _ROWS, dtype=np.int64)

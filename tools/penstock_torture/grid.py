@@ -47,18 +47,18 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What a line calls it."""
+        """The name for a line."""
         return f"{self.mode}-{self.phase}-{self.victim}"
 
     @property
     def makes_sense(self) -> bool:
-        """Whether there is something to kill: with a blocking exchange nobody reads while it is written."""
+        """True if there is something to kill: with a blocking exchange nobody reads while it is written."""
         return (self.mode, self.phase, self.victim) != ("blocking", "writing", "consumer")
 
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """How a cell ended: what ran again, with repetitions; an error, or nothing; whether the rows are right."""
+    """The end of a cell: what ran again, with repetitions; an error, or nothing; whether the rows are right."""
 
     restarted: tuple[str, ...]
     error: str

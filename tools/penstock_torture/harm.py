@@ -96,7 +96,7 @@ def own_temporary_folder() -> Iterator[None]:
 
 
 def leftovers(application: str) -> list[str]:
-    """What there is still of a stopped application after some grace; in a temporary folder of its own."""
+    """The things left of a stopped application after some grace; in a temporary folder of its own."""
     deadline = time.monotonic() + _GRACE_SECONDS
     while (left := _left(application)) and time.monotonic() < deadline:
         time.sleep(0.1)

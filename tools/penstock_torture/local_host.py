@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host's environment does for the checkpoints of its tasks, on an event loop of the test's process."""
+"""The part of a host's environment in the checkpoints of its tasks, on an event loop of the test's process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalHost:
         return LocalHostStore(self, attempt)
 
     def call(self, work: Callable[[], Any]) -> None:
-        """Do something on the loop, behind what was asked before; an answer that comes later is waited for there."""
+        """Do something on the loop, after what was asked before; an answer that comes later is waited for there."""
 
         async def carried_out() -> None:
             answer = work()

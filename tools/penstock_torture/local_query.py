@@ -73,7 +73,7 @@ Task = tuple[int, int]
 
 
 class Said(NamedTuple):
-    """What a task said: `acknowledged`, `declined`, `data ended`, `finished` or `failed`."""
+    """The word of a task: `acknowledged`, `declined`, `data ended`, `finished` or `failed`."""
 
     attempt: int
     task: Task
@@ -107,7 +107,7 @@ class _Line:
         self._who = (attempt, task)
         self.metrics: Mapping[str, float] = {}
         self.figures: dict[int, Mapping[str, float]] = {}
-        """What each checkpoint took, by its number."""
+        """The figures of each checkpoint, by its number."""
         self.host: LocalHostStore | None = None
 
     def act(self, action: Action) -> None:
@@ -158,7 +158,7 @@ class LocalQuery:
     rescale_by_function: bool = False
     continuous: bool = False
     ends_fenced: bool = False
-    """Whether it ends, as with a real driver, when another one has taken the location over."""
+    """True if it ends, as with a real driver, when another one has taken the location over."""
 
     def __post_init__(self) -> None:
         vertices = tuple(replace(vertex, uid=uid_of(vertex)) for vertex in self.graph.vertices)

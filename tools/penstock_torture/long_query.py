@@ -41,7 +41,7 @@ class LongQuery:
     checkpoints: list[int] = field(default_factory=list)
 
     def run(self, spark: Any) -> list[str]:
-        """What went wrong; prints the figures of each look."""
+        """Run it and return the faults; prints the figures of each look."""
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoints-") as location:
             query = _started(spark, location)
             try:

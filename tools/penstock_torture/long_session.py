@@ -62,7 +62,7 @@ class LongJob:
         """Job `number` of a seed."""
         chance = random.Random(f"long {seed}/{number}")  # noqa: S311 - chance, not a secret
         recipe = replace(random_recipe(seed, number, spark=True), harm="", harm_after=0.0)
-        # What harm needs: an error, and time for each batch, which are thousands where a step splits them.
+        # Harm needs an error, and time for each batch, which are thousands if a step splits them.
         steps = tuple(step for step in recipe.steps if step.kind not in ("raise", "slow"))
         recipe = replace(recipe, steps=steps, rows=chance.choice((0, 100, 5_000, 50_000, 200_000)))
         actions = ACTIONS if _can_persist(recipe) else ACTIONS[:-1]
@@ -93,7 +93,7 @@ class LongJob:
 
 
 def _can_persist(recipe: Recipe) -> bool:
-    """Whether what is persisted is no broadcast stream; of a stream by key that is the one before the key.
+    """Tell whether the persisted stream is no broadcast one; of a stream by key that is the one before the key.
 
     To bring to one task what is in one already is no exchange.
     """
@@ -167,7 +167,7 @@ class LongSession:
     clear_errors: int = 0
 
     def run(self, spark: Any) -> list[str]:
-        """What went wrong; prints the figures of each round."""
+        """Run it and return the faults; prints the figures of each round."""
         sessions = {mode: spark.newSession() for mode in MODES}
         for mode, session in sessions.items():
             session.conf.set("spark.penstock.shuffle.mode", mode)

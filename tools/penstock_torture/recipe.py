@@ -32,7 +32,7 @@ TYPES = (
 )
 KEYABLE = (pa.int32(), pa.int64(), pa.string(), pa.date32())
 _NAPS = 100
-"""So often a slow step sleeps: behind many small batches it would take minutes."""
+"""So often a slow step sleeps: after many small batches it would take minutes."""
 _SMALL = 37
 """Rows of a small batch."""
 EXCHANGES = ("key", "key", "rebalance", "rescale", "random", "broadcast", "one", "custom")
@@ -70,7 +70,7 @@ class Step:
                 yield from self.on_table(pa.Table.from_batches([batch])).to_batches()
 
     def on_table(self, table: pa.Table) -> pa.Table:
-        """What it makes of all rows."""
+        """The rows that it makes of all rows."""
         if self.kind == "keep":
             return table.filter(pc.equal(pc.bit_wise_and(table["id"], 3), 0))
         return pa.concat_tables([table, table]) if self.kind == "double" else table

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session or a query holds at a moment, looked at from outside, and whether that grows. Linux only.
+"""The holdings of a session or a query at a moment, looked at from outside, and whether they grow. Linux only.
 
 A process may grow although nothing that it holds does: an allocator keeps what was freed in pages that hold something
 else too. So there stands beside the driver's memory what is in use of it, by allocator.
@@ -33,7 +33,8 @@ SLACK = {
     "results": 16,
     "checkpoint_files": 16,
 }
-"""How much more a figure may be later on; a leak of one for each job is more than this in a session of hundreds."""
+"""The growth that a figure may have later on; a leak of one for each job is more than this in a session of hundreds.
+"""
 
 
 _MMAP_THRESHOLD = -3
@@ -89,7 +90,7 @@ def give_back() -> None:
 
 
 def _c_library_bytes() -> int:
-    """What was allocated of the C library and not freed; 0 where it doesn't say."""
+    """The bytes that were allocated of the C library and not freed; 0 if it doesn't say."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if ask is None:
         return 0
@@ -111,7 +112,7 @@ class _CLibrary(ctypes.Structure):
 
 
 def growth(figures: Sequence[Figures]) -> list[str]:
-    """What is more in the last third of a session than in the second, the first one being for warming up."""
+    """Figures that are more in the last third of a session than in the second; the first one is for warming up."""
     third = len(figures) // 3
     if not third:
         return []
@@ -133,7 +134,7 @@ def _count(pid: int, what: str) -> int:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """What lies in our folders below this one: Spark's own files are Spark's to remove."""
+    """The bytes in our folders below this one: Spark's own files are Spark's to remove."""
     total = 0
     for path, _, names in os.walk(folder):
         if "penstock" in path:

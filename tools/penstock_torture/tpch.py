@@ -87,7 +87,7 @@ class _Queries:
         self._seconds: dict[tuple[int, str], float] = {}
 
     def run(self, run: TpchRun) -> tuple[str, str]:
-        """How it ended, and what there is to say. A run that does not end is left behind."""
+        """The end of the run, and the words about it. A run that does not end is left behind."""
         outcome: list[tuple[str, str]] = []
         worker = threading.Thread(target=lambda: outcome.append(self._outcome(run)), daemon=True)
         worker.start()

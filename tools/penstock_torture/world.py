@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m penstock_torture --world N`: queries in a world that fails, each seed a run, each run a line of a file.
 
-A second call with the same file goes on behind the seeds that are in it. Outcomes: `right`, `refused` (the last day
+A second call with the same file goes on after the seeds that are in it. Outcomes: `right`, `refused` (the last day
 ended with a reason), or a finding: `lost`, `doubled`, `gone` (a checkpoint), `blamed` (a fault of the world counts as
 a bug), `accepted` (what should be refused), `left` (files), `hung`, `error`.
 """
@@ -29,7 +29,7 @@ SPARK = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WorldResult:
-    """How one seed ended."""
+    """The end of one seed."""
 
     seed: int
     kind: str

@@ -2,8 +2,8 @@
 """One run of the failing world: a query lives for some days, on each of which something else goes wrong.
 
 A day draws episodes of faults (`penstock_torture.failing_files`), an event, and its end: a loss of power, a driver
-that is gone, an orderly stop, two drivers at one location. Behind each day the checkpoints are looked at as they
-lie on the disk: one that tasks were told to be complete must be there, or a later one, and good. On the last day the
+that is gone, an orderly stop, two drivers at one location. After each day the checkpoints are looked at as they lie
+on the disk: one that tasks were told to be complete must be there, or a later one, and good. On the last day the
 world is well, and the query must come to its end with each row once.
 """
 
@@ -55,7 +55,7 @@ class WorldRun:
         self.seed = seed
         self.shape = WorldShape.of(self.chance)
         self.told: list[str] = []
-        """What happened, for whoever looks into a finding."""
+        """The events, for whoever looks into a finding."""
         self._root = root
         self._place = QueryPlace(root, root / "checkpoints0", root / "out")
         self._taken = root / "taken"
@@ -66,7 +66,7 @@ class WorldRun:
         self._known = 0
         """The newest checkpoint that was good when the disk was last looked at."""
         self._has_ended = False
-        """Whether nothing was left to do in it."""
+        """True if nothing was left to do in it."""
         self._told_complete = 0
         """The newest one of which the last day's tasks were told."""
         self._day = 0
@@ -259,7 +259,7 @@ class WorldRun:
 
 
 def gone(promised: int, found: int, causes: Sequence[str]) -> str:
-    """What there is to say of a checkpoint that was complete, and can't be restored from."""
+    """The words about a checkpoint that was complete, and can't be restored from."""
     why = "; ".join(causes) or "no other one has metadata"
     return f"checkpoint {promised} was complete, the newest good one is {found}: {why}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around a query of the failing world: files arrive, consumers take files, folders are copied."""
+"""The events around a query of the failing world: files arrive, consumers take files, folders are copied."""
 
 from __future__ import annotations
 

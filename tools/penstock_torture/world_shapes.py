@@ -62,17 +62,17 @@ class WorldShape:
 
     @property
     def name(self) -> str:
-        """What a line calls it."""
+        """The name for a line."""
         steps = [*self.exchanges, *(["count"] if self.counts else [])]
         return f"{'+'.join(self.sources)}>{'>'.join(steps)}"
 
     @property
     def has_end(self) -> bool:
-        """Whether the query ends by itself."""
+        """True if the query ends by itself."""
         return "files" not in self.sources
 
     def widths(self, chance: random.Random) -> list[int]:
-        """Numbers of tasks behind the exchanges."""
+        """Numbers of tasks after the exchanges."""
         return [chance.choice((1, 2, 3)) for _ in (*self.exchanges, *(["count"] if self.counts else []))]
 
     def graph(
@@ -110,7 +110,7 @@ class WorldShape:
         return Stream((step,)).mapInArrow(numbered(path), SCHEMA)
 
     def faults(self, folders: Sequence[Path], *, whole: bool) -> list[str]:
-        """What is wrong with the published rows in these folders; `whole`: all of them must be there."""
+        """The faults in the published rows in these folders; `whole`: all of them must be there."""
         tables = [pq.read_table(path) for folder in folders for path in sorted(folder.glob("part-*"))]
         if not tables:
             return ["lost: all rows"] if whole else []
@@ -129,13 +129,13 @@ class WorldShape:
         return found
 
     def is_whole(self, folders: Sequence[Path]) -> bool:
-        """Whether all rows are published."""
+        """Tell whether all rows are published."""
         return not self.faults(folders, whole=True)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPlace:
-    """Where a query reads and writes."""
+    """The places from which a query reads, and to which it writes."""
 
     root: Path
     checkpoints: Path
@@ -167,7 +167,7 @@ class LogRows:
         return ["0", "1"]
 
     def read(self, partition: str, offset: Any) -> Iterator[tuple[pa.RecordBatch | None, Any]]:
-        """The lines behind so many."""
+        """The lines after so many."""
         with here().open_input_stream(f"{self.folder}/log-{partition}") as stream:
             lines = stream.read().decode().splitlines()
         for begin in range(offset or 0, len(lines), _LOG_ROWS):
@@ -175,7 +175,7 @@ class LogRows:
             yield pa.record_batch([pa.array(part, pa.string())], schema=self.schema), begin + len(part)
 
 
-# What tasks call is made by these functions, so that it travels as a whole.
+# Functions for tasks are made by these, so that they travel as a whole.
 
 
 def numbered(path: int) -> Mapped:

@@ -82,7 +82,7 @@ class _Pending:
 
     @property
     def is_collecting(self) -> bool:
-        """Whether tasks are still to acknowledge it."""
+        """True if tasks are still to acknowledge it."""
         return bool(self.missing)
 
 

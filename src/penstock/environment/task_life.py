@@ -19,7 +19,7 @@ from penstock.lifecycle.table import Table
 
 
 class TaskState(Enum):
-    """Where an attached task is."""
+    """The states of an attached task."""
 
     ATTACHED = "ATTACHED"
     """It has asked for nothing."""
@@ -34,12 +34,12 @@ class TaskState(Enum):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody needs what it may still want to write."""
+        """True if nobody needs the rows that it may still want to write."""
         return self in (TaskState.CANCELED, TaskState.BETWEEN, TaskState.REPORTED, TaskState.GONE)
 
 
 class TaskEvent(Enum):
-    """What happens to an attached task."""
+    """The events of an attached task."""
 
     ASK = "ask"
     DEPLOY = "deploy"

@@ -42,12 +42,12 @@ class AttachedTask:
 
     @property
     def state(self) -> TaskState:
-        """Where it is."""
+        """The state that it is in."""
         return self._life.state
 
     @property
     def is_gone(self) -> bool:
-        """Whether its connection has ended."""
+        """True if its connection has ended."""
         return self.state is TaskState.GONE
 
     def begin(self, identity: AttemptId) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two forms of a program gave the same rows, in whatever order; doubles may differ in their last digits."""
+"""Compares the rows of two forms of a program, in whatever order; doubles may differ in their last digits."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def placed(airports: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 
 
 def airports() -> Any:
-    """Where the airports are."""
+    """The places of the airports."""
     return (np.random.default_rng(3).random((AIRPORTS, 2)) - 0.5) * [np.pi, 2 * np.pi]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program is: its rows, its two forms, and how long each form is.
+"""A program: its rows, its two forms, and how long each form is.
 
 Rules: both forms read the same files and give the same rows, in any order; functions that both use count for neither.
 A form's lines are those of its functions without docstrings, comments and empty lines.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the programs' rows are made and written: by NumPy from one seed, as Parquet or text files of a few pieces."""
+"""The programs' rows: made by NumPy from one seed, written as Parquet or text files of a few pieces."""
 
 from __future__ import annotations
 

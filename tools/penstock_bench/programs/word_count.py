@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each word comes in texts; Python cuts the lines into words."""
+"""Counts of each word in texts; Python cuts the lines into words."""
 
 from __future__ import annotations
 

@@ -61,13 +61,13 @@ def line_of(error: Exception | None) -> str:
 
 
 def is_clear(error: Exception) -> bool:
-    """Whether an error is Penstock's or PySpark's own, or Python's word about an argument, and says something."""
+    """Tell whether an error is Penstock's, PySpark's own, or Python's word about an argument, and says something."""
     is_ours = isinstance(error, PenstockError) or type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
     return (is_ours or type(error) is TypeError) and bool(str(error).strip())
 
 
 def left_out(ours: object, action: str, program: str) -> bool:
-    """Whether an error of a function may come here only: Spark needs no row of it, or not all."""
+    """Tell whether an error of a function may come here only: Spark needs no row of it, or not all."""
     return isinstance(ours, FunctionError) and ("isEmpty" in action or ".limit(0)" in program)
 
 

@@ -84,12 +84,12 @@ def family(kind: DataType) -> str:
 
 
 def is_flat(kind: DataType) -> bool:
-    """Whether a type holds no others."""
+    """Tell whether a type holds no others."""
     return family(kind) not in ("array", "map", "struct", "other")
 
 
 def has_map(kind: DataType) -> bool:
-    """Whether a map is anywhere in a type: Spark neither compares nor groups these."""
+    """Tell whether a map is anywhere in a type: Spark neither compares nor groups these."""
     if isinstance(kind, ArrayType):
         return has_map(kind.elementType)
     if isinstance(kind, StructType):
@@ -98,7 +98,7 @@ def has_map(kind: DataType) -> bool:
 
 
 def has_odd_map(kind: DataType) -> bool:
-    """Whether a map whose keys are no strings is anywhere in a type."""
+    """Tell whether a map whose keys are no strings is anywhere in a type."""
     if isinstance(kind, ArrayType):
         return has_odd_map(kind.elementType)
     if isinstance(kind, StructType):

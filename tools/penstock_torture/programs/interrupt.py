@@ -32,7 +32,7 @@ _ALL_SECONDS = 180.0
 
 
 def interrupted(seed: int) -> Ending:
-    """How it went."""
+    """Interrupt a program, and return its ending."""
     draw = random.Random(f"interrupt {seed}")  # noqa: S311 - nothing secret
     mode, action = draw.choice(("pipelined", "blocking", "hybrid")), draw.choice(("count", "toDF"))
     after = draw.uniform(0, 6 if action == "count" else 2)

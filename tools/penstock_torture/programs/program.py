@@ -54,7 +54,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a program's tables are, and what their names are like."""
+    """The shape of a program: how large its tables are, and what their names are like."""
 
     rows: tuple[int, ...] = (0, 1, 3, 20, 20, 60, 60, 200, 1000)
     odd: float = 0.15
@@ -63,7 +63,7 @@ class Shape:
     partitions: tuple[int, ...] = (1, 1, 2, 4)
     prelude: str = ""
     source: str = ""
-    """PySpark code over table `{d}` that stands behind the first table, for each `{side}`, and what it needs."""
+    """PySpark code over table `{d}` that stands after the first table, for each `{side}`, and what it needs."""
     said: str = ""
     """The error of the source, if it has one, which ours must say too."""
     last: tuple[str, str] = ("", "")
@@ -164,13 +164,13 @@ class Program:
         return error is None
 
     def answers(self, ours: str, theirs: str) -> tuple[Any, Any]:
-        """What the last line gives on each side, or raises."""
+        """The values of the last line on each side, or its errors."""
         self.text.ours.append(f"answer = {ours}")
         self.text.theirs.append(f"answer = {theirs}")
         return self._answer(ours), self._answer(theirs)
 
     def again(self, theirs: str) -> Any:
-        """What PySpark gives once more."""
+        """The value of PySpark's once more."""
         return self._answer(theirs)
 
     def close(self) -> None:

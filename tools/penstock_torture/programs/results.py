@@ -12,7 +12,7 @@ from penstock_torture.programs.run import WELL, Ending
 
 
 class Results:
-    """What has ended; kept in a file where there is one."""
+    """The endings so far; kept in a file if there is one."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Results:
         return [seed for seed in seeds if seed in self._kinds and self._kinds[seed][0] not in WELL]
 
     def summary(self, seeds: range) -> str:
-        """How many ended in which way, in all and under each setting."""
+        """The number of each kind of ending, in all and under each setting."""
         ended = [self._kinds[seed] for seed in seeds if seed in self._kinds]
         counts = Counter(outcome for outcome, _ in ended)
         settings = Counter(setting for _, setting in ended)

@@ -57,7 +57,7 @@ _MODES = ("auto", "auto", "pipelined", "blocking", "hybrid", "hybrid_selective")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a program ended, with its text."""
+    """The ending of a program, with its text."""
 
     outcome: str
     said: str

@@ -156,7 +156,7 @@ def _aggregate(program: Program, field: StructField) -> str:
 
 
 def made_distinct(program: Program, number: str) -> None:
-    """`distinct`, or `dropDuplicates` of some columns, which alone are compared behind it."""
+    """`distinct`, or `dropDuplicates` of some columns, which alone are compared afterwards."""
     draw, schema = program.draw, program.schema(number)
     if draw.random() < 0.5:
         program.step(number, "{s}.distinct()", "{d}.distinct()")
@@ -170,7 +170,7 @@ def made_distinct(program: Program, number: str) -> None:
 
 
 def sorted_rows(program: Program, number: str) -> None:
-    """`sortBy` by all columns, so that equal keys are equal rows; nested columns go. Perhaps `limit` behind it."""
+    """`sortBy` by all columns, so that equal keys are equal rows; nested columns go. Perhaps `limit` after it."""
     draw = program.draw
     flat = [field.name for field in program.schema(number).fields if is_flat(field.dataType)]
     if not flat:

@@ -28,7 +28,7 @@ from penstock.shuffle import ShuffleDescriptor
 from penstock.shuffle.errors import PartitionLostError, PenstockError
 
 _PLAN_LIMIT = 8 << 20
-"""What a control message to a task may carry of a plan."""
+"""The bytes of a plan that a control message to a task may carry."""
 
 Partitions = tuple[ShuffleDescriptor, ...]
 
@@ -43,7 +43,7 @@ class MadeResult:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a result is made once more: the plan of the last run that went well, and what makes a job of it."""
+    """The way to make a result once more: the plan of the last run that went well, and what makes a job of it."""
 
     graph: JobGraph
     again: Callable[[JobGraph], Rerun]
@@ -94,7 +94,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How its job failed, and the action that was told last; None: nobody has been told yet."""
+    """The failure of its job, and the action that was told last; None: nobody has been told yet."""
 
     error: PenstockError
     told: str | None
@@ -106,7 +106,7 @@ class ResultCore:
     def __init__(self) -> None:
         self.state: Unmade | Making | Made = Unmade()
         self.bytes = 0
-        """How many bytes the partitions have that were made last."""
+        """The bytes of the partitions that were made last."""
         self._graph: JobGraph | None = None
         """The plan of the last run that went well."""
         self._recipe: Recipe | None = None
@@ -221,12 +221,12 @@ class ResultCore:
         return ReadAnswer() if self._recipe is None else self._join()
 
     def has_answer(self, run: int, request: ReadResult) -> bool:
-        """Whether there is more to say to a reader than that it is to ask again."""
+        """Tell whether there is more to say to a reader than that it is to ask again."""
         state = self.state
         return not isinstance(state, Making) or state.run != run or _is_told(state, request)
 
     def waited(self, run: int, request: ReadResult, error: BaseException | None) -> ReadAnswer:
-        """What a reader does that waited for this run, which may have ended with an error.
+        """The next step of a reader that waited for this run, which may have ended with an error.
 
         PartitionLostError where there is no way.
         """
@@ -284,7 +284,7 @@ def _copy(error: PenstockError) -> PenstockError:
 
 
 def _is_told(making: Making, request: ReadResult) -> bool:
-    """Whether there is a job that this reader can work for, and has not."""
+    """Tell whether there is a job that this reader can work for, and has not."""
     return making.plan is not None and making.plan.submission.job != request.lent
 
 

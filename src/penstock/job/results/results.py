@@ -75,7 +75,7 @@ class _Run:
 
     @property
     def error(self) -> BaseException | None:
-        """How it has failed, if it has."""
+        """The error with which it has failed, if it has."""
         return self.opening.exception() if self.opening.done() else None
 
 

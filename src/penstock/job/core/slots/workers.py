@@ -43,7 +43,7 @@ class WorkerState(Enum):
 
 
 class WorkerEvent(Enum):
-    """What moves a worker on. One that is gone has no state: it is not there any more."""
+    """The events of a worker. One that is gone has no state: it is not there any more."""
 
     ASK = "ask"
     ASSIGN = "assign"
@@ -93,7 +93,7 @@ class Worker(Lifecycle[WorkerState, WorkerEvent]):
 
     @property
     def attempt(self) -> AttemptId | None:
-        """What it works on, or was told to stop."""
+        """The attempt that it works on, or was told to stop."""
         return self._has if isinstance(self._has, AttemptId) else None
 
     @property
