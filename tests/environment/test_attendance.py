@@ -10,7 +10,7 @@ import pytest
 
 from penstock.environment import attendance
 from penstock.environment.attendance import Attendance
-from penstock.link.commands import TaskAction
+from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.actions import StopSource, TriggerCheckpoint
 
@@ -33,9 +33,9 @@ class Task:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def cancel(self, cause: str) -> None:
+    def cancel(self, command: CancelTask) -> None:
         """It is to stop."""
-        self.told.append(cause)
+        self.told.append(command)
 
     def act(self, action: TaskAction) -> None:
         """It is to do this."""
@@ -89,9 +89,10 @@ def test_what_comes_before_its_task_is_told_once() -> None:
     actions = [TaskAction(attempt(1), TriggerCheckpoint(b"barrier")), TaskAction(attempt(1), StopSource())]
     for action in actions:
         here.act(action)
-    here.cancel(attempt(1), "the user")
+    cancel = CancelTask(attempt(1), "nobody reads it", is_unwanted=True)
+    here.cancel(cancel)
     assert caught_up(here, attempt(2)) == []
-    assert caught_up(here, attempt(1)) == ["the user", *actions]
+    assert caught_up(here, attempt(1)) == [cancel, *actions]
     assert caught_up(here, attempt(1)) == []
 
 
@@ -124,13 +125,13 @@ def test_everything_goes_with_its_job() -> None:
     gates = [Gate(attempt(1, job)) for job in ("a", "b")]
     left(here, *gates)
     for job in ("a", "b"):
-        here.cancel(attempt(2, job), job)
+        here.cancel(CancelTask(attempt(2, job), job))
         here.act(TaskAction(attempt(2, job), StopSource()))
         here.update(attempt(3, job), place(0))
     here.forget_job("a")
     assert [caught_up(here, attempt(2, job)) for job in ("a", "b")] == [
         [],
-        ["b", TaskAction(attempt(2, "b"), StopSource())],
+        [CancelTask(attempt(2, "b"), "b"), TaskAction(attempt(2, "b"), StopSource())],
     ]
     assert [len(here.updates(attempt(3, job))) for job in ("a", "b")] == [0, 1]
     for job in ("a", "b"):
@@ -143,7 +144,7 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: Attendance) -> N
     gates = [Gate(attempt(number)) for number in range(5)]
     left(few, *gates)
     for number in range(5):
-        few.cancel(attempt(10 + number), "cause")
+        few.cancel(CancelTask(attempt(10 + number), "cause"))
         few.act(TaskAction(attempt(30 + number), StopSource()))
         few.update(attempt(20 + number), place(number))
     assert [len(caught_up(few, attempt(10 + number))) for number in range(5)] == [0, 0, 1, 1, 1]

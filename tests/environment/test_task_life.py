@@ -11,6 +11,7 @@ import pytest
 from penstock.environment.task_life import TASK_TABLE, TaskState
 from penstock.environment.tasks import AttachedTask
 from penstock.lifecycle.table import as_markdown
+from penstock.link.commands import CancelTask
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import IllegalTransitionError
 
@@ -22,7 +23,7 @@ WORK = AttemptId("job", 1, 0, 0)
 class Silent:
     """A line and holdings that do nothing."""
 
-    def cancel(self, cause: str) -> None:
+    def cancel(self, cause: str, *, is_unwanted: bool) -> None:
         """Nobody hears it."""
 
     def drop_all(self) -> None:
@@ -62,7 +63,7 @@ def test_a_bound_task_that_has_reported_is_not_lost() -> None:
     bound.begin(WORK)
     bound.deployed(WORK)
     bound.finished()
-    bound.cancel("the job is over")
+    bound.cancel(CancelTask(WORK, "the job is over"))
     assert bound.state is TaskState.REPORTED
     assert bound.end("gone") is None
 
@@ -71,7 +72,7 @@ def test_a_cancel_holds_until_the_next_question() -> None:
     """Also where the deployment comes behind it: nobody needs what the task still wants to write."""
     worker = task()
     worker.begin(WORKER)
-    worker.cancel("stop")
+    worker.cancel(CancelTask(WORK, "stop"))
     worker.deployed(WORK)
     assert worker.state.is_stopped
     assert worker.works_on(WORK)

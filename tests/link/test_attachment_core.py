@@ -31,6 +31,7 @@ from penstock.shuffle import AttemptId
 from penstock.shuffle.actions import StopSource
 from penstock.shuffle.errors import (
     EnvironmentLostError,
+    NotWantedError,
     PenstockError,
     ProtocolError,
     StorageError,
@@ -38,7 +39,21 @@ from penstock.shuffle.errors import (
 )
 
 ATTEMPT = AttemptId("job", 0, 0, 1)
-STEPS = ("open", "close", "slice", "event", "error", "grant", "store", "ask", "give up", "answer", "act", "cancel")
+STEPS = (
+    "open",
+    "close",
+    "slice",
+    "event",
+    "error",
+    "grant",
+    "store",
+    "ask",
+    "give up",
+    "answer",
+    "act",
+    "cancel",
+    "unwanted",
+)
 
 
 class Heard:
@@ -93,7 +108,7 @@ class Line:
         self.answered: set[int] = set()
         self.frames = 0
         self.actions = 0
-        self.cause: str | None = None
+        self.cause: tuple[type, str] | None = None
 
     def step(self, kind: str, which: int) -> bytes:
         """Do one thing at the task's end; or what the environment says, as bytes."""
@@ -132,8 +147,11 @@ class Line:
             self.frames, self.actions = self.frames + 1, self.actions + 1
             return frame(FrameType.ACTION, pack(instruction(TaskAction(ATTEMPT, StopSource()))))
         if kind == "cancel":
-            self.frames, self.cause = self.frames + 1, str(which)
+            self.frames, self.cause = self.frames + 1, (TaskCancelledError, str(which))
             return frame(FrameType.CANCEL, str(which).encode())
+        if kind == "unwanted":
+            self.frames, self.cause = self.frames + 1, self.cause or (NotWantedError, str(which))
+            return frame(FrameType.UNWANTED, str(which).encode())
         if not self.ports:
             return b""
         number = self._port(which)
@@ -162,7 +180,8 @@ class Line:
             assert replies == heard
         assert self.core.arrivals.count == self.frames
         assert len(self.core.arrivals.actions) == self.actions
-        assert self.core.cancelled == self.cause
+        told = self.core.told
+        assert (None if told is None else (type(told), str(told))) == self.cause
         assert self.core.end is None
 
 
@@ -202,7 +221,7 @@ def test_what_may_not_be_said_ends_the_line(words: bytes) -> None:
     with pytest.raises(ProtocolError) as second:
         core.check()
     assert second.value is first.value
-    core.cancelled = "the user"
+    core.told = TaskCancelledError("the user")
     with pytest.raises(TaskCancelledError, match="the user"):
         core.check()
 

@@ -44,6 +44,7 @@ SAMPLES: dict[Any, Any] = {
     PartitionId | None: None,
     tuple[PartitionId, ...]: (PARTITION, PARTITION),
     tuple[str, ...]: (),
+    tuple[int, ...]: (3, 1),
     tuple[int, int, int]: (5, 6, 1 << 40),
     tuple[ChannelDescriptor, ...]: (ChannelDescriptor(PLACE, 1, 2),),
     tuple[EndOfPartition, ...]: (EndOfPartition(1, 2, 1 << 63), EndOfPartition(0, 0, 0)),

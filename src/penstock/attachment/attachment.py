@@ -35,7 +35,6 @@ from penstock.shuffle.errors import (
     AuthenticationError,
     ControlError,
     EnvironmentLostError,
-    TaskCancelledError,
 )
 from penstock.shuffle.ids import AttemptId
 from penstock.shuffle.requests import Request
@@ -149,8 +148,7 @@ class Attachment:
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             self.look()
-        if self._core.cancelled is not None:
-            raise TaskCancelledError(self._core.cancelled)
+        self._core.check_told()
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Tell the environment how far the task is; passed on with its next heartbeat. At most every half second."""

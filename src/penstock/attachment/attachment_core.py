@@ -22,7 +22,13 @@ from penstock.link.control import unpack
 from penstock.link.frames import FrameReader, FrameType, call_frame, read_reply
 from penstock.link.numbers import Numbered
 from penstock.link.wire import Plain, to_wire
-from penstock.shuffle.errors import EnvironmentLostError, PenstockError, ProtocolError, TaskCancelledError
+from penstock.shuffle.errors import (
+    EnvironmentLostError,
+    NotWantedError,
+    PenstockError,
+    ProtocolError,
+    TaskCancelledError,
+)
 from penstock.shuffle.requests import Request
 
 Answered = Callable[[Plain], None]
@@ -48,7 +54,7 @@ class AttachmentCore:
         self.ports: Ports = Numbered()
         self.end: PenstockError | None = None
         """Why nothing more can be said."""
-        self.cancelled: str | None = None
+        self.told: TaskCancelledError | None = None
         """Why the task is to stop."""
         self._calls: Numbered[Answered] = Numbered()
         self._reader = FrameReader()
@@ -90,15 +96,20 @@ class AttachmentCore:
 
     def begin(self) -> None:
         """The task goes on to another attempt: it is not told to stop any more, nor what the last one was to do."""
-        self.cancelled = None
+        self.told = None
         self.arrivals.actions.clear()
 
     def check(self, *, cancellable: bool = True) -> None:
         """Raise what ends the task, where that has come: TaskCancelledError, or what ended the line."""
-        if cancellable and self.cancelled is not None:
-            raise TaskCancelledError(self.cancelled)
+        if cancellable:
+            self.check_told()
         if self.end is not None:
             raise self.end
+
+    def check_told(self) -> None:
+        """Raise TaskCancelledError where the task was told to stop, NotWantedError where nobody wants its rows."""
+        if self.told is not None:
+            raise type(self.told)(str(self.told))
 
     def _take(self, kind: FrameType, body: memoryview) -> None:
         for_port = PORT_FRAMES.get(kind)
@@ -110,7 +121,9 @@ class AttachmentCore:
         elif kind is FrameType.ACTION:
             self._act(body)
         elif kind is FrameType.CANCEL:
-            self.cancelled = bytes(body).decode(errors="replace")
+            self.told = TaskCancelledError(bytes(body).decode(errors="replace"))
+        elif kind is FrameType.UNWANTED:
+            self.told = self.told or NotWantedError(bytes(body).decode(errors="replace"))
         else:
             raise ProtocolError(f"a frame of type {kind.name} is not for a task")
         self.arrivals.count += 1

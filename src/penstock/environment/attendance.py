@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 
 from penstock.environment.inputs import GatePort
 from penstock.environment.tasks import AttachedTask
-from penstock.link.commands import TaskAction
+from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 CANCELS = 1024
@@ -30,7 +30,7 @@ class Attendance:
 
     def __init__(self) -> None:
         self.tasks: set[AttachedTask] = set()
-        self._cancels: OrderedDict[AttemptId, str] = OrderedDict()
+        self._cancels: OrderedDict[AttemptId, CancelTask] = OrderedDict()
         self._actions: deque[TaskAction] = deque(maxlen=ACTIONS)
         self._updates: OrderedDict[AttemptId, list[ShuffleDescriptor]] = OrderedDict()
         self._updates_kept = 0
@@ -40,13 +40,13 @@ class Attendance:
         """The metrics that the tasks have told of themselves."""
         return tuple((task.attempt, task.metrics) for task in self.tasks if task.attempt is not None)
 
-    def cancel(self, attempt: AttemptId, cause: str) -> None:
+    def cancel(self, command: CancelTask) -> None:
         """Tell a task to stop; one that has not heard of this attempt yet is told when it has."""
-        found = [task for task in self.tasks if task.works_on(attempt)]
+        found = [task for task in self.tasks if task.works_on(command.attempt)]
         for task in found:
-            task.cancel(cause)
+            task.cancel(command)
         if not found:
-            self._cancels[attempt] = cause
+            self._cancels[command.attempt] = command
             while len(self._cancels) > CANCELS:
                 self._cancels.popitem(last=False)
 
@@ -60,9 +60,9 @@ class Attendance:
 
     def catch_up(self, task: AttachedTask, attempt: AttemptId) -> None:
         """Tell a task that has just been given this attempt what came for it before."""
-        cause = self._cancels.pop(attempt, None)
-        if cause is not None:
-            task.cancel(cause)
+        command = self._cancels.pop(attempt, None)
+        if command is not None:
+            task.cancel(command)
         for action in [action for action in self._actions if action.attempt == attempt]:
             self._actions.remove(action)
             task.act(action)

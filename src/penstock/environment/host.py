@@ -159,7 +159,7 @@ class Host:
             raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
         match command:
             case commands.CancelTask():
-                self.attendance.cancel(command.attempt, command.cause)
+                self.attendance.cancel(command)
             case commands.TaskAction():
                 if isinstance(command.action, CheckpointAborted):
                     self.checkpoint_files.given_up(command.attempt, command.action.checkpoint)

@@ -64,9 +64,9 @@ class TaskLine:
         """Tell a gate that a channel can't be read, in order with its slices; or a writer that it can't go on."""
         self._put(channel_frame(FrameType.CHANNEL_ERROR, port, channel, pack(error_message(error))))
 
-    def cancel(self, cause: str) -> None:
-        """Tell the task to stop."""
-        self._put(frame(FrameType.CANCEL, cause.encode()))
+    def cancel(self, cause: str, *, is_unwanted: bool = False) -> None:
+        """Tell the task to stop; `is_unwanted`: nobody wants its rows, so that is no failure."""
+        self._put(frame(FrameType.UNWANTED if is_unwanted else FrameType.CANCEL, cause.encode()))
 
     def action(self, action: TaskAction) -> None:
         """Pass on what the JobMaster has for the task."""

@@ -14,7 +14,7 @@ from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
 from penstock.environment.task_life import TASK_TABLE, TaskEvent, TaskState
 from penstock.lifecycle.table import Lifecycle
-from penstock.link.commands import TaskAction
+from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
 from penstock.shuffle.errors import ProtocolError
 
@@ -76,10 +76,10 @@ class AttachedTask:
         """Tell whether it works on this attempt."""
         return attempt == self.attempt or attempt in self._owners
 
-    def cancel(self, cause: str) -> None:
+    def cancel(self, command: CancelTask) -> None:
         """Tell it to stop."""
         self._life.move(TaskEvent.CANCEL)
-        self.line.cancel(cause)
+        self.line.cancel(command.cause, is_unwanted=command.is_unwanted)
 
     def act(self, action: TaskAction) -> None:
         """Pass on what the JobMaster has for it."""

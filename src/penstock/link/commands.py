@@ -31,10 +31,11 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask(Request[Done]):
-    """Tell the task that works on this attempt to stop."""
+    """Tell the task that works on this attempt to stop; `is_unwanted`: nobody reads its rows, and it ends well."""
 
     attempt: AttemptId
     cause: str
+    is_unwanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class FrameType(IntEnum):
     """Writer and folder: store there what memory has no room for."""
     ACTION = 28
     """A command that the JobMaster has for the task (`commands.instruction`)."""
+    UNWANTED = 29
+    """Why nobody wants the task's rows any more: it is to end, and has not failed."""
 
 
 def frame(kind: FrameType, body: bytes = b"") -> bytes:

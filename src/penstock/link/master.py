@@ -139,7 +139,8 @@ class TaskFinished(Request[Done]):
     """An attempt has ended. Sizes (bytes of each subpartition) and fingerprints are by edge.
 
     Of one that failed, `failure` says what that means, and `lost` is the partition that could not be read, where that
-    is the cause.
+    is the cause. `left` are the edges that it has not read to their end, because it had enough;
+    `is_cut`: it has not written all of its rows, because nobody wants them.
     """
 
     attempt: AttemptId
@@ -150,6 +151,8 @@ class TaskFinished(Request[Done]):
     error: str = ""
     failure: FailureKind = FailureKind.CAUSE
     lost: PartitionId | None = None
+    left: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ All are picklable, because Spark and our own control plane carry them between pr
     ├── EnvironmentLostError    the environment process or the connection to it is gone
     ├── ControlError            the JobMaster could not be reached or did not answer in time
     ├── TaskCancelledError      this task was told to stop
+    │   └── NotWantedError      ... because nobody wants its rows any more: it ends well
     └── JobError                the job failed; carries the user's traceback where there is one
         └── JobCancelledError
 """
@@ -171,6 +172,10 @@ class TaskCancelledError(PenstockError):
     """This task was told to stop."""
 
     failure = FailureKind.CONSEQUENCE
+
+
+class NotWantedError(TaskCancelledError):
+    """All who read this task's rows have ended, and had enough: it is to end, and has not failed."""
 
 
 class JobError(PenstockError):
