@@ -246,6 +246,41 @@ def test_consumers_may_end_early() -> None:
     assert run_local(source(large, 2, 5000).rebalance(2).mapInArrow(none, SCHEMA)).num_rows == 0
 
 
+@pytest.mark.parametrize("mode", ["pipelined", "hybrid", "hybrid_selective"])
+def test_a_stage_without_an_end_is_stopped_when_nobody_wants_its_rows(mode: str) -> None:
+    """Behind a limit, and behind a keyed task that never gets a row of it; its generators are closed."""
+    closed = []
+
+    def without_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = next(batches).slice(0, 1)
+        try:
+            while True:
+                yield pa.concat_batches([kept] * 100)
+        finally:
+            closed.append(kept)
+
+    endless = source(partitions=2).mapInArrow(without_end, SCHEMA)
+    keyed = endless.keyBy("k", numPartitions=2, mode=mode).mapInArrow(lambda batches: batches, SCHEMA)
+    assert run_local(keyed.limit(7)).num_rows == 7
+    assert len(closed) == 2
+
+
+def test_an_empty_side_of_a_join_stops_the_other() -> None:
+    """Whichever of the two is empty."""
+
+    def without_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = list(batches)
+        while True:
+            yield from kept
+
+    endless = (
+        source(partitions=2).mapInArrow(without_end, SCHEMA).withColumnRenamed("v", "w").keyBy("k", numPartitions=2)
+    )
+    empty = source(ROWS.slice(0, 0), 2).keyBy("k", numPartitions=2)
+    assert run_local(endless.join(empty)).num_rows == 0
+    assert run_local(empty.join(endless)).num_rows == 0
+
+
 @pytest.mark.parametrize("where", ["source", "middle", "sink"])
 def test_failures_come_out_with_their_cause(where: str) -> None:
     """Wherever a function raises, the error holds its traceback, and the original exception is the cause."""

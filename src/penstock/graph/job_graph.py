@@ -52,6 +52,9 @@ class Combine(Protocol):
         A side is read only when its iterator is asked; until then its pipelined producers wait. Sides are read one
         after the other, each to its end, in order of their numbers; but a combine that has a `streamed_side` reads
         that one last. The plans that may deadlock are found from this order.
+
+        A combine that has `needed_sides` gives nothing where one of them has no rows. It is told of that while it
+        reads another side, which may be endless: reading it raises EmptySideError.
         """
 
 

@@ -19,7 +19,7 @@ When not to use it: for conditions other than equality (cogroup and a function),
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.operators.aggregates import plain_type
+from penstock.operators.empty_sides import EmptySideError
 from penstock.operators.groups import CHUNK_BYTES, CHUNK_ROWS, ChunkBuffer, Side, gathered
 from penstock.operators.keys import int64_array, normalised, plain
 from penstock.operators.memory import TaskMemory, task_memory
@@ -49,6 +50,7 @@ _MOST_HASHES = 1 << 22
 """The number of hashes that are told apart when rows are counted by the hash of their keys."""
 _STREAM, _BUILD = "stream", "build"
 _LEFT, _RIGHT = 0, 1
+_BOTH_NEEDED = ("inner", "left_semi")
 
 JOINS = {
     "inner": "inner",
@@ -109,12 +111,21 @@ class EquiJoin:
         """The side that is not collected."""
         return _RIGHT if self.how == "right" else _LEFT
 
+    @property
+    def needed_sides(self) -> tuple[int, ...]:
+        """The sides without whose rows there are none in the result."""
+        if self.how == "full":
+            return ()
+        return (_LEFT, _RIGHT) if self.how in _BOTH_NEEDED else (self.streamed_side,)
+
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """The joined rows."""
         streamed = self.streamed_side
         sides = (self.left, self.right)
         join = _PartitionJoin(self, (sides[streamed], sides[1 - streamed]), task_memory())
-        yield from join.rows(inputs[streamed], inputs[1 - streamed], 0)
+        # Raised while the first side is read, so nothing has been given yet.
+        with suppress(EmptySideError):
+            yield from join.rows(inputs[streamed], inputs[1 - streamed], 0)
 
 
 class _PartitionJoin:
@@ -137,7 +148,7 @@ class _PartitionJoin:
             if self._memory.exceeded_by(size) and level < LEVELS:
                 yield from self._by_buckets(stream, chain(emptied(held), build), level)
                 return
-        if not size and self._join.how in ("inner", "left_semi"):
+        if not size and self._join.how in _BOTH_NEEDED:
             return
         built = _BuiltSide(self._join, self._built, held, min(MOST_BYTES, max(1, self._memory.limit // 8)))
         held.clear()

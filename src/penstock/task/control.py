@@ -14,7 +14,10 @@ class TaskControl(Protocol):
         """Wait until the JobMaster has confirmed that this task's producers ended well; raises what it says."""
 
     def check_cancelled(self) -> None:
-        """Raise TaskCancelledError when the task was told to stop; cheap, called for each batch."""
+        """Raise TaskCancelledError when the task was told to stop; cheap, called for each batch.
+
+        It is a NotWantedError where nobody wants the task's rows any more.
+        """
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Take the task's figures; called at most every half second."""

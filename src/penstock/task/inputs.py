@@ -4,16 +4,19 @@
 Events that only say that data has ended are swallowed. Several gates of a side are read in turn, so that none
 starves: all are polled, and when all are empty each is waited on for a few milliseconds. Schemas of a side's gates
 are the same, or differ in nothing that the operators see. A side is read when it is asked, so its producers may
-wait for the others.
+wait for the others; of one without whose rows there is no result the first batch is looked at meanwhile, if it is
+there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
+from penstock.operators.empty_sides import EmptySideError
 from penstock.shuffle import InputGate, Received
 from penstock.task.control import TaskControl
 
@@ -61,44 +64,89 @@ class UnionGate:
         return received, True
 
 
+class Side:
+    """The gates that are read as one, and how far they are; `ahead` is the first batch, if that was looked at."""
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        self.edges = [gate.descriptor.gate for gate in gates]
+        self.ahead: pa.RecordBatch | None = None
+        self.has_ended = self.has_rows = False
+        self._source = gates[0] if len(gates) == 1 else UnionGate(gates)
+
+    def next(self, timeout: float) -> pa.RecordBatch | None:
+        """The next batch, None at the end; TimeoutError after so many seconds without either."""
+        if self.ahead is not None:
+            batch, self.ahead = self.ahead, None
+            return batch
+        return self._receive(timeout)
+
+    def is_empty(self) -> bool:
+        """Whether it has ended without a row, as far as that is known without waiting."""
+        with suppress(TimeoutError):
+            while not self.has_rows and not self.has_ended:
+                self.ahead = self._receive(0)
+        return self.has_ended and not self.has_rows
+
+    def _receive(self, timeout: float) -> pa.RecordBatch | None:
+        while not self.has_ended:
+            received = self._source.next(timeout)
+            if received is None:
+                self.has_ended = True
+            elif received.batch is not None:
+                self.has_rows = self.has_rows or received.batch.num_rows > 0
+                return received.batch
+        return None
+
+
 class TaskInput:
     """Iterates over the batches of a task's gates; counts the time it waited."""
 
     def __init__(self, gates: Sequence[InputGate], control: TaskControl) -> None:
         self._gates = gates
         self._control = control
-        self._open_sides = 0
+        self._sides: list[Side] = []
+        self._needed: list[Side] = []
         self.idle_seconds = 0.0
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The edges of the sides that were not read to their end."""
+        return tuple(edge for side in self._sides if not side.has_ended for edge in side.edges)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All gates as one side."""
         return self.sides([0] * len(self._gates), 1)[0]
 
-    def sides(self, side_of: Sequence[int], count: int) -> list[Iterator[pa.RecordBatch]]:
+    def sides(
+        self, side_of: Sequence[int], count: int, needed: Collection[int] = ()
+    ) -> list[Iterator[pa.RecordBatch]]:
         """The batches of each of `count` sides; `side_of` says for each gate which side it belongs to.
 
         The side that ends last ends, where a producer's end needs it, only when the JobMaster has confirmed all
-        producers: asked at an earlier end, it would wait for producers that wait for this task to read them.
+        producers: asked at an earlier end, it would wait for producers that wait for this task to read them. Where a
+        `needed` side ends without a row, reading another one raises EmptySideError.
         """
-        self._open_sides = count
         pairs = list(zip(self._gates, side_of, strict=True))
-        return [self._side([gate for gate, side in pairs if side == number]) for number in range(count)]
+        self._sides = [Side([gate for gate, side in pairs if side == number]) for number in range(count)]
+        self._needed = [self._sides[number] for number in needed]
+        return [self._batches(side) for side in self._sides]
 
-    def _side(self, gates: Sequence[InputGate]) -> Iterator[pa.RecordBatch]:
-        source = gates[0] if len(gates) == 1 else UnionGate(gates)
+    def _batches(self, side: Side) -> Iterator[pa.RecordBatch]:
         while True:
             self._control.check_cancelled()
+            if any(other.is_empty() for other in self._needed if other is not side):
+                raise EmptySideError
             began = time.monotonic()
             try:
-                received = source.next(_CANCEL_SECONDS)
+                batch = side.next(_CANCEL_SECONDS)
             except TimeoutError:
                 continue
             finally:
                 self.idle_seconds += time.monotonic() - began
-            if received is None:
+            if batch is None:
                 break
-            if received.batch is not None:
-                yield received.batch
-        self._open_sides -= 1
-        if self._open_sides == 0 and any(gate.descriptor.await_confirmation for gate in self._gates):
+            yield batch
+        if all(each.has_ended for each in self._sides) and any(
+            gate.descriptor.await_confirmation for gate in self._gates
+        ):
             self._control.await_producers()

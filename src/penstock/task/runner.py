@@ -4,7 +4,9 @@
 Rules: outputs are set up before inputs. Operators are chained generators, so one batch is under way at a time and
 a blocked output stops the input. On success all outputs are finished; on any error all of them are failed with it;
 in any case everything is closed, and the first error wins. A chain that ends before its input closes the gates, and
-their producers drop what they still have. Nothing here knows Spark, sockets or processes.
+their producers drop what they still have. A task whose rows nobody wants any more is told so between two batches, of
+any operator: it ends well, its outputs are failed, so that nobody takes them for whole, and it has no sizes and no
+fingerprints. Nothing here knows Spark, sockets or processes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from penstock.shuffle import (
     Settings,
     ShuffleEnvironment,
 )
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle.errors import NotWantedError, PlanError
 from penstock.task.chain import chained
 from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
@@ -69,12 +71,15 @@ class SubtaskReport:
     The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
     for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and
     gates count, under `service.`. `sizes` holds, per output that is a stored partition, the bytes of each
-    subpartition, and `fingerprints`, per output, a number that is the same for the same rows.
+    subpartition, and `fingerprints`, per output, a number that is the same for the same rows. `left` are the inputs
+    that it has not read to their end, and `is_cut` says that nobody wanted its rows before it had written them all.
     """
 
     metrics: dict[str, float]
     sizes: dict[int, tuple[int, ...]]
     fingerprints: dict[int, int]
+    left: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 def run_subtask(
@@ -87,18 +92,25 @@ def run_subtask(
     """Run it to its end, or raise what went wrong first; `rows` is the input of a vertex that reads a DataFrame."""
     task = _Task(plan, control, settings)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
+    is_cut = False
     try:
         task.open_outputs(environment_of)
         task.open_inputs(environment_of)
         with limited_memory(memory):
             task.move(task.inputs(rows))
         task.finish()
+    except NotWantedError as unwanted:
+        task.fail(unwanted)
+        is_cut = True
     except BaseException as error:
         task.fail(error)
         raise
     finally:
         task.close()
-    return SubtaskReport({**task.metrics(), "spilled_bytes": memory.spilled_bytes}, task.sizes(), task.fingerprints())
+    metrics = {**task.metrics(), "spilled_bytes": memory.spilled_bytes}
+    if is_cut:
+        return SubtaskReport(metrics, {}, {}, task.left(), is_cut=True)
+    return SubtaskReport(metrics, task.sizes(), task.fingerprints(), task.left())
 
 
 class _Task:
@@ -154,7 +166,7 @@ class _Task:
         if vertex.combine is None:
             return [self._input.batches()]
         side_of = [self._plan.graph.edge(deployed.edge).side for deployed in self._plan.deployment.inputs]
-        return self._input.sides(side_of, max(side_of) + 1)
+        return self._input.sides(side_of, max(side_of) + 1, getattr(vertex.combine, "needed_sides", ()))
 
     def move(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> None:
         """Pull the whole input through the chain into the outputs."""
@@ -164,7 +176,7 @@ class _Task:
         if combine is not None:
             chain.append(blame.combine(combine, tuple(chain), self._plan.place))
         for operator in operators:
-            chain.append(blame.operator(operator, chain[-1], self._plan.place))
+            chain.append(blame.operator(operator, self._breathing(chain[-1]), self._plan.place))
         try:
             for batch in chain[-1]:
                 self._write(batch)
@@ -207,6 +219,10 @@ class _Task:
         outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
         return {output.edge: target.fingerprint() for output, target in outputs}
 
+    def left(self) -> tuple[int, ...]:
+        """The edges that were not read to their end."""
+        return self._input.left
+
     def metrics(self) -> dict[str, float]:
         inner = self._owner.metrics.snapshot()
         waited = sum(value for name, value in inner.items() if name.endswith("back_pressured_seconds"))
@@ -223,6 +239,12 @@ class _Task:
             counts["rows_in"] += batch.num_rows
             counts["bytes_in"] += batch.nbytes
             counts["batches_in"] += 1
+            self._breathe()
+            yield batch
+
+    def _breathing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches between two operators: the second one may give none for a long time."""
+        for batch in batches:
             self._breathe()
             yield batch
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -45,7 +45,14 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import JobError, PartitionError, PlanError, SlotsError, TaskCancelledError
+from penstock.shuffle.errors import (
+    JobError,
+    NotWantedError,
+    PartitionError,
+    PlanError,
+    SlotsError,
+    TaskCancelledError,
+)
 from penstock.task import SubtaskPlan, failure_text, run_subtask
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_service import MemoryShuffleService
@@ -106,6 +113,8 @@ class _Control:
     """The line of one local task: producers need no confirmation, cancelling is an event."""
 
     cancelled: threading.Event
+    unwanted: Container[int]
+    vertex: int
     reports: list[Mapping[str, float]] = field(default_factory=list)
 
     def await_producers(self) -> None:
@@ -114,6 +123,8 @@ class _Control:
     def check_cancelled(self) -> None:
         if self.cancelled.is_set():
             raise TaskCancelledError("another task of the job failed")
+        if self.vertex in self.unwanted:
+            raise NotWantedError("all who read its rows have ended, and had enough")
 
     def report(self, metrics: Mapping[str, float]) -> None:
         self.reports.append(metrics)
@@ -135,6 +146,10 @@ class _LocalJob:
         self._cancelled = threading.Event()
         self._failures: list[tuple[str, BaseException]] = []
         self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
+        self._left: set[int] = set()
+        """The edges that some task has not read to their end."""
+        self._unwanted: set[int] = set()
+        """The vertices whose rows nobody wants any more."""
         self._lock = threading.Lock()
 
     def run(self) -> LocalResult:
@@ -199,15 +214,24 @@ class _LocalJob:
 
     def _run_task(self, vertex: JobVertex, subtask: int) -> None:
         plan = SubtaskPlan(self._graph, vertex, self._deployment(vertex, subtask))
-        control = _Control(self._cancelled)
+        control = _Control(self._cancelled, self._unwanted, vertex.id)
         try:
-            figures = run_subtask(plan, lambda _: self._environment, control, None, self._settings).metrics
+            report = run_subtask(plan, lambda _: self._environment, control, None, self._settings)
             with self._lock:
-                self._metrics[vertex.id, subtask] = figures
+                self._metrics[vertex.id, subtask] = report.metrics
+                self._left.update(report.left)
+                self._unwanted.update(vertex.id for vertex in self._graph.vertices if self._is_unwanted(vertex))
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             with self._lock:
                 self._failures.append((plan.place, error))
             self._cancelled.set()
+
+    def _is_unwanted(self, vertex: JobVertex) -> bool:
+        edges = self._graph.outputs_of(vertex.id)
+        if vertex.id in self._graph.result or not any(edge.id in self._left for edge in edges):
+            return False
+        readers = [self._graph.vertex(edge.consumer) for edge in edges]
+        return all((each.id, subtask) in self._metrics for each in readers for subtask in range(each.parallelism))
 
     def _raise_first_failure(self) -> None:
         if not self._failures:
