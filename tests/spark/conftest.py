@@ -9,6 +9,7 @@ import pytest
 
 import endless_jobs
 import memory_again
+import rows_without_end
 import session_probe
 
 
@@ -17,7 +18,7 @@ def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]
     """Workers can't import the tests' modules, so their functions go to them as code."""
     from pyspark import cloudpickle
 
-    modules = (request.module, session_probe, endless_jobs, memory_again)
+    modules = (request.module, session_probe, endless_jobs, rows_without_end, memory_again)
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield

@@ -403,8 +403,8 @@ class Cluster:
             case do.WithdrawDeadline(job, deadline):
                 self.deadlines = [entry for entry in self.deadlines if entry[1:] != (job, deadline)]
                 self.withdrawn.append((job, deadline))
-            case do.TellEnvironment(_, CancelTask(attempt)):
-                self._stop(attempt)
+            case do.TellEnvironment(_, CancelTask(attempt, _, is_unwanted)):
+                self._stop(attempt, is_unwanted=is_unwanted)
             case do.CancelSparkJobs(job, spark_job):
                 self._plan("kill", lambda: self._kill(job, spark_job))
             case do.ReleasePartitions(_, descriptors):
@@ -458,14 +458,20 @@ class Cluster:
             assert attempt not in self.deployments, "deployed twice"
             self.deployments[attempt] = answer
 
-    def _stop(self, attempt: AttemptId) -> None:
+    def _stop(self, attempt: AttemptId, *, is_unwanted: bool) -> None:
+        stopped = self._cut if is_unwanted else self._stopped
         for task in self.tasks:
             if task.attempt == attempt:
-                self._plan("stop", lambda task=task: self._stopped(task, attempt), task)
+                self._plan("stop", lambda task=task: stopped(task, attempt), task)
 
     def _stopped(self, task: SparkTask, attempt: AttemptId) -> None:
         if task.attempt == attempt:
             self.report(task, state=TaskEnd.CANCELED, error="told to stop", failure=FailureKind.CONSEQUENCE)
+
+    def _cut(self, task: SparkTask, attempt: AttemptId) -> None:
+        """Nobody wants its rows: it ends early."""
+        if task.attempt == attempt:
+            self.report(task, is_cut=True)
 
     def _kill(self, job: str, spark_job: SparkJobId | None) -> None:
         for key in [key for key in self.open if key[0] == job and spark_job in (None, key[1])]:

@@ -5,7 +5,8 @@ Every attempt of a source writes the same rows, but an unsteady one deals them o
 time, and a DataFrame is cut anew each time it is read. An attempt reads what it was told of, channel by channel; it
 can end when all of that is complete, and it fails where something of it is gone. At its end it has written all it has
 read. So if a reader ever mixes attempts, reads too early, or is not run again when it must be, rows are missing or
-twice.
+twice. A vertex in `modest` may have enough of what is complete and end without the rest; one in `endless` never ends
+by itself.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Running:
     deployment: TaskDeployment
     channels: list[list[tuple[ShuffleDescriptor, int, int]]]
     written: bool = False
+    left: tuple[int, ...] = ()
+    """What it has not read to its end, because it had enough."""
     cut_off: bool = False
     """Of a DataFrame's task: Spark has ended it in mid-data, and it takes that for the end."""
     question: int | None = None
@@ -66,6 +69,7 @@ class RowCluster(Cluster):
         super().__init__(slots, environments)
         self.dice = dice
         self.unsteady = unsteady
+        self.modest = self.endless = frozenset[int]()
         self.graphs: dict[str, JobGraph] = {}
         self.store: dict[PartitionId, Written] = {}
         self.running: dict[AttemptId, Running] = {}
@@ -106,8 +110,10 @@ class RowCluster(Cluster):
             gone = self._gone(running)
             if gone is not None:
                 found.append(("fail", running))
-            elif self._has_all(running):
+            elif self._has_all(running) and running.attempt.vertex not in self.endless:
                 found.append(("write", running) if self._is_confirmed(running) else ("ask", running))
+            elif running.attempt.vertex in self.modest:
+                found.append(("leave", running))
         return [item for item in found if item[0] != "ask" or item[1].question is None]
 
     def act(self, what: str, running: Running) -> None:
@@ -122,10 +128,13 @@ class RowCluster(Cluster):
             self.send(events.ProducersAwaited(running.question, attempt))
         elif what == "write":
             self._write(running)
+        elif what == "leave":
+            running.left = tuple(item.edge for item in running.deployment.inputs)
+            self._write(running)
         elif what == "report":
             del self.running[attempt]
             task = self._task_of(attempt)
-            self.report(task, fingerprints=running.fingerprints, sizes=running.sizes)
+            self.report(task, fingerprints=running.fingerprints, sizes=running.sizes, left=running.left)
             if running.cut_off and not task.is_over:
                 self._drop(task)
                 self._retry(task)
@@ -164,6 +173,19 @@ class RowCluster(Cluster):
                     running.confirmed = error is None
             case _:
                 pass
+
+    def _cut(self, task: SparkTask, attempt: AttemptId) -> None:
+        """It may have ended before, or fail; what it has written is gone."""
+        running = self.running.get(attempt)
+        if running is None or task.attempt != attempt or (running.written and self.dice.random() < 0.5):
+            return
+        del self.running[attempt]
+        for output in running.deployment.outputs:
+            self.store[output.descriptor.partition] = Written([], dead=True)
+        if self.dice.random() < 0.2:
+            self.report(task, state=TaskEnd.FAILED, error="it must not be closed")
+        else:
+            super()._cut(task, attempt)
 
     def _begin(self, attempt: AttemptId, deployment: TaskDeployment) -> None:
         found = [task for task in self.tasks if task.attempt == attempt]
@@ -215,13 +237,11 @@ class RowCluster(Cluster):
         return None
 
     def _has_all(self, running: Running) -> bool:
-        for source, _, _ in self._sources(running):
-            if source.empty:
-                continue
-            written = self.store.get(source.partition)
-            if source.is_unknown or written is None or not written.complete:
-                return False
-        return True
+        return all(source.empty or self._is_complete(source) for source, _, _ in self._sources(running))
+
+    def _is_complete(self, source: ShuffleDescriptor) -> bool:
+        written = self.store.get(source.partition)
+        return not source.is_unknown and written is not None and written.complete
 
     def _is_confirmed(self, running: Running) -> bool:
         return running.confirmed or not any(gate.await_confirmation for gate in running.deployment.inputs)
@@ -242,7 +262,7 @@ class RowCluster(Cluster):
     def _read(self, running: Running) -> list[Row]:
         rows: list[Row] = []
         for source, first, count in self._sources(running):
-            if not source.empty:
+            if not source.empty and self._is_complete(source):
                 for number in range(first, first + count):
                     rows += self.store[source.partition].rows[number]
         return rows

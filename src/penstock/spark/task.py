@@ -247,7 +247,18 @@ def _run_deployed(
         lost = getattr(failure, "partition", None) if isinstance(failure, PenstockError) else None
     unread = None if lost is None else PartitionId.from_wire(lost)
     attempt, metrics = deployment.attempt, {name: float(value) for name, value in report.metrics.items()}
-    ended = TaskFinished(attempt, state, metrics, report.sizes, report.fingerprints, error, kind, unread)
+    ended = TaskFinished(
+        attempt,
+        state,
+        metrics,
+        report.sizes,
+        report.fingerprints,
+        error,
+        kind,
+        unread,
+        report.left,
+        report.is_cut,
+    )
     attachment.ask(ended)  # without a deadline: the driver may pause, and an environment that is gone ends the wait
     return state, error
 

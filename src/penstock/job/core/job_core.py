@@ -99,6 +99,7 @@ class JobCore:
                 break
             for region in closed:
                 self.attempts.open_region(region)
+        self.run(self.attempts.unwanted.tell())
         self.run(self.slots.refuse_lost())
         self.run(self.ending.settle())
 

@@ -5,11 +5,13 @@ An exception of the user's code most often comes again, so it is tried again onl
 attempt that its host lacks something for (room on a disk, memory, buffers) is tried again like any loss, on another
 host if there is one. A partition that a task could not read is lost, whatever its service says; the task and the
 producer run again. A task that says unasked that it was cancelled was stopped by Spark, which will say why.
+An attempt whose rows nobody wants any more has ended well, however it ends (`unwanted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.failover import Place
@@ -21,6 +23,7 @@ from penstock.job.core import instructions as do
 from penstock.job.core.attempts.briefings import Briefings
 from penstock.job.core.attempts.deployments import Deployments, lost_to_another
 from penstock.job.core.attempts.questions import Questions
+from penstock.job.core.attempts.unwanted import Unwanted
 from penstock.job.core.attempts.widths import Widths
 from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
@@ -52,6 +55,7 @@ class Attempts:
         self.briefings = Briefings(topology, subtasks)
         self.deployments = Deployments(topology, subtasks, stages, self.briefings, phase)
         self.questions = Questions(topology, subtasks)
+        self.unwanted = Unwanted(topology, subtasks, phase)
         self._widths = Widths(topology, stages.capacity, submitted.target_bytes)
         self._user_errors = submitted.restart.user_errors
         self._full_since: dict[str, int] = {}
@@ -90,6 +94,8 @@ class Attempts:
             yield lost_to_another(subtask)
         elif event.state is TaskEnd.FINISHED and subtask.deployed:
             yield from self._end_well(subtask, event)
+        elif event.state is TaskEnd.FAILED and subtask.is_unwanted:
+            yield from self._end_well(subtask, replace(event, sizes={}, fingerprints={}, is_cut=True))
         elif event.state is TaskEnd.CANCELED:
             yield from self._end_cancelled(subtask, event)
         else:
@@ -100,9 +106,14 @@ class Attempts:
         if not subtask.is_finished:
             return  # it was told to stop, and was faster
         self._subtasks.finish(subtask)
+        subtask.is_unwanted = event.is_cut
+        inputs = (edge.id for edge in self._topology.graph.inputs_of(subtask.vertex.id))
+        self.unwanted.note(inputs if event.is_cut else event.left)
         wrong = self._widths.add(subtask.place, event.sizes)
         if wrong:
             yield so.FailForGood(f"{subtask.title}: {wrong}")
+        elif event.is_cut:
+            yield so.Release(tuple(descriptor.partition for descriptor in subtask.outputs.values()))
         elif self._phase.is_active:
             yield so.TaskEnded(event.attempt)
             for edge in subtask.outputs:
@@ -162,6 +173,9 @@ class Attempts:
         subtask = self._subtasks.current(orphan.attempt)
         if subtask is not None and not subtask.is_ended:
             yield so.Record("task_lost", str(orphan.attempt))
+            if subtask.is_unwanted:
+                yield from self._let_go([subtask])
+                return
             yield from self._mark_lost(subtask)
             launched = subtask.round if subtask.vertex.is_bound else orphan.launched
             yield so.Fail(frozenset({subtask.place}), f"{subtask.title} {orphan.cause}", Rank.LOSS, launched)
@@ -169,6 +183,7 @@ class Attempts:
     def orphan_many(self, orphans: so.OrphanMany) -> Iterator[so.Decision]:
         """A Spark job of workers is over; whoever worked there is lost."""
         found = [subtask for attempt in orphans.attempts if (subtask := self._subtasks.current(attempt)) is not None]
+        yield from self._let_go(found)
         lost = [subtask for subtask in found if not subtask.is_ended]
         for subtask in lost:
             if subtask.attempt is not None and subtask.deployed:
@@ -188,6 +203,7 @@ class Attempts:
     def confirm_frame(self, confirmed: so.ConfirmFrame) -> Iterator[so.Decision]:
         """A Spark job of bound tasks has returned well: where it read a DataFrame, who never came has no rows."""
         vertex = confirmed.vertex
+        yield from self._let_go(self._subtasks.of(vertex))
         open_ = [subtask for subtask in self._subtasks.of(vertex) if not subtask.is_ended]
         lost = [s for s in open_ if s.attempt is not None or not s.vertex.reads_dataframe]
         if lost:
@@ -205,6 +221,7 @@ class Attempts:
 
     def orphan_host(self, event: so.OrphanHost) -> Iterator[so.Decision]:
         """An environment is gone with its tasks and partitions."""
+        yield from self._let_go(s for s in self._subtasks if s.environment == event.environment)
         hit = [s for s in self._subtasks if s.is_live and s.environment == event.environment]
         for subtask in hit:
             yield from self._mark_lost(subtask)
@@ -233,6 +250,12 @@ class Attempts:
                 if edge == RESULT_EDGE or not self._subtasks.is_complete(self._topology.graph.edge(edge).consumer):
                     found.add(subtask.place)
         return found
+
+    def _let_go(self, subtasks: Iterable[Subtask]) -> Iterator[so.Decision]:
+        """They are gone. Of those whose rows nobody wants that is an end like any other."""
+        for subtask in [each for each in subtasks if each.is_unwanted and not each.is_ended]:
+            if subtask.attempt is not None:
+                yield from self._end_well(subtask, TaskFinished(subtask.attempt, TaskEnd.FINISHED, is_cut=True))
 
     # --- what recovery and the end do with them
 

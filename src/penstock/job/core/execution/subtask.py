@@ -42,6 +42,8 @@ class Subtask:
     """The environment in which the last attempt failed for something that was no fault of its own."""
     known: Mapping[int, int] = field(default_factory=dict)
     """The rows that the last finished attempt wrote, per edge as a number: another number means other rows."""
+    is_unwanted: bool = False
+    """It was told that nobody wants its rows any more: it ends early, and its partitions are gone."""
     round: int = 0
     """The number of restarts that the job had seen when this attempt was deployed."""
     born: int = 0

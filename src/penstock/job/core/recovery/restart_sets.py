@@ -4,8 +4,8 @@
 - A producer that ran again and finished with another fingerprint than before gave other rows, so whoever has read the
   earlier ones is run again, ended or not, and whoever has read from those. The fingerprint covers rows, bytes and
   checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
-- Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, is run again
-  with it: nobody can say whether the next attempt gives the same rows.
+- Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, or that ended
+  early because nobody wanted its rows, is run again with it: nobody can say whether the next attempt gives the same.
 - A region that runs together needs its slots at the same time, any other one at least one. If readers that wait for
   it hold them, these are taken off and run again too.
 """
@@ -89,7 +89,7 @@ class RestartSets:
         readers: set[Place] = set()
         for vertex, index in found:
             subtask = self._subtasks.find(vertex, index)
-            if subtask is None or subtask.is_finished:
+            if subtask is None or (subtask.is_finished and not subtask.is_unwanted):
                 continue
             for edge in subtask.consumable - {RESULT_EDGE}:
                 if self._topology.graph.edge(edge).kind.is_hybrid:
@@ -179,7 +179,7 @@ class RestartSets:
         if subtask is None or subtask.empty:
             return subtask is not None
         descriptor = subtask.outputs.get(edge)
-        if descriptor is None or not self._tracked.knows(descriptor.partition):
+        if descriptor is None or subtask.is_unwanted or not self._tracked.knows(descriptor.partition):
             return False
         if description.kind.is_hybrid and not description.kind.is_kept:
             return not subtask.is_ended and edge not in subtask.consumable
