@@ -402,6 +402,6 @@ def release(spark: Any, frame: Any) -> None:
     master = runtime._application._master
     assert master is not None
     results = master._results._results
-    jobs = results[max(results, key=lambda name: int(name[1:]))].jobs
+    jobs = results[max(results, key=lambda name: int(name[1:]))].core.jobs
     assert len(jobs) == 1, f"{frame} was not read"
     runtime.release(*jobs)
