@@ -9,15 +9,17 @@ import pytest
 
 from job_graphs import chain
 from penstock.job.core.execution.subtask import Subtask
-from penstock.job.core.ids import SparkJobId, SparkJobKind
+from penstock.job.core.ids import SparkJobId, SparkJobKind, WorkerNumber
 from penstock.job.core.slots.placing import placed
 from penstock.job.core.slots.workers import Worker
 
 
 def idle(hosts: str) -> list[Worker]:
     """Workers in the order in which they asked, each named by its host."""
-    launched = SparkJobId(SparkJobKind.WORKERS, 0)
-    return [Worker(number, launched, environment=host) for number, host in enumerate(hosts)]
+    workers = [Worker(WorkerNumber(number), SparkJobId(SparkJobKind.WORKERS, 0)) for number in range(len(hosts))]
+    for worker, host in zip(workers, hosts, strict=True):
+        worker.environment = host
+    return workers
 
 
 def stages(*widths: int) -> list[Subtask]:
