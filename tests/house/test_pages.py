@@ -10,6 +10,7 @@ import pytest
 
 from penstock.api.streaming.options import QUERY_OPTIONS
 from penstock.shuffle.settings import KEYS
+from prose import NOUN_CLAUSE, paragraphs
 from source import ROOT
 
 LONGEST = 120
@@ -18,20 +19,11 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 TEMPLATE = DECISIONS[0]
 SECTIONS = ("Question", "Decision", "Why", "Cost", "What would change it")
 STATE = re.compile(r"proposed|accepted(; .+)?|replaced by \[\d{4}\]\([\w-]+\.md\)(, .+)?")
-NOUN_CLAUSE = re.compile(r"(?:\A|(?<=[.:] )|(?<=\| ))(What|Whatever|Who|Whoever|Whether)\b[^?]*?(?:\. |\.?$)")
 TABLE = re.compile(r"<!-- bench:start -->\n(.*?)<!-- bench:end -->", re.DOTALL)
 
 
 def _named(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def _paragraphs(text: str) -> list[str]:
-    """Prose as one line each: paragraphs, items of lists, cells of tables; no headings and no code."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
-    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\|))", text)
-    return [re.sub(r"^(?:[-*] |\d+\. )", "", " ".join(block.split())) for block in blocks if block.strip()]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_named)
@@ -47,7 +39,7 @@ def test_lines_are_short(document: Path) -> None:
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if path != TEMPLATE], ids=_named)
 def test_sentences_have_an_actor(document: Path) -> None:
     """No sentence begins with a clause that stands for a noun: who does it is said first. Questions are none."""
-    found = [match.group()[:80] for text in _paragraphs(document.read_text()) for match in NOUN_CLAUSE.finditer(text)]
+    found = [match.group()[:80] for text in paragraphs(document.read_text()) for match in NOUN_CLAUSE.finditer(text)]
     assert not found, "\n".join(found)
 
 

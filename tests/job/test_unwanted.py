@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told that nobody wants its rows any more, through the whole core, and what becomes of it."""
+"""The attempts that are told that nobody wants their rows any more, through the whole core, and their ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ_WHILE_WRITTEN = pytest.mark.parametrize("kind", [PIPELINED, HYBRID, SELECTI
 
 
 def told(cluster: Cluster) -> list[Place]:
-    """Who was told so far."""
+    """The places that were told so far."""
     return [(item.attempt.vertex, item.attempt.subtask) for item in cluster.of(CancelTask) if item.is_unwanted]
 
 
@@ -86,7 +86,7 @@ def test_rows_of_the_result_are_always_wanted() -> None:
 
 
 def test_a_stored_exchange_that_is_still_to_be_read_keeps_its_producer() -> None:
-    """Who reads a blocking partition has not begun, so it wants all of it."""
+    """A reader of a blocking partition has not begun, so it wants all of it."""
     cluster = Cluster(8)
     graph = two_readers()
     cluster.submit(graph.with_edge(replace(graph.edge(1), kind=BLOCKING)))
@@ -174,7 +174,7 @@ def test_who_was_told_too_late_has_written_all() -> None:
 
 
 def test_figures_of_who_ended_early_count() -> None:
-    """What it read and wrote until then is in the job's result."""
+    """The rows that it read and wrote until then are in the job's result."""
     cluster = Cluster(8)
     cluster.submit(chain(1, 1))
     cluster.report(cluster.task(1, 0), left=(0,))

@@ -46,7 +46,7 @@ def exchanged(stream: Any, how: str, mode: str) -> Any:
 
 
 def all_closed(folder: Path, name: str = "producer") -> bool:
-    """Whether each function that has begun was closed."""
+    """Tell whether each function that has begun was closed."""
     return len(marks(folder / f"{name}-closed")) == len(marks(folder / f"{name}-began"))
 
 
@@ -106,7 +106,7 @@ def test_an_empty_side_of_a_join_ends_the_other(spark: Any, tmp_path: Path, how:
 
 
 def test_a_count_over_an_empty_join_is_nought(spark: Any, tmp_path: Path) -> None:
-    """What stands behind the join sees an input that has ended well."""
+    """The operator after the join sees an input that has ended well."""
     empty = penstock.fromDataFrame(spark.range(0, 10, 1, 2).where("id < 0")).keyBy("id", numPartitions=2)
     assert empty.join(endless_rows(spark, tmp_path).keyBy("id", numPartitions=2)).count() == 0
 

@@ -51,7 +51,7 @@ class Running:
     channels: list[list[tuple[ShuffleDescriptor, int, int]]]
     written: bool = False
     left: tuple[int, ...] = ()
-    """What it has not read to its end, because it had enough."""
+    """The edges that it has not read to their end, because it had enough."""
     cut_off: bool = False
     """Of a DataFrame's task: Spark has ended it in mid-data, and it takes that for the end."""
     question: int | None = None

@@ -22,7 +22,7 @@ class TestFolderService(ShuffleServiceConformance):
     def service(
         self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[FolderHarness]:
-        """A service whose folder is empty behind the test."""
+        """A service whose folder is empty after the test."""
         monkeypatch.setenv("FOLDER_SHUFFLE", str(tmp_path))
         harness = FolderHarness(request.node.name.replace("/", "-"))
         yield harness

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of the tools and of the demo refuse before anything starts: one line and exit code 2."""
+"""The command lines of the tools and the demo refuse a mistake before anything starts: one line, exit code 2."""
 
 from __future__ import annotations
 

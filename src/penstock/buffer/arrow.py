@@ -3,8 +3,8 @@
 
 Rules:
 
-- Where the schema holds no dictionary the payload is a bare IPC record-batch message: the schema travels once, apart.
-- Where it does, nested ones included, the payload is a whole IPC stream of its own, dictionaries and all: a bare
+- If the schema holds no dictionary, the payload is a bare IPC record-batch message: the schema travels once, apart.
+- If it does, nested ones included, the payload is a whole IPC stream of its own, dictionaries and all: a bare
   message would refer to dictionaries that only the writer has.
 - `read_payload` trusts its bytes: verify a checksum before. It makes no copy, so the batch keeps the buffer alive.
 - Compressed is each of a batch's buffers for itself, by Arrow's own means, so whoever reads Arrow reads it:

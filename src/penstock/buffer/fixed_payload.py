@@ -12,8 +12,8 @@ Rules:
   the values; each is filled up with zeroes to a multiple of 8 bytes.
 - Only columns with a validity bitmap and one buffer of values are meant: numbers, bools, times, decimals, binaries of
   fixed size. For any other schema there are no such payloads: `FixedPayloads.of` is None.
-- What is built must be what Arrow's serializer builds: that is tried out once for each schema, on a small batch, and
-  where an Arrow lays out its metadata otherwise there are no such payloads either.
+- A payload must be the one that Arrow's serializer builds: that is tried out once for each schema, on a small batch,
+  and where an Arrow lays out its metadata otherwise there are no such payloads either.
 """
 
 from __future__ import annotations

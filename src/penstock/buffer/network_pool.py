@@ -5,8 +5,8 @@ Rules:
 
 - Every segment is in exactly one place: the free list, or out at one local pool. `check` asserts it.
 - The sum of what pools are guaranteed never exceeds the total; a pool that does not fit is refused with the numbers.
-- What is not guaranteed is the spare. It is shared among the pools that can grow, in proportion to how much each can
-  still use, whenever a pool comes or goes. Cumulative rounding leaves no segment undistributed.
+- Segments that are not guaranteed are the spare. It is shared among the pools that can grow, in proportion to how
+  much each can still use, whenever a pool comes or goes. Cumulative rounding leaves no segment undistributed.
 - The free list is last in, first out: a warm segment is written an order of magnitude faster than a fresh one.
 - Exclusive segments of remote channels are a pool of fixed size. One reservation per gate is the cheapest way.
 

@@ -5,7 +5,7 @@ Rules:
 
 - Every view has the five members of `SubpartitionView`; that is all that the gate of a task on this host needs.
 - A connection that serves a reader elsewhere needs to know what waits before it may be sent: a `ServableView`.
-- What only some views can do is a capability of its own (`CreditListener`, `Resumable`). A reader asks with
+- A call that only some views answer is a capability of its own (`CreditListener`, `Resumable`). A reader asks with
   `isinstance` whether a view has it, and does without if it has not; no view has a member that does nothing. Asking
   takes microseconds: when a view is opened, or for what is rare, not for every buffer.
 - A view is used on one thread, and never blocks. After `release` it gives nothing and stays silent.

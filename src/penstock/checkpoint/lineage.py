@@ -10,7 +10,7 @@ Rules
   complete checkpoints of such an owner, its base was damaged later: that is refused.
 - Complete checkpoints of which none counts are refused, and so are bases that name checkpoints where there is none.
   To begin anew would lose all of them.
-- What an owner that is not known has written counts for nothing. It is refused where no newer checkpoint is there.
+- A checkpoint of an owner that is not known counts for nothing. It is refused if no newer checkpoint is there.
 
 An earlier version wrote the bare name of a checkpoint, and no byte for nothing. Such a name is read. Such a nothing
 counts where its owner committed as that version did, without tokens in the names.

@@ -5,7 +5,7 @@ Rules:
 
 - It is read when it is finished, by any number of readers at once, one after the other, in ranges of subpartitions.
   A reader on this host is told the files and opens them itself; one elsewhere gets a view (`file_view`).
-- What it holds, its folder of files and the memory reserved for its writer, is given back by the first of its ends.
+- Its folder of files and the memory reserved for its writer are given back by the first of its ends.
 - A reader that has begun keeps what it has mapped: its data stays whole when the files are unlinked.
 """
 

@@ -6,7 +6,7 @@ Rules:
 - Long runs of bytes are written when they come, into a stretch of the file that is kept for their subpartition,
   while they are still in the processor's cache. Short ones are written side by side after the end, all with one
   call.
-- What was written is known as extents: a stretch that is filled is one, and what is in it when `take` is called.
+- Written bytes are known as extents: a stretch that is filled is one, and what is in it when `take` is called.
 - A stretch that is not filled in the end leaves a hole, which takes no room on the disk.
 
 Measured on 640 MB to 4 subpartitions against gathering 8 MB and writing them at once: 5 % of the whole job's CPU.

@@ -4,7 +4,7 @@
 Rules:
 - Without a dictionary in the schema a batch is one bare IPC message (no schema, a few hundred bytes of metadata);
   with one, also a nested one, it is a complete IPC stream of its own, so batches never depend on each other.
-- What is encoded is the batch's rows, not its parent's: Arrow cuts most types, `layout.compact` does it for views,
+- A payload has the batch's rows, not its parent's: Arrow cuts most types, `layout.compact` does it for views,
   list views and dictionaries at the top level (views also nested). List views inside another type, and ordered
   dictionaries, still send the parent's values.
 - `decode` copies nothing: the batch keeps the buffer alive. It must start at a multiple of 8.

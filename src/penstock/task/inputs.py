@@ -81,7 +81,7 @@ class Side:
         return self._receive(timeout)
 
     def is_empty(self) -> bool:
-        """Whether it has ended without a row, as far as that is known without waiting."""
+        """Tell whether it has ended without a row, as far as that is known without waiting."""
         with suppress(TimeoutError):
             while not self.has_rows and not self.has_ended:
                 self.ahead = self._receive(0)
@@ -123,7 +123,7 @@ class TaskInput:
         """The batches of each of `count` sides; `side_of` says for each gate which side it belongs to.
 
         The side that ends last ends, where a producer's end needs it, only when the JobMaster has confirmed all
-        producers: asked at an earlier end, it would wait for producers that wait for this task to read them. Where a
+        producers: asked at an earlier end, it would wait for producers that wait for this task to read them. If a
         `needed` side ends without a row, reading another one raises EmptySideError.
         """
         pairs = list(zip(self._gates, side_of, strict=True))

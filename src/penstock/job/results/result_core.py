@@ -7,7 +7,7 @@ Rules:
   only what the next one begins with.
 - A run that is one more (the result has been made before) has a plan for those who wait, and counts as opened from
   its beginning: readers wait for it.
-- What an earlier run has left is given up, and released when a run has gone well.
+- The partitions of an earlier run are given up, and released when a run has gone well.
 - An action hears of a failure once as the one that was planned, and always where it waited itself.
 
 No clock, thread or event loop: `results` waits.
@@ -122,7 +122,7 @@ class ResultCore:
         return frozenset() if isinstance(self.state, Unmade) else self.state.jobs
 
     def is_opened(self, job: str) -> bool:
-        """Whether somebody has got the partitions that this job made, or waits for those of another run of it."""
+        """Tell whether somebody has got the partitions that this job made, or waits for those of another run."""
         match self.state:
             case Made():
                 return self.state.opened and job in self.state.jobs

@@ -6,7 +6,8 @@ read them to their end: it had enough, or was told the same. So a vertex without
 it reads. Rows of the result are always wanted, and those of a query that streams. A vertex whose readers have read
 all is not told: it is about to end.
 
-What such an attempt has written is not available from then on, so whoever runs again and reads it has it made again.
+The partitions that such an attempt has written are not available from then on, so a subtask that runs again and reads
+them has them made again.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 - A producer that ran again and finished with another fingerprint than before gave other rows, so whoever has read the
   earlier ones is run again, ended or not, and whoever has read from those. The fingerprint covers rows, bytes and
   checksum of every subpartition; rows that only come in another order, or in other batches, count as others too.
-- Whoever has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, or that ended
-  early because nobody wanted its rows, is run again with it: nobody can say whether the next attempt gives the same.
+- A subtask that has ended on the rows of an attempt that never reported its end, which a hybrid edge allows, or that
+  ended early because nobody wanted its rows, is run again with it: nobody can say whether the next attempt gives the
+  same.
 - A region that runs together needs its slots at the same time, any other one at least one. If readers that wait for
   it hold them, these are taken off and run again too.
 """
