@@ -248,7 +248,7 @@ def test_consumers_may_end_early() -> None:
 
 @pytest.mark.parametrize("mode", ["pipelined", "hybrid", "hybrid_selective"])
 def test_a_stage_without_an_end_is_stopped_when_nobody_wants_its_rows(mode: str) -> None:
-    """Behind a limit, and behind a keyed task that never gets a row of it; its generators are closed."""
+    """After a limit, and after a keyed task that never gets a row of it; its generators are closed."""
     closed = []
 
     def without_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

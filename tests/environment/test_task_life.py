@@ -69,7 +69,7 @@ def test_a_bound_task_that_has_reported_is_not_lost() -> None:
 
 
 def test_a_cancel_holds_until_the_next_question() -> None:
-    """Also where the deployment comes behind it: nobody needs what the task still wants to write."""
+    """Also if the deployment comes after it: nobody needs what the task still wants to write."""
     worker = task()
     worker.begin(WORKER)
     worker.cancel(CancelTask(WORK, "stop"))
@@ -83,7 +83,7 @@ def test_a_cancel_holds_until_the_next_question() -> None:
 
 
 def test_what_is_gone_stays_gone_and_who_has_not_asked_gets_nothing() -> None:
-    """An answer that comes behind the end gives the task no attempt; one that nobody waits for is an error."""
+    """An answer that comes after the end gives the task no attempt; one that nobody waits for is an error."""
     worker = task()
     worker.begin(WORKER)
     worker.end("gone")

@@ -211,7 +211,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
 def test_what_may_not_be_said_ends_the_line(words: bytes) -> None:
-    """The first reason stays, also when the connection ends behind it; an order to stop is raised ahead of it."""
+    """The first reason stays, also when the connection ends after it; an order to stop is raised ahead of it."""
     core = AttachmentCore("env")
     receive(core, words)
     with pytest.raises(ProtocolError, match="environment env broke the protocol") as first:

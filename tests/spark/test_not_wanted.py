@@ -40,7 +40,7 @@ def endless_rows(spark: Any, folder: Path, name: str = "producer", key: int | No
 
 
 def exchanged(stream: Any, how: str, mode: str) -> Any:
-    """Behind an exchange of that kind."""
+    """After an exchange of that kind."""
     kind = {"numPartitions": 2, "mode": mode}
     return stream.keyBy("id", **kind) if how == "keyBy" else getattr(stream, how)(**kind)
 
@@ -62,7 +62,7 @@ def all_closed(folder: Path, name: str = "producer") -> bool:
     ],
 )
 def test_a_limit_ends_a_stage_without_an_end(spark: Any, tmp_path: Path, how: str, mode: str) -> None:
-    """Behind each exchange, in each mode in which it is read while it is written; the rows are rows of it."""
+    """After each exchange, in each mode in which it is read while it is written; the rows are rows of it."""
     probe = SessionProbe(spark)
     before = probe.holdings()
     began = time.monotonic()
@@ -86,7 +86,7 @@ def test_tasks_that_get_no_rows_end_too(spark: Any, tmp_path: Path) -> None:
 
 
 def test_what_the_rows_are_used_for_behind_the_limit(spark: Any, tmp_path: Path) -> None:
-    """Exchanges and aggregations behind it see exactly its rows."""
+    """Exchanges and aggregations after it see exactly its rows."""
     stream = endless_rows(spark, tmp_path).rebalance(2, mode="pipelined").mapInArrow(same, SCHEMA).limit(2500)
     counted = stream.keyBy("source", numPartitions=2).agg(n=("*", "count"))
     assert sum(row.n for row in counted.collect()) == 2500

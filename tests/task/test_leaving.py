@@ -122,7 +122,7 @@ def test_an_empty_side_ends_a_join_over_an_endless_one(how: str, empty: int) -> 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "left_semi", "left_anti"])
 def test_the_batch_that_was_looked_at_counts(how: str) -> None:
-    """A first batch that comes while the other side is read, behind one without rows, is joined with the rest."""
+    """A first batch that comes while the other side is read, after one without rows, is joined with the rest."""
     environment = Environment({0: [batch(), batch(1), batch(2), batch(3)], 1: [batch(2), batch(4), batch(3)]})
     reported(joining(how), environment)
     expected: dict[str, Sequence[int]] = {

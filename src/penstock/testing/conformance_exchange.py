@@ -244,7 +244,7 @@ class Exchange:
 
     @contextmanager
     def job(self, name: str) -> Iterator[DatasetId]:
-        """A job beside the suite's own, with one dataset; it is over behind the block."""
+        """A job beside the suite's own, with one dataset; it is over after the block."""
         self._service.master.register_job(_Job(name))
         yield DatasetId(name, 0)
         self._service.master.unregister_job(name)
