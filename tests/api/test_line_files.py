@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import readCsv, readJson, readText
@@ -25,6 +25,8 @@ from penstock.shuffle.errors import JobError, SchemaError, SettingError
 from penstock.testing.local_runner import run_local
 
 
+@example(lines=[b"\r\x00"], ends=False, cuts=[1])
+@example(lines=[b"a\r", b"b"], ends=False, cuts=[2, 3])
 @given(
     st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=12),
     st.booleans(),
@@ -43,7 +45,9 @@ def test_each_line_is_in_one_piece(
     for start, end in pairwise(places):
         found += whole_lines(filesystem, str(path), Piece(0, start, end))
     assert b"".join(found) == data
-    assert all(part.endswith(b"\n") for part in found[:-1])
+    for part, following in pairwise(found):
+        assert part.endswith((b"\n", b"\r"))
+        assert not (part.endswith(b"\r") and following.startswith(b"\n"))
 
 
 def test_a_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

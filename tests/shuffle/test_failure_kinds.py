@@ -33,6 +33,7 @@ KINDS = {
     FailureKind.CONSEQUENCE: {
         "IncompleteDataError",
         "JobCancelledError",
+        "NotWantedError",
         "PartitionLostError",
         "PartitionNotProducedError",
         "PartitionReleasedError",
