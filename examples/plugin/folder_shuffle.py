@@ -23,7 +23,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock import shuffle
-from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor, errors
+from penstock.shuffle import (
+    DatasetId,
+    EndOfPartition,
+    PartitionId,
+    PartitionKind,
+    Received,
+    ShuffleDescriptor,
+    errors,
+)
 from penstock.shuffle.service import fingerprint_of
 from penstock.shuffle.sums import Sums
 
@@ -255,8 +263,6 @@ class FolderMaster:
     async def register_partition_with_producer(
         self, job: str, partition: shuffle.PartitionDescriptor, producer: shuffle.ProducerDescriptor
     ) -> ShuffleDescriptor:
-        if partition.kind.pipelined:
-            raise errors.SettingError(f"a folder keeps blocking partitions: {partition.kind.label} is none")
         attempt, folder = producer.attempt.attempt, folder_of(self._application, producer.environment)
         folder.mkdir(exist_ok=True)
         place = folder / f"{partition.dataset}.{partition.index}.{attempt}"
@@ -271,6 +277,9 @@ class FolderShuffleService:
     """The plug-in."""
 
     name = "folder_shuffle:FolderShuffleService"
+    capabilities = shuffle.Capabilities(
+        (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH), outlives_executors=True
+    )
 
     def create_shuffle_master(self, context: shuffle.ShuffleMasterContext) -> FolderMaster:
         return FolderMaster(context)

@@ -223,9 +223,10 @@ def test_modes_are_kinds() -> None:
 def test_edges_have_their_own_mode_and_service() -> None:
     """A choice of an edge wins over the settings; a choice that it leaves out comes from them."""
     memory = "penstock.testing.memory_service:MemoryShuffleService"
-    job = graph(source(1).rebalance(1).rebalance(1, mode="pipelined", service=memory), service="other")
-    assert [edge.service for edge in job.edges] == ["other", memory]
-    assert {edge.kind for edge in job.edges} == {PartitionKind.PIPELINED_BOUNDED}
+    stream = source(1).rebalance(1).rebalance(1, mode="pipelined", service="local")
+    job = graph(stream, service=memory, mode="blocking")
+    assert [edge.service for edge in job.edges] == [memory, "local"]
+    assert [edge.kind for edge in job.edges] == [PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.PIPELINED_BOUNDED]
 
 
 @pytest.mark.parametrize(

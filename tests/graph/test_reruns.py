@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from graph_shapes import Both, graph
+from graph_shapes import HYBRID, Both, graph
 from penstock.graph import JobGraph, JobVertex, regions, slots_needed
-from penstock.graph.reruns import RERUN_KIND, for_any_slots, rows_have_places
+from penstock.graph.reruns import for_any_slots, rows_have_places
 from penstock.graph.shares import Share
 
 
@@ -35,7 +35,7 @@ def test_no_region_needs_more_than_one_slot() -> None:
     """Pipelined edges are replaced, the others kept, and so is everything else."""
     plan = graph([3, 4, 5], [(0, 1), (1, 2), (0, 2)], blocking=frozenset({1}), hybrid=frozenset({2}))
     again = for_any_slots(plan)
-    assert [edge.kind for edge in again.edges] == [RERUN_KIND, plan.edge(1).kind, plan.edge(2).kind]
+    assert [edge.kind for edge in again.edges] == [HYBRID, plan.edge(1).kind, plan.edge(2).kind]
     assert all(slots_needed(again, region) == 1 for region in regions(again))
     assert again.vertices == plan.vertices
     assert for_any_slots(again) == again

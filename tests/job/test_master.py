@@ -20,7 +20,7 @@ import pytest
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
 from penstock.graph.deployment import TaskDeployment
-from penstock.graph.job_graph import JobGraph
+from penstock.graph.job_graph import JobGraph, KeptBy
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
@@ -373,7 +373,7 @@ def test_a_persistent_result_has_no_lease() -> None:
             await rig.master._run_for_result(rig.submission(graph))
 
         for kind in (PartitionKind.BLOCKING_PERSISTENT, PartitionKind.HYBRID_FULL):
-            graph = replace(pipeline(result=True), result_kind=kind)
+            graph = replace(pipeline(result=True), kept_by=KeptBy("local", kind))
             asyncio.run_coroutine_threadsafe(run(graph), rig.master._loop).result(DEADLINE)
         (expired,) = rig.environment.wait_for(ExpirePartitions)
         assert {item.job for item in expired.partitions} == {"j2"}

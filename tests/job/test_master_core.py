@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster, frame_job, workers_job
-from job_graphs import BLOCKING, chain, diamondless, edge, open_sink, pipeline, side_by_side
+from job_graphs import BLOCKING, KEPT, chain, diamondless, edge, open_sink, pipeline, side_by_side
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -180,7 +180,7 @@ def test_empty_result_of_a_dataframe_vertex() -> None:
     """The result keeps the place of a subtask that never came."""
     graph = pipeline(dataframe=True)
     cluster = Cluster()
-    cluster.send(events.JobSubmitted("j1", JobGraph("frame", graph.vertices[:1], (), (0,)), 8, 60))
+    cluster.send(events.JobSubmitted("j1", JobGraph("frame", graph.vertices[:1], (), (0,), kept_by=KEPT), 8, 60))
     cluster.queue.popleft()
     cluster.open["j1", frame_job(0)] = 1
     cluster.run()

@@ -11,6 +11,7 @@ from cluster import Cluster, Place
 from job_graphs import (
     BLOCKING,
     HYBRID,
+    KEPT,
     PIPELINED,
     SELECTIVE,
     chain,
@@ -380,7 +381,7 @@ def test_who_read_from_a_misled_reader_runs_again_too() -> None:
     graph = chain(1, 1, 1, 1, kinds=(BLOCKING, BLOCKING, BLOCKING))
     side = replace(graph.vertex(1), id=4, name="side")
     extra = (edge(3, 0, 4, kind=BLOCKING), edge(4, 2, 4, kind=BLOCKING))
-    graph = JobGraph("diamond", (*graph.vertices, side), (*graph.edges, *extra), (3, 4))
+    graph = JobGraph("diamond", (*graph.vertices, side), (*graph.edges, *extra), (3, 4), kept_by=KEPT)
     graph = replace(graph, edges=tuple(replace(item, id=number) for number, item in enumerate(graph.edges)))
     cluster.submit(graph)
     cluster.finish(0, 0, fingerprints={0: 1, 3: 1})
@@ -448,7 +449,7 @@ def test_several_outputs_of_one_producer() -> None:
     graph = chain(1, 1, kinds=(BLOCKING,))
     second = replace(graph.vertex(1), id=2, name="second")
     vertices, edges = (*graph.vertices, second), (*graph.edges, edge(1, 0, 2, kind=BLOCKING))
-    cluster.submit(JobGraph("fork", vertices, edges, (0, 1, 2)))
+    cluster.submit(JobGraph("fork", vertices, edges, (0, 1, 2), kept_by=KEPT))
     cluster.finish(0, 0)
     cluster.finish(2, 0)
     cluster.lose_partition(0, 0, 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cluster import Cluster, Place
-from job_graphs import BLOCKING, HYBRID, PIPELINED, SCHEMA, SELECTIVE, chain, edge
+from job_graphs import BLOCKING, HYBRID, KEPT, PIPELINED, SCHEMA, SELECTIVE, chain, edge
 from penstock.graph.job_graph import JobGraph, JobVertex
 from penstock.link.commands import CancelTask
 from penstock.shuffle import PartitionKind
@@ -33,7 +33,9 @@ def ends_well(cluster: Cluster) -> None:
 def two_readers(kind: PartitionKind = HYBRID) -> JobGraph:
     """A source whose rows two stages read, each of which is a result."""
     vertices = tuple(JobVertex(number, name, 1, SCHEMA) for number, name in enumerate(("read", "few", "all")))
-    return JobGraph("two readers", vertices, (edge(0, 0, 1, kind=kind), edge(1, 0, 2, kind=kind)), (1, 2))
+    return JobGraph(
+        "two readers", vertices, (edge(0, 0, 1, kind=kind), edge(1, 0, 2, kind=kind)), (1, 2), kept_by=KEPT
+    )
 
 
 @READ_WHILE_WRITTEN

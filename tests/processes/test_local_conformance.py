@@ -13,6 +13,7 @@ import pytest
 
 from local_harness import LocalHarness, idle_behind, started
 from penstock.attachment.attachment import Attachment
+from penstock.services.local import LocalShuffleService
 from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_hybrid import HybridConformance
@@ -31,14 +32,7 @@ def hosts() -> Iterator[LocalHarness]:
 class TestLocalService(StreamConformance, OvertakingConformance, ShuffleServiceConformance):
     """Every kind the local service has in this version."""
 
-    kinds = (
-        PartitionKind.PIPELINED_BOUNDED,
-        PartitionKind.BLOCKING_HASH,
-        PartitionKind.BLOCKING_SORT_MERGE,
-        PartitionKind.BLOCKING_PERSISTENT,
-        PartitionKind.HYBRID_FULL,
-        PartitionKind.HYBRID_SELECTIVE,
-    )
+    kinds = LocalShuffleService.capabilities.kinds
     clog_limit = 16 << 20
     request_timeout = 10.0
 

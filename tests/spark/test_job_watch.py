@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.graph import JobEdge, JobGraph, JobVertex, KeptBy
 from penstock.job.core.result import JobProgress, VertexProgress
 from penstock.job.core.states import JobState
 from penstock.observe.progress import ProgressSnapshot
@@ -33,7 +33,8 @@ SCHEMA = pa.schema([("id", pa.int64())])
 def two_stages(kind: PartitionKind = PartitionKind.BLOCKING_SORT_MERGE) -> JobGraph:
     """Two tasks that feed two others."""
     vertices = (JobVertex(0, "read", 2, SCHEMA), JobVertex(1, "count", 2, SCHEMA))
-    return JobGraph("job", vertices, (JobEdge(0, 0, 1, exchange("rebalance"), SCHEMA, kind, "local"),), (1,))
+    edges = (JobEdge(0, 0, 1, exchange("rebalance"), SCHEMA, kind, "local"),)
+    return JobGraph("job", vertices, edges, (1,), kept_by=KeptBy("local", kind))
 
 
 def progress(read: tuple[int, float], count: tuple[int, float], seconds: float = 3.0) -> JobProgress:

@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as t
 
+import few_kinds
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind, WorkerNumber
@@ -54,8 +55,8 @@ def test_conf_that_would_break_is_refused(conf: dict[str, str], words: str) -> N
 
 
 def test_other_conf_is_fine() -> None:
-    """Dynamic allocation only concerns the local service; false is false."""
-    refuse_conf({"spark.dynamicAllocation.enabled": "true", "spark.speculation": "false"}, "external")
+    """Dynamic allocation does not concern a service whose data outlive executors; false is false."""
+    refuse_conf({"spark.dynamicAllocation.enabled": "true", "spark.speculation": "false"}, few_kinds.BLOCKING)
 
 
 @pytest.mark.parametrize(

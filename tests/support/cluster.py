@@ -83,7 +83,7 @@ class Cluster:
     """A core with everything around it."""
 
     def __init__(self, slots: int = 8, environments: Iterable[str] = ("a",)) -> None:
-        self.core = MasterCore("results")
+        self.core = MasterCore()
         self.slots = slots
         self.gone = 0
         """Slots that were lost with a host: no task begins there."""

@@ -56,6 +56,7 @@ def graph(
             SCHEMA,
             BLOCKING if i in blocking else HYBRID if i in hybrid else PIPELINED,
             "local",
+            stored=HYBRID,
         )
         for i, (producer, consumer) in enumerate(edges)
     )
@@ -91,6 +92,7 @@ def any_graphs(draw: st.DrawFn, most: int = 6, kinds: Sequence[PartitionKind] = 
             if vertices[producer].parallelism == parallelism:
                 ways.append("forward")
             way, kind = Kind(draw(st.sampled_from(ways))), draw(st.sampled_from(kinds))
-            edges.append(JobEdge(len(edges), producer, number, way, SCHEMA, kind, "local", side))
+            stored = draw(st.sampled_from((HYBRID, BLOCKING)))
+            edges.append(JobEdge(len(edges), producer, number, way, SCHEMA, kind, "local", side, stored=stored))
         vertices.append(JobVertex(number, f"v{number}", parallelism, SCHEMA, combine=combine))
     return JobGraph("job", tuple(vertices), tuple(edges))

@@ -29,9 +29,11 @@ from penstock.link.master import (
 )
 from penstock.shuffle import (
     AttemptId,
+    Capabilities,
     JobShuffleContext,
     PartitionDescriptor,
     PartitionId,
+    PartitionKind,
     ProducerDescriptor,
     ShuffleDescriptor,
     ShuffleEnvironment,
@@ -53,6 +55,7 @@ class FakeShuffleService:
     """Gives descriptors, moves nothing, and writes down what it was asked."""
 
     name = "fake"
+    capabilities = Capabilities(tuple(PartitionKind))
 
     def __init__(self) -> None:
         self.story: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
+from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex, KeptBy
 from penstock.record import PartitionerSpec
 from penstock.shuffle import PartitionKind
 
@@ -17,12 +17,14 @@ BLOCKING = PartitionKind.BLOCKING_SORT_MERGE
 HYBRID = PartitionKind.HYBRID_FULL
 SELECTIVE = PartitionKind.HYBRID_SELECTIVE
 KINDS = (PIPELINED, BLOCKING, HYBRID, SELECTIVE)
+KEPT = KeptBy("local", HYBRID)
+"""The keeper of all results here."""
 
 
 def edge(number: int, producer: int, consumer: int, how: str = "hash", kind: PartitionKind = PIPELINED) -> JobEdge:
     """An edge."""
     spec = PartitionerSpec(how, ("k",)) if how == "hash" else PartitionerSpec(how)
-    return JobEdge(number, producer, consumer, spec, SCHEMA, kind, SERVICE)
+    return JobEdge(number, producer, consumer, spec, SCHEMA, kind, SERVICE, stored=HYBRID)
 
 
 def chain(
@@ -38,20 +40,20 @@ def chain(
         JobVertex(i, f"stage{i}", n, SCHEMA, reads_dataframe=frame and i == 0) for i, n in enumerate(parallelisms)
     )
     edges = tuple(edge(i, i, i + 1, how, kinds[i] if i < len(kinds) else PIPELINED) for i in range(count - 1))
-    return JobGraph("chain", vertices, edges, (count - 1,) if result else ())
+    return JobGraph("chain", vertices, edges, (count - 1,) if result else (), kept_by=KEPT)
 
 
 def pipeline(sources: int = 2, sinks: int = 2, *, dataframe: bool = False, result: bool = False) -> JobGraph:
     """Source and sink, joined by a pipelined hash edge."""
     source = JobVertex(0, "source", sources, SCHEMA, reads_dataframe=dataframe)
     sink = JobVertex(1, "sink", sinks, SCHEMA)
-    return JobGraph("pipeline", (source, sink), (edge(0, 0, 1),), (1,) if result else ())
+    return JobGraph("pipeline", (source, sink), (edge(0, 0, 1),), (1,) if result else (), kept_by=KEPT)
 
 
 def word_count(kind: PartitionKind) -> JobGraph:
     """Two maps and two reduces."""
     vertices = (JobVertex(0, "map", 2, SCHEMA), JobVertex(1, "reduce", 2, SCHEMA))
-    return JobGraph("word count", vertices, (edge(0, 0, 1, kind=kind),), (1,))
+    return JobGraph("word count", vertices, (edge(0, 0, 1, kind=kind),), (1,), kept_by=KEPT)
 
 
 def diamondless(*, result: bool = True) -> JobGraph:
@@ -63,13 +65,13 @@ def diamondless(*, result: bool = True) -> JobGraph:
         JobVertex(3, "write", 2, SCHEMA),
     )
     edges = (edge(0, 0, 2), edge(1, 1, 2), edge(2, 2, 3, "rescale"))
-    return JobGraph("diamondless", vertices, edges, (3,) if result else ())
+    return JobGraph("diamondless", vertices, edges, (3,) if result else (), kept_by=KEPT)
 
 
 def two_stages(sources: int = 3, sinks: int = 20, *, result: bool = True) -> JobGraph:
     """Source and sink, joined by a blocking edge; more tasks than anybody has slots."""
     vertices = (JobVertex(0, "source", sources, SCHEMA), JobVertex(1, "sink", sinks, SCHEMA))
-    return JobGraph("two stages", vertices, (edge(0, 0, 1, kind=BLOCKING),), (1,) if result else ())
+    return JobGraph("two stages", vertices, (edge(0, 0, 1, kind=BLOCKING),), (1,) if result else (), kept_by=KEPT)
 
 
 def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
@@ -81,7 +83,7 @@ def open_sink(subpartitions: int = 16, *, dataframe: bool = False) -> JobGraph:
         JobVertex(3, "sink", 2, SCHEMA),
     )
     edges = (edge(0, 0, 1, kind=BLOCKING), edge(1, 1, 2, kind=BLOCKING), edge(2, 2, 3))
-    return JobGraph("open sink", vertices, edges, (3,))
+    return JobGraph("open sink", vertices, edges, (3,), kept_by=KEPT)
 
 
 def mixed() -> JobGraph:
@@ -99,10 +101,10 @@ def mixed() -> JobGraph:
         edge(2, 1, 3, kind=BLOCKING),
         edge(3, 3, 4, kind=SELECTIVE),
     )
-    return JobGraph("mixed", vertices, edges, (2, 4))
+    return JobGraph("mixed", vertices, edges, (2, 4), kept_by=KEPT)
 
 
 def side_by_side(*parallelisms: int) -> JobGraph:
     """Stages that have nothing to do with each other; each is a result."""
     vertices = tuple(JobVertex(i, f"stage{i}", n, SCHEMA) for i, n in enumerate(parallelisms))
-    return JobGraph("side by side", vertices, (), tuple(range(len(parallelisms))))
+    return JobGraph("side by side", vertices, (), tuple(range(len(parallelisms))), kept_by=KEPT)

@@ -15,6 +15,7 @@ from penstock.graph import (
     JobEdge,
     JobGraph,
     JobVertex,
+    KeptBy,
     OutputDeployment,
     TaskDeployment,
 )
@@ -181,7 +182,7 @@ def plan(
     spec = PartitionerSpec("rebalance")
     edges = [JobEdge(i, i, me, spec, SCHEMA, kind, "memory") for i in range(inputs)]
     edges += [JobEdge(50 + i, me, 200 + i, spec, SCHEMA, kind, "memory") for i in range(len(outputs))]
-    graph = JobGraph("job", (vertex,), tuple(edges), (me,))
+    graph = JobGraph("job", (vertex,), tuple(edges), (me,), kept_by=KeptBy("memory", kind))
 
     def descriptor(number: int, *, is_result: bool = False) -> ShuffleDescriptor:
         return ShuffleDescriptor(PartitionId(DatasetId("job", number, is_result), 0, 7), "memory", kind)

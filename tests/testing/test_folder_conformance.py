@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from folder_harness import FolderHarness
-from penstock.shuffle import PartitionKind
+from folder_harness import FolderHarness, FolderShuffleService
 from penstock.testing.conformance import ShuffleServiceConformance
 
 
 class TestFolderService(ShuffleServiceConformance):
-    """Two kinds that it keeps the same way."""
+    """All kinds that it carries, which it keeps the same way."""
 
-    kinds = (PartitionKind.BLOCKING_HASH, PartitionKind.BLOCKING_SORT_MERGE)
+    kinds = FolderShuffleService.capabilities.kinds
 
     @pytest.fixture
     def service(

@@ -8,24 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from memory_harness import REQUEST_TIMEOUT, MemoryHarness
-from penstock.shuffle import PartitionKind
 from penstock.testing.conformance import ShuffleServiceConformance
 from penstock.testing.conformance_overtaking import OvertakingConformance
 from penstock.testing.conformance_streams import StreamConformance
 from penstock.testing.memory_registry import live_applications
+from penstock.testing.memory_service import MemoryShuffleService
 
 
 class TestMemoryService(StreamConformance, OvertakingConformance, ShuffleServiceConformance):
     """Every kind the memory service has."""
 
-    kinds = (
-        PartitionKind.PIPELINED_BOUNDED,
-        PartitionKind.BLOCKING_HASH,
-        PartitionKind.BLOCKING_SORT_MERGE,
-        PartitionKind.BLOCKING_PERSISTENT,
-        PartitionKind.HYBRID_FULL,
-        PartitionKind.HYBRID_SELECTIVE,
-    )
+    kinds = MemoryShuffleService.capabilities.kinds
     clog_limit = 4 << 20
     request_timeout = REQUEST_TIMEOUT
 

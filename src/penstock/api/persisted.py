@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.lineage import (
@@ -30,7 +30,7 @@ from penstock.api.lineage import (
 from penstock.api.plan import PLANNING_SLOTS, Plan, plan_job
 from penstock.graph import explain_graph
 from penstock.job.results.result_core import MadeResult
-from penstock.shuffle import PartitionKind, Settings
+from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ class PersistedReading:
         def make(lost: Callable[[], None]) -> FinishedJob:
             def plan() -> tuple[JobGraph, dict[int, Any]]:
                 slots, buffers = self.runtime.slots_at_hand(), self.runtime.buffers(self.settings)
-                planned = plan_job(self._made((step,), step), self.settings, slots, buffers=buffers)
-                return replace(planned.graph, result_kind=PartitionKind.BLOCKING_PERSISTENT), planned.parts[1]
+                made = self._made((step,), step)
+                return plan_job(made, self.settings, slots, persist=True, buffers=buffers).parts
 
             return self.runtime.finished(plan, self.settings, self.user, lost=lost)
 

@@ -12,11 +12,15 @@ not split finer than its parts, and a vertex after a forward edge has its produc
 Sources read no more than is needed of them (`penstock.api.pushdown`).
 
 Modes: `auto` is pipelined where everything fits. The exchanges in auto mode of a region that needs more slots than
-there are become hybrid, and then its stages need not run at once; so do those of a region some stage of which would
-get less than half of the slots, for the work of a program is often all in one stage, unless its sources hold next to
-nothing. If even so its writers need more network buffers than the environments have, they become blocking, which need
-none. An exchange that was asked to be pipelined stays, and whether it fits is the JobMaster's to say. An exchange
-that could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say what was changed and why.
+there are get a kind that stores (of `local` hybrid), and then its stages need not run at once; so do those of a
+region some stage of which would get less than half of the slots, for the work of a program is often all in one stage,
+unless its sources hold next to nothing. If even so its writers need more network buffers than the environments have,
+they become blocking, which need none. An exchange that was asked to be pipelined stays, and whether it fits is the
+JobMaster's to say. An exchange that could deadlock is stored (`penstock.graph.deadlocks`). The graph's notes say what
+was changed and why.
+
+Services: every kind is one that the exchange's service carries (`penstock.shuffle.capabilities`). The result is kept
+by the service of the session.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ from penstock.graph import (
     JobEdge,
     JobGraph,
     JobVertex,
+    KeptBy,
     Operator,
     Region,
     Resources,
@@ -54,13 +59,12 @@ from penstock.graph import (
 from penstock.graph.shares import FEW_BYTES
 from penstock.graph.streaming import StreamingOptions
 from penstock.operators.exchanges import PartitionerSpec, exchange
-from penstock.shuffle import PartitionKind, Settings, mode_to_kind
-from penstock.shuffle.errors import PlanError
+from penstock.shuffle import PartitionKind, Settings, load_service
+from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.kinds import AUTO
 
 PLANNING_SLOTS = 8
 """Slots that are assumed where a plan is only looked at, and there may be no session to ask."""
-AUTO = "auto"
-"""The mode that leaves the choice to the plan."""
 _BUFFERS = 2
 """The buffers that a writer is guaranteed at the least, however many subpartitions it has."""
 _NAME_LENGTH = 80
@@ -99,12 +103,19 @@ class _Vertex:
 
 
 def plan_job(
-    results: Sequence[Step], settings: Settings, slots: int, *, keep: bool = True, buffers: int | None = None
+    results: Sequence[Step],
+    settings: Settings,
+    slots: int,
+    *,
+    keep: bool = True,
+    persist: bool = False,
+    buffers: int | None = None,
 ) -> Plan:
-    """The job that makes these results; `keep` says whether its output is the job's result or dropped.
+    """The job that makes these results; its output is the job's result if it is to `keep` it, else dropped.
 
-    `buffers` are the network buffers of all environments together; None where nobody knows.
-    Raises PlanError for what cannot run, by the names of the stages.
+    With `persist` it stays until it is released by name. `buffers` are the network buffers of all environments
+    together; None where nobody knows. Raises PlanError for what cannot run, by the names of the stages, and
+    SettingError for what a shuffle service can't carry.
     """
     builder = _Builder(settings)
     vertices = builder.build(pushed_down(tuple(results)))
@@ -114,6 +125,7 @@ def plan_job(
         tuple(_job_vertex(vertex, name, 1) for vertex, name in zip(builder.vertices, names, strict=True)),
         tuple(builder.edges),
         tuple(vertices) if keep else (),
+        kept_by=_keeper(settings.shuffle.service, persist=persist) if keep else None,
     )
     graph = _fitted(graph, builder, slots, buffers)
     graph = _with_open_parallelism(graph, builder.vertices, settings.blocking.max_subpartitions)
@@ -130,7 +142,7 @@ def plan_query(results: Sequence[Step], settings: Settings, slots: int, options:
 
     An exchange has another kind only where the stream asked for it, which is the caller's to refuse.
     """
-    builder = _Builder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)))
+    builder = _Builder(replace(settings, shuffle=replace(settings.shuffle, mode=AUTO)), is_query=True)
     builder.build(tuple(results))
     names = [_shown(vertex) for vertex in builder.vertices]
     shares = _shares(builder.vertices, tuple(vertex.id for vertex in builder.vertices), slots)
@@ -143,14 +155,17 @@ def plan_query(results: Sequence[Step], settings: Settings, slots: int, options:
 class _Builder:
     """Turns steps into vertices and edges."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, is_query: bool = False) -> None:
         self._settings = settings
+        self._is_query = is_query
         self._readers: Counter[int] = Counter()
         self._vertex_of: dict[int, int] = {}
         self.vertices: list[_Vertex] = []
         self.edges: list[JobEdge] = []
         self.asked: set[int] = set()
         """The edges whose mode was said, by the stream or by the settings."""
+        self.notes: dict[str, None] = {}
+        """Sentences on services that lack what `auto` is first."""
 
     def build(self, results: tuple[Step, ...]) -> list[int]:
         """Add all steps; gives the vertices of the results."""
@@ -265,10 +280,37 @@ class _Builder:
         service = choice.service or self._settings.shuffle.service
         schema = self.vertices[producer].schema
         number = len(self.edges)
-        self.edges.append(JobEdge(number, producer, consumer, spec, schema, mode_to_kind(mode), service, side))
+        kind, stored = self._kinds(producer, mode, service)
+        self.edges.append(JobEdge(number, producer, consumer, spec, schema, kind, service, side, stored=stored))
         if mode != AUTO:
             self.asked.add(number)
         return number
+
+    def _kinds(self, producer: int, mode: str, service: str) -> tuple[PartitionKind, PartitionKind | None]:
+        """The kind of an exchange in this mode, and the one it gets if it must be stored."""
+        carried = load_service(service).capabilities
+        try:
+            kind = carried.kind_of(mode, service)
+        except SettingError as error:
+            raise SettingError(f"the exchange of {_shown(self.vertices[producer])!r}: {error}") from None
+        if mode == AUTO and self._is_query:
+            kind = carried.streamed or kind
+        if mode == AUTO and not kind.runs_together:
+            note = f"mode auto is {kind.label} with the shuffle service {service!r}: it carries nothing pipelined"
+            self.notes[note] = None
+        return kind, carried.stored
+
+
+def _keeper(service: str, *, persist: bool) -> KeptBy:
+    """The keeper of a result: the job's own service; raises SettingError where that keeps nothing."""
+    carried = load_service(service).capabilities
+    kind = carried.persisted if persist else carried.result
+    if kind is None:
+        raise SettingError(
+            f"the shuffle service {service!r} keeps no rows that were read, so it can't keep a result: use run() or "
+            "a writer, or name another one in spark.penstock.shuffle.service and this one at its exchanges"
+        )
+    return KeptBy(service, kind)
 
 
 def _shortened(name: str) -> str:
@@ -308,7 +350,7 @@ def _fitted(graph: JobGraph, builder: _Builder, slots: int, buffers: int | None)
         groups = [region.vertices for region in regions(mended)]
         shares = _parallelism(builder.vertices, groups, slots)
         vertices = tuple(replace(vertex, parallelism=shares[vertex.id]) for vertex in mended.vertices)
-        mended = replace(mended, vertices=vertices, notes=(*crowded, *reasons))
+        mended = replace(mended, vertices=vertices, notes=(*builder.notes, *crowded, *reasons))
         found = (
             _crowded(mended, builder.asked, slots)
             or _narrow(mended, builder, slots)
@@ -316,22 +358,22 @@ def _fitted(graph: JobGraph, builder: _Builder, slots: int, buffers: int | None)
         )
         if found is None:
             return mended
-        kind, edges, why = found
+        edges, why = found
         for edge in edges:
-            graph = graph.with_edge(replace(edge, kind=kind))
-            crowded.append(f"{mended.title_of(edge)}: {kind.label}, because {why}")
+            graph = graph.with_edge(edge)
+            crowded.append(f"{mended.title_of(edge)}: {edge.kind.label}, because {why}")
 
 
-_Change = tuple[PartitionKind, list[JobEdge], str]
-"""Which edges get which kind, and why."""
+_Change = tuple[list[JobEdge], str]
+"""Edges with their new kinds, and why they get them."""
 
 
 def _crowded(graph: JobGraph, asked: set[int], slots: int) -> _Change | None:
     """The automatic edges of a region that needs more slots than there are."""
     for region in regions(graph):
-        loose = [edge for edge in _joining(graph, region) if edge.id not in asked]
+        loose = _stored(_joining(graph, region), asked)
         if slots_needed(graph, region) > slots and loose:
-            return PartitionKind.HYBRID_FULL, loose, _crowded_text(graph, region, slots)
+            return loose, _crowded_text(graph, region, slots)
     return None
 
 
@@ -341,11 +383,11 @@ def _narrow(graph: JobGraph, builder: _Builder, slots: int) -> _Change | None:
     The work is often in one stage. At once, that stage has only its share of the slots; stage after stage, all.
     """
     for region in () if builder.reads_little else regions(graph):
-        loose = [edge for edge in _joining(graph, region) if edge.id not in builder.asked]
+        loose = _stored(_joining(graph, region), builder.asked)
         few = [vertex for number in region.vertices if builder.may_be_wider(vertex := graph.vertex(number), slots)]
         if loose and few:
             why = f"at once the stage {few[0].name!r} would have {few[0].parallelism} of {slots} slots"
-            return PartitionKind.HYBRID_FULL, loose, why
+            return loose, why
     return None
 
 
@@ -354,11 +396,20 @@ def _thirsty(graph: JobGraph, asked: set[int], slots: int, buffers: int | None) 
     for region in regions(graph) if buffers is not None else ():
         written = [edge for edge in graph.edges if edge.producer in region.vertices and _takes_buffers(edge.kind)]
         writers = sum(min(graph.vertex(edge.producer).parallelism, slots) for edge in written)
-        loose = [edge for edge in written if edge.id not in asked]
+        loose = [
+            replace(edge, kind=kind)
+            for edge in written
+            if edge.id not in asked and (kind := load_service(edge.service).capabilities.unbuffered) is not None
+        ]
         if buffers is not None and _BUFFERS * writers > buffers and loose:
             why = f"{writers} writers at once would need {_BUFFERS * writers} network buffers and there are {buffers}"
-            return mode_to_kind("blocking"), loose, why
+            return loose, why
     return None
+
+
+def _stored(edges: list[JobEdge], asked: set[int]) -> list[JobEdge]:
+    """Those of the edges in auto mode whose service can store them, stored."""
+    return [replace(edge, kind=edge.stored) for edge in edges if edge.id not in asked and edge.stored is not None]
 
 
 def _takes_buffers(kind: PartitionKind) -> bool:

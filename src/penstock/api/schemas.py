@@ -16,6 +16,7 @@ from penstock.graph import Resources, parse_ddl
 from penstock.operators.columns import only_column
 from penstock.shuffle import load_service, mode_to_kind
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.kinds import AUTO
 
 MOST_PARTITIONS = 32_768
 """Flink's limit of a parallelism, too. Far more were planned for minutes, and could never have run."""
@@ -137,12 +138,12 @@ def resources_argument(profile: Any) -> Resources:
 
 
 def check_mode(mode: str | None, service: str | None, verb: str) -> None:
-    """Refuse an unknown mode or service of an edge."""
+    """Refuse an unknown mode or service of an edge, and a mode that the service lacks."""
     with _said_by(verb):
-        if mode is not None:
-            mode_to_kind(mode)
         if service is not None:
-            load_service(service)
+            load_service(service).capabilities.kind_of(mode or AUTO, service)
+        elif mode is not None:
+            mode_to_kind(mode)
 
 
 def session_argument(spark: object, verb: str) -> None:

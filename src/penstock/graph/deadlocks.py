@@ -8,8 +8,9 @@ sides one after the other, so a full exchange of a later side also waits for row
 deadlock where such waits form a circle: a self-join, a diamond that meets in a join, two joins over the same stages
 in crossed order. A diamond whose branches meet in a union is no circle and stays as it is.
 
-Rules. Circles are broken by storing: an exchange of a circle becomes hybrid (full), whose producer never waits, the
-one that would be full at the join if possible. Regions that wait for each other (a pipelined exchange around a stored
+Rules. Circles are broken by storing: an exchange of a circle gets the kind that its service has for that
+(`JobEdge.stored`), whose producer never waits, the one that would be full at the join if possible. If no service of a
+circle has one, the plan is refused. Regions that wait for each other (a pipelined exchange around a stored
 detour) are cut in the same way. An exchange is changed only if the plan without this one change would be wrong; those
 that the user asked to be pipelined come last. Storing is enough everywhere, so nothing has to become blocking.
 """
@@ -30,14 +31,17 @@ def without_deadlocks(graph: JobGraph, asked: Collection[int] = ()) -> tuple[Job
     """The graph with as few exchanges stored as keep it from standing still, and a sentence for each of them.
 
     `asked` are the edges whose kind the user wrote: they are changed only where no other would do. Raises PlanError
-    where the stages themselves form a circle, which no kind of exchange can mend.
+    where the stages themselves form a circle, which no kind of exchange can mend, and where no exchange that would
+    have to be stored has a service that stores.
     """
     _refuse_circle_of_stages(graph)
     kinds = {edge.id: edge.kind for edge in graph.edges}
     changed: list[int] = []
     while (trouble := _trouble(graph)) is not None:
-        edge = min(trouble.exchanges, key=lambda edge: edge.id in asked)
-        graph = _with_kind(graph, edge.id, PartitionKind.HYBRID_FULL)
+        edge = min(trouble.exchanges, key=lambda edge: (edge.stored is None, edge.id in asked))
+        if edge.stored is None:
+            raise PlanError(_unstored_text(graph, trouble))
+        graph = _with_kind(graph, edge.id, edge.stored)
         changed.append(edge.id)
     # A later change may have made an earlier one needless.
     changed.sort(key=lambda number: number not in asked)
@@ -164,6 +168,14 @@ def _sentence(graph: JobGraph, number: int, before: PartitionKind) -> str:
     trouble = _trouble(_with_kind(graph, number, before))
     edge = graph.edge(number)
     return f"{graph.title_of(edge)}: {edge.kind.label}, because {trouble.reason if trouble is not None else ''}"
+
+
+def _unstored_text(graph: JobGraph, trouble: _Trouble) -> str:
+    names = ", ".join(dict.fromkeys(repr(edge.service) for edge in trouble.exchanges))
+    return (
+        f"{graph.title_of(trouble.exchanges[0])} would have to be stored, because {trouble.reason}; the shuffle "
+        f"service {names} stores nothing: give this exchange another service"
+    )
 
 
 def _order_text(graph: JobGraph, late: JobEdge, early: JobEdge) -> str:

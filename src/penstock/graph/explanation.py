@@ -23,7 +23,8 @@ def explain_graph(graph: JobGraph) -> str:
     if graph.streaming is not None:
         lines += [f"Result: {_sink_text(vertex)}" for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
     elif graph.result:
-        lines.append("Result: stage " + ", ".join(str(vertex) for vertex in graph.result))
+        stages, keeper = ", ".join(str(vertex) for vertex in graph.result), graph.keeper
+        lines.append(f"Result: stage {stages}, {keeper.kind.label}, service {keeper.service}")
     else:
         lines.append("Result: none, the output of the last stage is dropped")
     lines += [f"Note: {note}" for note in graph.notes]

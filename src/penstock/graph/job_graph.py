@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.graph.shares import Share
 from penstock.graph.streaming import StreamingOptions
 from penstock.shuffle import PartitionKind
+from penstock.shuffle.errors import PlanError
 
 RESULT_EDGE = -1
 """The number of the output that holds a job's result: not an edge between vertices, but written like one."""
@@ -151,7 +152,8 @@ class JobVertex:
 class JobEdge:
     """An exchange from one vertex to another; the rows have the producer's `schema`, or that of the `summary`.
 
-    `side` says which input of the consumer's `combine` they belong to; edges of one side are read as one.
+    `side` says which input of the consumer's `combine` they belong to; edges of one side are read as one. `stored` is
+    the kind that its service has for a producer that must not wait for its readers; None where it has none.
     """
 
     id: int
@@ -163,6 +165,7 @@ class JobEdge:
     service: str
     side: int = 0
     summary: Summary | None = None
+    stored: PartitionKind | None = None
 
     @property
     def is_pointwise(self) -> bool:
@@ -176,12 +179,21 @@ class JobEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptBy:
+    """The service that keeps a job's result, and the kind of the result's partitions."""
+
+    service: str
+    kind: PartitionKind
+
+
+@dataclass(frozen=True, slots=True)
 class JobGraph:
     """One job. `result` lists the vertices whose output is kept as the job's result, in order.
 
-    All result vertices have the same schema; the result's partitions are their subtasks' in this order, and of
-    `result_kind`: read in any order, any number of times, after the job is over. `notes` are sentences for people:
-    where the plan differs from what was asked, and why. With `streaming` it is a query without an end of its own.
+    All result vertices have the same schema; the result's partitions are their subtasks' in this order, and are
+    `kept_by` a service that lets them be read in any order, any number of times, after the job is over. `notes` are
+    sentences for people: where the plan differs from what was asked, and why. With `streaming` it is a query without
+    an end of its own.
     """
 
     name: str
@@ -189,7 +201,7 @@ class JobGraph:
     edges: tuple[JobEdge, ...]
     result: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
-    result_kind: PartitionKind = PartitionKind.HYBRID_FULL
+    kept_by: KeptBy | None = None
     streaming: StreamingOptions | None = None
 
     def vertex(self, vertex: int) -> JobVertex:
@@ -205,6 +217,13 @@ class JobGraph:
             if candidate.id == edge:
                 return candidate
         raise KeyError(f"job {self.name} has no edge {edge}")
+
+    @property
+    def keeper(self) -> KeptBy:
+        """As `kept_by`, of a graph that has a result; raises PlanError where it was left out."""
+        if self.kept_by is None:
+            raise PlanError(f"job {self.name} has a result, and nobody says which shuffle service keeps it")
+        return self.kept_by
 
     def with_vertex(self, vertex: JobVertex) -> JobGraph:
         """This graph with another vertex in the place of the one with the same id."""

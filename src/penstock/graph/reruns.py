@@ -2,7 +2,8 @@
 """The plan of a finished job, made fit to run once more for readers that hold the slots. Pure.
 
 Tasks that wait for a lost partition work for the job that makes it again, and nobody knows how many they are. So no
-stage of it may need slots at the same time: every exchange whose producer would wait for its readers is stored.
+stage of it may need slots at the same time: every exchange whose producer would wait for its readers is stored, if
+its service can do that.
 Choices of the first run stay, so partitions keep their number and their meaning.
 """
 
@@ -11,18 +12,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.graph.job_graph import JobEdge, JobGraph, JobVertex
-from penstock.shuffle import PartitionKind
 
-RERUN_KIND = PartitionKind.HYBRID_FULL
-"""The kind of exchanges whose two sides would otherwise have to run together."""
 _BY_VALUE = frozenset({"hash", "custom", "broadcast", "to_one"})
 """Exchanges that send a row where its values, or the plan, say; the others go by the order in which rows come."""
 
 
 def for_any_slots(graph: JobGraph) -> JobGraph:
     """The same job, for any number of slots."""
-    edges = tuple(replace(edge, kind=RERUN_KIND) if edge.kind.runs_together else edge for edge in graph.edges)
-    return replace(graph, edges=edges)
+    return replace(graph, edges=tuple(_not_together(edge) for edge in graph.edges))
+
+
+def _not_together(edge: JobEdge) -> JobEdge:
+    return replace(edge, kind=edge.stored) if edge.kind.runs_together and edge.stored is not None else edge
 
 
 def rows_have_places(graph: JobGraph) -> bool:

@@ -5,6 +5,7 @@ This package imports nothing else of Penstock. Everything a third-party service 
 identities, partition kinds, descriptors, settings, errors and the protocols of master and environment.
 """
 
+from penstock.shuffle.capabilities import Capabilities
 from penstock.shuffle.descriptors import (
     ChannelDescriptor,
     InputGateDescriptor,
@@ -36,6 +37,7 @@ from penstock.shuffle.settings import Settings
 
 __all__ = [
     "AttemptId",
+    "Capabilities",
     "ChannelDescriptor",
     "DatasetId",
     "EndOfData",

@@ -75,15 +75,17 @@ class PartitionKind(Enum):
         raise SettingError(f"unknown partition kind {label!r}: one of {', '.join(k.label for k in cls)}")
 
 
+AUTO = "auto"
+"""The mode that leaves the choice to the plan."""
 MODES = {
-    "auto": PartitionKind.PIPELINED_BOUNDED,
+    AUTO: PartitionKind.PIPELINED_BOUNDED,
     "pipelined": PartitionKind.PIPELINED_BOUNDED,
     "blocking": PartitionKind.BLOCKING_SORT_MERGE,
     "blocking_hash": PartitionKind.BLOCKING_HASH,
     "hybrid": PartitionKind.HYBRID_FULL,
     "hybrid_selective": PartitionKind.HYBRID_SELECTIVE,
 }
-"""The modes a user may write. `auto` is pipelined until a plan finds that not everything fits at once."""
+"""The modes a user may write. `auto` is pipelined first; its service and the plan may make it another kind."""
 
 
 def mode_to_kind(mode: str) -> PartitionKind:

@@ -28,6 +28,8 @@ def load_service(name: str) -> ShuffleService:
         )
     try:
         factory = getattr(import_module(module_name), attribute)
-        return cast("ShuffleService", factory())
+        service = cast("ShuffleService", factory())
+        _ = service.capabilities
     except (ImportError, AttributeError, TypeError) as error:
         raise SettingError(f"shuffle service {name!r} cannot be loaded from {target!r}: {error}") from error
+    return service

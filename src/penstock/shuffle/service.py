@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.shuffle.capabilities import Capabilities
 from penstock.shuffle.descriptors import (
     InputGateDescriptor,
     PartitionDescriptor,
@@ -220,6 +221,10 @@ class ShuffleService(Protocol):
     @property
     def name(self) -> str:
         """The name users choose it by."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The kinds of partitions that it carries: the engine asks it for no other."""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> ShuffleMaster:
         """The driver side."""

@@ -123,7 +123,7 @@ class Application:
         if plans_frames:
             work = functools.partial(start_workers, self._context, conf)
             threading.Thread(target=work, name="penstock-start-workers", daemon=True).start()
-        if settings.environment.scope == "host" and settings.shuffle.service == "local":
+        if settings.environment.scope == "host":
             launch, folder = self.launch(settings), only_local_folder(self._context)
             if folder:
                 work = functools.partial(_start_environment, launch, folder)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.graph.job_graph import JobGraph
+from penstock.shuffle import load_service
 from penstock.shuffle.errors import PlanError, SettingError
 from penstock.shuffle.settings import PREFIX, SecuritySettings
 
@@ -49,10 +50,11 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
             raise SettingError(
                 f"{key}=true kills Python workers that wait for a slower stage (back-pressure): set it to false"
             )
-    if service == "local" and _is_true(conf, "spark.dynamicAllocation.enabled"):
+    goes = not load_service(service).capabilities.outlives_executors
+    if goes and _is_true(conf, "spark.dynamicAllocation.enabled"):
         raise SettingError(
-            "spark.dynamicAllocation.enabled=true removes executors whose data the local shuffle service still holds:"
-            " set it to false, or choose another service with spark.penstock.shuffle.service"
+            f"spark.dynamicAllocation.enabled=true removes executors whose data the {service} shuffle service still"
+            " holds: set it to false, or choose another service with spark.penstock.shuffle.service"
         )
 
 

@@ -192,7 +192,7 @@ class _LocalJob:
             outputs.append((edge.id, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)))
         if vertex.id in self._graph.result:
             dataset = DatasetId(self._job, vertex.id, is_result=True)
-            outputs.append((RESULT_EDGE, PartitionDescriptor(dataset, subtask, self._graph.result_kind, 1)))
+            outputs.append((RESULT_EDGE, PartitionDescriptor(dataset, subtask, self._graph.keeper.kind, 1)))
         return outputs
 
     def _deployment(self, vertex: JobVertex, subtask: int) -> TaskDeployment:

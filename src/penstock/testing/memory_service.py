@@ -20,12 +20,14 @@ from collections.abc import Iterable, Sequence
 
 from penstock.shuffle import (
     AttemptId,
+    Capabilities,
     InputGate,
     InputGateDescriptor,
     JobShuffleContext,
     OwnerContext,
     PartitionDescriptor,
     PartitionId,
+    PartitionKind,
     ProducerDescriptor,
     ResultPartitionDescriptor,
     ResultPartitionWriter,
@@ -191,6 +193,18 @@ class MemoryShuffleMaster:
 
 class MemoryShuffleService:
     """The plug-in; name it by `penstock.testing.memory_service:MemoryShuffleService`."""
+
+    capabilities = Capabilities(
+        (
+            PartitionKind.PIPELINED_BOUNDED,
+            PartitionKind.HYBRID_FULL,
+            PartitionKind.HYBRID_SELECTIVE,
+            PartitionKind.BLOCKING_SORT_MERGE,
+            PartitionKind.BLOCKING_HASH,
+            PartitionKind.BLOCKING_PERSISTENT,
+        ),
+        streams=True,
+    )
 
     def __init__(self, *, request_timeout: float | None = None, message_rows: int = MESSAGE_ROWS) -> None:
         if message_rows < 1:

@@ -17,6 +17,7 @@ from penstock.api.lineage import (
 from penstock.api.streaming.places import checkpoints_at
 from penstock.graph import JobGraph
 from penstock.operators.exchanges import hash_exchange
+from penstock.shuffle import load_service
 from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
 
@@ -154,6 +155,11 @@ def refuse_in(graph: JobGraph) -> None:
         spec = exchange_of(graph, edge.id)
         if spec.kind == "hash":  # state follows its keys by Spark's hash, which takes fewer types
             hash_exchange(edge.schema, spec.keys, spark_compatible=True)
+        if not load_service(edge.service).capabilities.streams:
+            raise PlanError(
+                f"{graph.title_of(edge)} goes by the shuffle service {edge.service!r}, which carries no streams: "
+                "leave the service out, or name one that does, such as 'local'"
+            )
         if not edge.kind.carries_streams:
             raise PlanError(
                 f"{graph.title_of(edge)} asks to be {edge.kind.label}: all exchanges of a streaming query are "

@@ -48,7 +48,6 @@ class JobCore:
     def __init__(
         self,
         submitted: events.JobSubmitted,
-        result_service: str,
         tracker: PartitionTracker,
         hosts: Hosts,
         now: Callable[[], float],
@@ -56,7 +55,7 @@ class JobCore:
         self.job = submitted.job
         self.out: list[do.Instruction] = []
         self.armed: frozenset[Deadline] = frozenset()
-        self.topology = JobTopology(submitted.job, submitted.graph, result_service)
+        self.topology = JobTopology(submitted.job, submitted.graph)
         self.lifecycle = JobLifecycle(submitted.job)
         self.subtasks = Subtasks(self.topology)
         self.stages = Stages(self.topology, self.subtasks, Capacity(submitted.slots_total, hosts))

@@ -35,14 +35,13 @@ _LATELY_SECONDS = 120.0
 
 
 class MasterCore:
-    """Events in, instructions out. `result_service` keeps the partitions of results."""
+    """Events in, instructions out."""
 
     is_checked = False
     """True if the invariants are asserted after every event, and faults are raised: in tests."""
 
-    def __init__(self, result_service: str = "local") -> None:
+    def __init__(self) -> None:
         self.tracker = PartitionTracker()
-        self._result_service = result_service
         self._jobs: dict[str, JobCore] = {}
         self._served: dict[str, int] = {}
         self._took_part: dict[str, tuple[str, ...]] = {}
@@ -150,9 +149,7 @@ class MasterCore:
     def _submit(self, event: events.JobSubmitted) -> None:
         self._turn += 1
         self._served[event.job] = self._turn
-        self._jobs[event.job] = job = JobCore(
-            event, self._result_service, self.tracker, self._hosts, lambda: self._now
-        )
+        self._jobs[event.job] = job = JobCore(event, self.tracker, self._hosts, lambda: self._now)
         self._let(job, job.settle)
 
     def _answer_stray(self, event: events.Event) -> None:

@@ -258,7 +258,7 @@ class JobMaster:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         context = ShuffleMasterContext(self.identity.application, self.settings, self._on_fatal_error)
-        core = MasterCore(self.settings.shuffle.service)
+        core = MasterCore()
         self._driver = JobDriver(core, self._launcher, context)
         self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
         self._driver.on_result_lost = self._result_lost
@@ -325,7 +325,7 @@ class JobMaster:
 
         async def leased() -> FinishedJob:
             done = await asyncio.shield(finished)
-            if not submission.graph.result_kind.persistent:
+            if not submission.graph.keeper.kind.persistent:
                 self._loop.call_later(submission.settings.job.result_lease, self._expire, submission.job)
             return done
 

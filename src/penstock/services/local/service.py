@@ -8,9 +8,11 @@ them.
 from __future__ import annotations
 
 from penstock.shuffle import (
+    Capabilities,
     JobShuffleContext,
     PartitionDescriptor,
     PartitionId,
+    PartitionKind,
     ProducerDescriptor,
     ShuffleDescriptor,
     ShuffleEnvironment,
@@ -25,6 +27,17 @@ class LocalShuffleService:
     """The plug-in registered as `local`."""
 
     name = NAME
+    capabilities = Capabilities(
+        (
+            PartitionKind.PIPELINED_BOUNDED,
+            PartitionKind.HYBRID_FULL,
+            PartitionKind.HYBRID_SELECTIVE,
+            PartitionKind.BLOCKING_SORT_MERGE,
+            PartitionKind.BLOCKING_HASH,
+            PartitionKind.BLOCKING_PERSISTENT,
+        ),
+        streams=True,
+    )
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> LocalShuffleMaster:
         """The driver side."""

@@ -17,9 +17,8 @@ from penstock.shuffle import DatasetId, PartitionDescriptor, ShuffleDescriptor
 class JobTopology:
     """The subtasks of one job and the partitions between them."""
 
-    def __init__(self, job: str, graph: JobGraph, result_service: str) -> None:
+    def __init__(self, job: str, graph: JobGraph) -> None:
         self.job = job
-        self._result_service = result_service
         self.graph = graph
 
     @property
@@ -40,8 +39,8 @@ class JobTopology:
             dataset = DatasetId(self.job, edge.id)
             yield edge.id, edge.service, PartitionDescriptor(dataset, subtask, edge.kind, count, edge.is_broadcast)
         if vertex.id in self.graph.result:
-            dataset = DatasetId(self.job, vertex.id, is_result=True)
-            yield RESULT_EDGE, self._result_service, PartitionDescriptor(dataset, subtask, self.graph.result_kind, 1)
+            dataset, keeper = DatasetId(self.job, vertex.id, is_result=True), self.graph.keeper
+            yield RESULT_EDGE, keeper.service, PartitionDescriptor(dataset, subtask, keeper.kind, 1)
 
     def inputs(self, vertex: int, subtask: int) -> Iterator[tuple[JobEdge, list[tuple[int, int, int]]]]:
         """The inputs of a subtask: the edge, and per channel the producing subtask, first subpartition, number."""
@@ -52,7 +51,7 @@ class JobTopology:
         """The descriptor of a partition whose producer is not known (yet), or never came because it has no rows."""
         if edge == RESULT_EDGE:
             dataset = DatasetId(self.job, vertex, is_result=True)
-            service, kind = self._result_service, self.graph.result_kind
+            service, kind = self.graph.keeper.service, self.graph.keeper.kind
         else:
             dataset, description = DatasetId(self.job, edge), self.graph.edge(edge)
             service, kind = description.service, description.kind
