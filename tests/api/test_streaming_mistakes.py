@@ -27,7 +27,7 @@ from penstock.api.streaming.refusals import (
     warn_of_rows_again,
 )
 from penstock.api.streaming.sinks import SINKS, SinkRequest, private_folder
-from penstock.shuffle.errors import PlanError, SettingError
+from penstock.shuffle.errors import PlanError, SchemaError, SettingError
 from penstock.spark.hints import PenstockWarning
 from penstock.stream.noop import NoopSink
 
@@ -83,11 +83,35 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
     "toDF": (lambda p: rate().toDF(), PlanError, "toDF needs all rows", "stream.writeStream.format("),
     "writeParquet": (lambda p: rate().writeParquet(p), PlanError, "writeParquet needs all", "stream.writeStream"),
     "persist": (lambda p: rate().persist(), PlanError, "persist needs all rows", "stream.writeStream"),
-    "a watermark": (
-        lambda p: rate().withWatermark("timestamp", "1 minute"),
-        AttributeError,
-        "a Stream has no 'withWatermark'",
-        "date_trunc('minute', timestamp)",
+    "a watermark of a number": (
+        lambda p: rate().withWatermark("value", "1 minute"),
+        SchemaError,
+        "withWatermark: column 'value' is of type int64",
+        "timestamp_millis(value)",
+    ),
+    "a watermark of a column that is not there": (
+        lambda p: rate().withWatermark("ts", "1 minute"),
+        SchemaError,
+        "withWatermark: column 'ts' does not exist",
+        "the columns are timestamp, value",
+    ),
+    "a delay without a fixed length": (
+        lambda p: rate().withWatermark("timestamp", "1 month"),
+        PlanError,
+        "withWatermark: the delay: '1 month' has months",
+        "say days or weeks",
+    ),
+    "a delay that is none": (
+        lambda p: rate().withWatermark("timestamp", "soon"),
+        PlanError,
+        "withWatermark: the delay: 'soon' is no interval",
+        "'10 minutes'",
+    ),
+    "a delay below zero": (
+        lambda p: rate().withWatermark("timestamp", "-1 second"),
+        PlanError,
+        "withWatermark: the delay must not be negative",
+        "-1 second",
     ),
     # a DataFrame taken for a stream without an end
     "a query over a bounded stream": (

@@ -47,8 +47,6 @@ INSTEAD: dict[str, str] = {
     "pivot": "aggregate by both columns, then " + _DATAFRAME,
     "rollup": "there are no grouping sets: " + _DATAFRAME,
     "cube": "there are no grouping sets: " + _DATAFRAME,
-    "withWatermark": "there is no event time here: group by a column of it, such as date_trunc('minute', timestamp), "
-    "or write the query in Spark's Structured Streaming",
     "createOrReplaceTempView": "write .toDF().createOrReplaceTempView(name)",
     "createTempView": "write .toDF().createTempView(name)",
     "getNumPartitions": "see .explain(): it shows each stage's number of tasks",

@@ -45,6 +45,8 @@ from penstock.operators.functions import (
     MapInArrow,
     MapInPandas,
 )
+from penstock.operators.intervals import microseconds
+from penstock.operators.times import time_column
 from penstock.operators.verbs import Project
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError, SettingError
@@ -111,6 +113,22 @@ class Stream:
         if isinstance(branch, ResourcesStep | CombineStep) or not is_streaming(self.branches):
             raise PlanError("uid() is for streams of penstock.readStream: a batch job has no checkpoints")
         return Stream((replace(branch, uid=name),), self.session)
+
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
+        """The rows with event time: a row older than the greatest time of this column less the delay is late.
+
+        `delayThreshold` is an interval such as `10 minutes`. A batch job has no late rows, and ignores it as Spark
+        does.
+        """
+        column = time_column(self.schema, eventTime, "withWatermark")
+        delay = microseconds(delayThreshold, "withWatermark: the delay")
+        if delay < 0:
+            raise PlanError(f"withWatermark: the delay must not be negative, but it is {delayThreshold!r}")
+        if not is_streaming(self.branches):
+            return self
+        from penstock.stream.watermark_step import AssignWatermark
+
+        return self.applied(AssignWatermark(column, delay), self.schema)
 
     def withResources(self, profile: Any) -> Stream:
         """The stage that gives these rows, from its exchange or source on, with a `pyspark.resource.ResourceProfile`.

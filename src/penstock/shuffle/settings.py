@@ -173,6 +173,9 @@ class StreamingSettings:
     function of `partitionCustom` deal out rows in flight to another number of tasks, instead of an error.
     `persist_in_flight` says when rows in flight are written: `checkpoint`, while a checkpoint is taken, or
     `continuous`, each row as it is given to its exchange.
+
+    Tasks of `withWatermark` tell their consumers how far event time is each `watermark_interval`. One that has waited
+    for rows for `idle_timeout` holds no watermark back until its next row; 0: it always does.
     """
 
     checkpoint_location: str = ""
@@ -190,6 +193,8 @@ class StreamingSettings:
     recover_without_in_flight: bool = False
     rescale_by_function: bool = False
     persist_in_flight: str = "checkpoint"
+    watermark_interval: float = 0.2
+    idle_timeout: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +292,8 @@ _TIMES = {
     "min_pause",
     "buffer_timeout",
     "in_flight_time",
+    "watermark_interval",
+    "idle_timeout",
     "aligned_checkpoint_timeout",
 }
 
@@ -401,6 +408,8 @@ def _streaming_checks(streaming: StreamingSettings) -> list[tuple[bool, str, str
         (streaming.checkpoint_timeout > 0, "streaming.checkpointTimeout", "must be positive"),
         (streaming.min_pause >= 0, "streaming.minPause", "must not be negative"),
         (streaming.in_flight_time >= 0, "streaming.inFlightTime", "must not be negative"),
+        (streaming.watermark_interval > 0, "streaming.watermarkInterval", "must be positive"),
+        (streaming.idle_timeout >= 0, "streaming.idleTimeout", "must not be negative"),
         (streaming.max_concurrent_checkpoints > 0, "streaming.maxConcurrentCheckpoints", "must be positive"),
         (streaming.retained_checkpoints > 0, "streaming.retainedCheckpoints", "must be positive"),
         (streaming.consistency in kinds, "streaming.consistency", f"must be one of {', '.join(kinds)}"),

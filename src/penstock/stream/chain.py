@@ -3,7 +3,10 @@
 
 A step may keep state and may hold rows back; at the end of an epoch (a barrier) it gives out what it holds back, so
 that the rows in front of a barrier have all gone through when the states are taken. The end of an epoch is not the
-end of the input. Steps know no time, no thread and no wait.
+end of the input. Steps know no clock, no thread and no wait.
+
+Event time goes through the chain as rows do: each step hears of a watermark behind the rows in front of it, and what
+it gives for it goes through the later steps first.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.stream.watermarks import LEAST, Progress
 
 Buffer = bytes | bytearray | memoryview
 Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
@@ -23,6 +27,8 @@ Chunk = tuple[str, Callable[[], Buffer | Sequence[Buffer]]]
 values only."""
 SOURCE = "source"
 """The name that a source's chunks go by: it is no step."""
+EVENT_TIME = "event_time"
+"""The name that a task's own watermark goes by: it is no step's."""
 State = Mapping[str, bytes]
 """The chunks of one subtask's step, by name, as they were stored."""
 
@@ -36,6 +42,7 @@ class StepContext:
     `owner` is the driver that has the query's checkpoint location, `<epoch>-<token>`: of two the later one is
     greater, also as text. It is empty for a query without checkpoints. `attempt` counts the attempts of this driver.
     `is_finished`: the task had finished in the restored checkpoint, so no row comes and nothing is to be published.
+    `idle_after`: seconds without rows after which an input holds no watermark back; 0: it always does.
     """
 
     subtask: int
@@ -45,6 +52,7 @@ class StepContext:
     owner: str = ""
     attempt: int = 0
     is_finished: bool = False
+    idle_after: float = 0.0
 
 
 class Step(Protocol):
@@ -59,6 +67,18 @@ class Step(Protocol):
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows that a batch of rows gives."""
+
+    def progress(self, incoming: Progress, waited: float) -> Progress:
+        """Event time after this step, where it is `incoming` in front of it; a step that makes its own says that.
+
+        `waited` are the seconds in which the task has waited for rows since its begin.
+        """
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """The rows that are due: rows that come from here on are not older than this time, in microseconds.
+
+        It grows with each call. `watermarks.MOST`: the data has ended.
+        """
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
         """The rows that were held back: a barrier comes."""
@@ -84,6 +104,14 @@ class PlainStep:
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Nothing to begin with."""
+
+    def progress(self, incoming: Progress, waited: float) -> Progress:
+        """As in front of it."""
+        return incoming
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """Nothing was waiting for it."""
+        return ()
 
     def end_epoch(self) -> Iterable[pa.RecordBatch]:
         """Nothing was held back."""
@@ -113,6 +141,8 @@ class Chain:
     def __init__(self, steps: Sequence[tuple[str, Step]]) -> None:
         self._steps = tuple(steps)
         self._place = ""
+        self._told = [LEAST] * len(self._steps)
+        """The watermark that each step has heard of."""
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Open all steps; the chunks of each are those whose names begin with its id and a slash.
@@ -141,12 +171,12 @@ class Chain:
                 check(own, lambda name, start=start: read(start + name))
 
     def _refuse_unknown(self, names: Iterable[str]) -> None:
-        known = {SOURCE, *(identity for identity, _ in self._steps)}
+        known = {SOURCE, EVENT_TIME, *(identity for identity, _ in self._steps)}
         for owner in sorted({name.partition("/")[0] for name in names} - known):
             raise CheckpointError(
                 f"{self._place}: the checkpoint to go on from holds state of {owner!r}, and no operator of that name"
-                f" is here ({', '.join(sorted(known - {SOURCE})) or 'there is none'}): bring it back, or start at a"
-                " new checkpointLocation"
+                f" is here ({', '.join(sorted(known - {SOURCE, EVENT_TIME})) or 'there is none'}): bring it back, or"
+                " start at a new checkpointLocation"
             )
 
     def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -157,6 +187,23 @@ class Chain:
                 break
             batches = self._through(step, batches)
         return batches
+
+    @property
+    def makes_time(self) -> bool:
+        """True if a step makes watermarks of the rows that it sees, so that event time moves without an event."""
+        return any(getattr(step, "makes_time", False) for _, step in self._steps)
+
+    def advance(self, progress: Progress, waited: float) -> tuple[list[pa.RecordBatch], Progress]:
+        """Event time in front of the chain is `progress`: the rows that this gives, and event time after it."""
+        batches: list[pa.RecordBatch] = []
+        for place, (_, step) in enumerate(self._steps):
+            batches = self._through(step, batches)
+            progress = step.progress(progress, waited)
+            if progress.watermark > self._told[place]:
+                self._told[place] = progress.watermark
+                with self._noted(step):
+                    batches += _with_rows(step.on_watermark(progress.watermark))
+        return batches, progress
 
     def end_epoch(self) -> list[pa.RecordBatch]:
         """The rows that the steps held back, gone through the later steps."""
@@ -183,6 +230,15 @@ class Chain:
             with self._noted(step):
                 chunks += [(f"{identity}/{name}", make) for name, make in step.snapshot(checkpoint)]
         return chunks
+
+    def metrics(self) -> dict[str, float]:
+        """The figures of all steps that have `metrics()`, added up by their names."""
+        found: dict[str, float] = {}
+        for _, step in self._steps:
+            metrics: Callable[[], Mapping[str, float]] | None = getattr(step, "metrics", None)
+            for name, value in ({} if metrics is None else metrics()).items():
+                found[name] = found.get(name, 0.0) + value
+        return found
 
     def completed(self, checkpoint: int) -> None:
         """Tell all steps."""

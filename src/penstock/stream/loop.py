@@ -22,10 +22,11 @@ from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.record.joining import joined
 from penstock.shuffle.actions import CheckpointAborted
-from penstock.shuffle.events import EndOfData, TaskEvent
+from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.streaming import EventKind, TaskLine
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
+from penstock.stream.event_time import EventTime
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
@@ -50,7 +51,7 @@ class TaskParts:
     """The parts of a task; `source` is None if it has gates, `store` if there are no checkpoints.
 
     `step_clock` counts what steps take of their thread's time; None: all time. `persisting` is the way in which rows
-    in flight get into snapshots, the same as the outputs have.
+    in flight get into snapshots, the same as the outputs have. `event_time` None: begins anew.
     """
 
     line: TaskLine
@@ -62,6 +63,7 @@ class TaskParts:
     pace: Pace = field(default_factory=Pace)
     step_clock: Callable[[], float] | None = None
     persisting: Persisting = field(default_factory=AtCheckpoint)
+    event_time: EventTime | None = None
 
 
 class _Moment(NamedTuple):
@@ -102,6 +104,7 @@ class StreamLoop:
         self._chain = parts.chain
         self._source = parts.source
         self._persisting = parts.persisting
+        self._event_time = parts.event_time or EventTime(parts.chain, parts.inputs.channels)
         self._snapshots = Snapshots(parts.line, parts.inputs, parts.outputs, parts.store, parts.persisting)
         self._publishes = parts.store is None
         """Without checkpoints sinks publish what they have, once a second and at the end."""
@@ -129,7 +132,7 @@ class StreamLoop:
 
     def metrics(self) -> dict[str, float]:
         """The figures so far."""
-        return {**self._counts, **self._times.figures()}
+        return {**self._counts, **self._times.figures(), **self._chain.metrics()}
 
     def _wait(self, seconds: float) -> None:
         """The one place where a task waits."""
@@ -152,6 +155,8 @@ class StreamLoop:
             moments.append(self._outputs.flush_at)
         if self._conversation.deadline is not None:
             moments.append(self._conversation.deadline)
+        if self._event_time.due_at is not None and self._is_ready:
+            moments.append(self._event_time.due_at)
         if self._source is not None and self._is_ready and self._conversation.has_data:
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
@@ -176,6 +181,8 @@ class StreamLoop:
         moved |= self._drain()
         moved |= self._pass_on()
         moved |= self._snapshots.gather()
+        if self._is_ready and not self._is_done:
+            moved |= self._keep_time()
         if self._is_ready and not self._is_done:
             moved |= self._take()
         now = self._clock()
@@ -215,9 +222,31 @@ class StreamLoop:
         if batches:
             self._step(batches, began)
         if self._outputs.is_empty and (found := self._inputs.take_event()) is not None:
-            self._decided(self._conversation.event_came(*found, self._clock()))
+            self._event_came(*found)
             self._pass_on()
             return True
+        return bool(batches)
+
+    def _event_came(self, channel: int, event: Event) -> None:
+        """Take an event in its place among the rows: a watermark, or one of the conversation's."""
+        moves = None
+        if isinstance(event, TaskEvent):
+            moves = self._event_time.came(channel, event)
+        elif isinstance(event, EndOfData):
+            moves = self._event_time.data_ended(channel, stopped=event.stopped)
+        if moves is None or isinstance(event, EndOfData):
+            self._decided(self._conversation.event_came(channel, event, self._clock()))
+        if moves and self._conversation.has_data:  # else the end of the data moves it
+            self._put(self._event_time.move(self._clock(), self._times.idle))
+
+    def _keep_time(self) -> bool:
+        """Move event time where it is time; whether that gave rows."""
+        due, now = self._event_time.due_at, self._clock()
+        if due is None or now < due or not self._conversation.has_data:
+            return False
+        batches = self._event_time.move(now, self._times.idle)
+        self._put(batches)
+        self._pass_on()
         return bool(batches)
 
     def _read(self, source: SourceReader, began: _Moment) -> bool:
@@ -234,6 +263,8 @@ class StreamLoop:
 
     def _step(self, batches: list[pa.RecordBatch], began: _Moment) -> None:
         """Push these through the chain into the outputs."""
+        if (event := self._event_time.rows_come()) is not None:
+            self._outputs.emit(event)
         rows = size = 0
         given = self._counts["bytes_out"]
         for batch in joined(batches):
@@ -267,6 +298,8 @@ class StreamLoop:
     def _pass_on(self) -> bool:
         """Carry out what is due, as far as no row is in front of it; whether there was any."""
         moved = False
+        if self._outputs.is_empty and (event := self._event_time.take_event()) is not None:
+            self._outputs.emit(event)
         while self._due and self._may_pass(self._due[0]) and not self._is_done:
             self._carry_out(self._due.popleft())
             moved = True
@@ -313,6 +346,7 @@ class StreamLoop:
         if self._source is not None:
             position = self._source.snapshot()
             chunks.append((SOURCE_STATE, lambda: position))
+        chunks += self._event_time.snapshot()
         chunks += self._chain.snapshot(barrier.checkpoint)
         self._pass_barrier(barrier)
         self._counts["checkpoints"] += 1
@@ -335,6 +369,8 @@ class StreamLoop:
         self._due = deque(due for due in self._due if _checkpoint_of(due) != checkpoint)
 
     def _end_data(self, decided: EndData) -> None:
+        if not decided.stopped:
+            self._put(self._event_time.end(self._times.idle))
         self._put(self._chain.end_input(stopped=decided.stopped))
         self._due.appendleft(EndOfData(decided.stopped))
 

@@ -26,9 +26,11 @@ from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError
+from penstock.shuffle.settings import StreamingSettings
 from penstock.shuffle.streaming import HostStore, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
+from penstock.stream.event_time import EventTime
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
@@ -92,7 +94,7 @@ def run_stream_subtask(
 
     `host` stores small snapshots together with those of other tasks; without one each has a file.
     """
-    task = _StreamTask(plan, line, streaming, Pace(settings.streaming.in_flight_time), host)
+    task = _StreamTask(plan, line, streaming, settings.streaming, host)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         with limited_memory(memory):
@@ -110,11 +112,16 @@ class _StreamTask:
     """One run."""
 
     def __init__(
-        self, plan: SubtaskPlan, line: TaskLine, streaming: StreamTaskPlan, pace: Pace, host: HostStore | None
+        self,
+        plan: SubtaskPlan,
+        line: TaskLine,
+        streaming: StreamTaskPlan,
+        settings: StreamingSettings,
+        host: HostStore | None,
     ) -> None:
         self._plan = plan
         self._host = host
-        self._pace = pace
+        self._settings = settings
         self._line = line
         self._streaming = streaming
         self._attempt = plan.deployment.attempt
@@ -162,9 +169,10 @@ class _StreamTask:
             self._chain,
             self._source,
             self._store,
-            self._pace,
+            Pace(self._settings.in_flight_time),
             self._step_clock,
             self._persisting,
+            EventTime(self._chain, inputs.channels, self._settings.watermark_interval, states),
         )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
@@ -286,6 +294,7 @@ class _StreamTask:
             streaming.owner,
             self._attempt.attempt,
             streaming.is_finished,
+            self._settings.idle_timeout,
         )
 
     def _restored(self) -> list[dict[str, bytes]]:

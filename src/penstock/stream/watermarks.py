@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Event time in a streaming task: how far it is, as a sans-I/O core of events in and decisions out.
+
+A watermark is a time, in microseconds since 1970: rows that come after it are not older, and what is older is late.
+It travels in the channels behind the rows in front of it. A task's own watermark is the least of its channels', and
+never goes back.
+
+Rules
+- A channel that is idle holds nothing back: its producer has said that it waits for rows. It counts again from the
+  event with which its producer goes on. If all channels are idle the greatest of their watermarks counts.
+- A channel whose data has ended holds nothing back. When all have ended, all times have passed (`MOST`). One whose
+  query was told to stop stays where it was, as its data goes on in the next run.
+- A restored task begins at the watermark of its snapshot; of several snapshots, where the number of tasks has
+  changed, at the least one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.shuffle.errors import ProtocolError
+
+LEAST: Final = -(1 << 63)
+"""No watermark has come yet: no row is late."""
+MOST: Final = (1 << 63) - 1
+"""The data has ended: all times have passed."""
+
+_KIND: Final = 3
+"""Events of a channel have one number space: 1 and 2 are the checkpoints' (`checkpoint/barriers.py`)."""
+_PROGRESS: Final = struct.Struct("<BBxxxxxxq")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Event time at one place: the watermark, and if the place waits for rows and so holds nobody back."""
+
+    watermark: int = LEAST
+    is_idle: bool = False
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """The payload of the event that carries it."""
+    return _PROGRESS.pack(_KIND, progress.is_idle, progress.watermark)
+
+
+def decode_progress(payload: bytes) -> Progress | None:
+    """Inverse of `encode_progress`; None for an event of another kind."""
+    if payload[:1] != bytes((_KIND,)):
+        return None
+    try:
+        _, is_idle, watermark = _PROGRESS.unpack(payload)
+    except struct.error as error:
+        raise ProtocolError(f"a watermark of {len(payload)} bytes can't be read: {error}") from error
+    return Progress(watermark, bool(is_idle))
+
+
+def least_watermark(states: Iterable[bytes | None]) -> int:
+    """The watermark to begin with, of those that subtasks stored; None: one had none."""
+    found = [LEAST if state is None else int.from_bytes(state, "little", signed=True) for state in states]
+    return min(found, default=LEAST)
+
+
+def stored_watermark(watermark: int) -> bytes:
+    """The bytes of a watermark in a snapshot."""
+    return watermark.to_bytes(8, "little", signed=True)
+
+
+class InputWatermarks:
+    """The watermarks of one task's channels, and what they make of the task's own."""
+
+    def __init__(self, channels: int, restored: int = LEAST) -> None:
+        self._channels = [Progress() for _ in range(channels)]
+        self._ended: set[int] = set()
+        """Channels whose data has ended and goes on in no later run."""
+        self._progress = Progress(restored)
+
+    @property
+    def progress(self) -> Progress:
+        """Event time in front of the task's first operator."""
+        return self._progress
+
+    def came(self, channel: int, progress: Progress) -> bool:
+        """A watermark came on a channel; tell whether the task's own progress is another one now."""
+        if channel in self._ended:
+            raise ProtocolError(f"a watermark on channel {channel}, whose data has ended")
+        before = self._channels[channel]
+        self._channels[channel] = Progress(max(before.watermark, progress.watermark), progress.is_idle)
+        return self._update()
+
+    def data_ended(self, channel: int, *, stopped: bool) -> bool:
+        """No rows come any more on a channel; tell whether the task's own progress is another one now."""
+        if not stopped:
+            self._ended.add(channel)
+        return self._update()
+
+    def check(self) -> None:
+        """The invariants of this core; raises AssertionError."""
+        holding = [each for each in self._open() if not each.is_idle]
+        if self._progress.is_idle and holding:
+            raise AssertionError("the task is idle, and one of its channels is not")
+        if holding and len(self._ended) < len(self._channels) and self._progress.watermark == MOST:
+            raise AssertionError("all times have passed, and rows may still come")
+
+    def _open(self) -> list[Progress]:
+        return [each for channel, each in enumerate(self._channels) if channel not in self._ended]
+
+    def _update(self) -> bool:
+        still = self._open()
+        holding = [each.watermark for each in still if not each.is_idle]
+        # All idle: what one of them has passed, no other holds back. All ended: nothing comes any more.
+        reached = min(holding) if holding else max((each.watermark for each in still), default=MOST)
+        now = Progress(max(self._progress.watermark, reached), bool(still) and not holding)
+        changed, self._progress = now != self._progress, now
+        return changed
+
+
+class RowTimes:
+    """The watermark that a task makes of its rows' times: the greatest so far less `delay`.
+
+    `idle_after` seconds without a row, in which the task waited for rows, make it idle; 0: it never is.
+    """
+
+    def __init__(self, delay: int, idle_after: float) -> None:
+        self._delay = delay
+        self._idle_after = idle_after
+        self._greatest = LEAST
+        self._had_rows = True
+        self._waits_since = 0.0
+
+    @property
+    def greatest(self) -> int:
+        """The greatest time of a row; LEAST where there was none."""
+        return self._greatest
+
+    def restore(self, greatest: int) -> None:
+        """Begin with a time that was reached before."""
+        self._greatest = greatest
+
+    def rows_came(self, greatest: int | None) -> None:
+        """Rows came; `greatest` is the greatest of their times, None where all are null."""
+        self._had_rows = True
+        if greatest is not None and greatest > self._greatest:
+            self._greatest = greatest
+
+    def progress(self, waited: float) -> Progress:
+        """Event time now; `waited` are the seconds in which the task has waited for rows since its begin."""
+        if self._had_rows:
+            self._had_rows, self._waits_since = False, waited
+        is_idle = 0 < self._idle_after <= waited - self._waits_since
+        watermark = LEAST if self._greatest == LEAST else max(LEAST, self._greatest - self._delay)
+        return Progress(watermark, is_idle)

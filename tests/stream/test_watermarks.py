@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Event time: the core of one task's watermarks in any order of events, and watermarks through whole queries."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.graph import JobEdge, JobGraph, JobVertex
+from penstock.operators.functions import MapInArrow
+from penstock.shuffle import PartitionKind, Settings
+from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.events import TaskEvent
+from penstock.stream.chain import Chain, StepContext
+from penstock.stream.event_time import EventTime
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.rate import RateSource
+from penstock.stream.sinks import SinkOperator
+from penstock.stream.watermark_step import AssignWatermark
+from penstock.stream.watermarks import (
+    LEAST,
+    MOST,
+    InputWatermarks,
+    Progress,
+    RowTimes,
+    decode_progress,
+    encode_progress,
+    least_watermark,
+    stored_watermark,
+)
+from penstock_torture.local_query import LocalQuery, location
+from timed_rows import BY_KEY, DISORDER, JUDGED, SECOND, TIMED, Judge, JudgeStep, timed
+
+CHANNELS = 3
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, CHANNELS - 1),
+        st.one_of(st.tuples(st.integers(-5, 5), st.booleans()), st.just("ended"), st.just("stopped")),
+    ),
+    max_size=30,
+)
+OFTEN = Settings.from_conf({"spark.penstock.streaming.watermarkInterval": "1ms"})
+
+
+@given(EVENTS, st.integers(-5, 5))
+def test_the_least_of_the_channels_that_count_holds(events: list[tuple[int, object]], restored: int) -> None:
+    """In any order of watermarks, idle channels and ends: it never goes back, and never passes one that counts."""
+    core = InputWatermarks(CHANNELS, restored)
+    least = [LEAST] * CHANNELS
+    counts, ended = set(range(CHANNELS)), set()
+    for channel, event in events:
+        if channel in ended:
+            continue
+        before = core.progress
+        if isinstance(event, tuple):
+            watermark, is_idle = event
+            least[channel] = max(least[channel], watermark)
+            (counts.discard if is_idle else counts.add)(channel)
+            changed = core.came(channel, Progress(watermark, is_idle))
+        else:
+            changed = core.data_ended(channel, stopped=event == "stopped")
+            if event == "ended":
+                ended.add(channel)
+                counts.discard(channel)
+        core.check()
+        now = core.progress
+        assert changed == (now != before)
+        assert now.watermark >= before.watermark >= restored
+        still = set(range(CHANNELS)) - ended
+        reached = min((least[each] for each in counts), default=max((least[each] for each in still), default=MOST))
+        assert now.watermark == max(before.watermark, reached)
+        assert now.is_idle == (bool(still) and not counts)
+
+
+def test_no_watermark_follows_the_end_of_a_channel() -> None:
+    """It is a mistake of the producer's."""
+    core = InputWatermarks(2)
+    core.data_ended(0, stopped=False)
+    with pytest.raises(ProtocolError, match="channel 0"):
+        core.came(0, Progress(5))
+
+
+@given(st.builds(Progress, st.integers(LEAST, MOST), st.booleans()))
+def test_a_watermark_travels_as_bytes(progress: Progress) -> None:
+    """It is read as it was written; other events are none; one that is cut is an error."""
+    payload = encode_progress(progress)
+    assert decode_progress(payload) == progress
+    assert decode_progress(b"\x02" + payload[1:]) is None
+    with pytest.raises(ProtocolError):
+        decode_progress(payload[:-1])
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(LEAST, MOST)), max_size=4))
+def test_a_task_begins_at_the_least_of_the_watermarks_that_were_stored(found: list[int | None]) -> None:
+    """One that had none makes it begin without one."""
+    states = [None if each is None else stored_watermark(each) for each in found]
+    assert least_watermark(states) == min((LEAST if each is None else each for each in found), default=LEAST)
+
+
+def test_a_task_without_rows_is_idle_after_a_while() -> None:
+    """Only the time counts in which it waited for rows, and a row ends it; 0 seconds: never."""
+    times, never = RowTimes(10, 5.0), RowTimes(10, 0.0)
+    assert times.progress(0.0) == Progress()
+    for each in (times, never):
+        each.rows_came(100)
+    assert times.progress(3.0) == Progress(90)
+    assert times.progress(7.9) == Progress(90)
+    assert times.progress(8.0) == Progress(90, is_idle=True)
+    times.rows_came(None)
+    assert times.progress(8.0) == Progress(90)
+    assert never.progress(1e9) == Progress(90)
+
+
+def rows(*times: int | None) -> pa.RecordBatch:
+    """Rows of these times."""
+    count = len(times)
+    return pa.record_batch([pa.array([0] * count), pa.array(range(count)), pa.array(times, pa.int64())], schema=TIMED)
+
+
+def test_rows_find_the_watermark_of_the_rows_in_front_of_them() -> None:
+    """A step hears of a time behind the rows; nulls count for nothing; the end of the data passes all."""
+    judge = JudgeStep()
+    assign = AssignWatermark("ts", 10).step()
+    chain = Chain([("assign", assign), ("judge", judge)])
+    chain.open(StepContext(0, 1, 128, "test"), [])
+    event_time = EventTime(chain, 0)
+    (first,) = chain.push(rows(100, None, 50))
+    assert first["late"].to_pylist() == [0, 0, 0]
+    event_time.move(0.0, 0.0)
+    (second,) = chain.push(rows(80, 95))
+    assert second["late"].to_pylist() == [10, 0]
+    event = event_time.take_event()
+    assert isinstance(event, TaskEvent)
+    assert decode_progress(event.payload) == Progress(90)
+    event_time.move(1.0, 0.0)
+    assert event_time.take_event() is None
+    event_time.end(0.0)
+    assert judge.told == [90, MOST]
+    assert event_time.take_event() is None
+
+
+def test_consumers_hear_of_rows_ahead_of_them_where_they_were_told_of_none() -> None:
+    """An idle task counts again before its first row."""
+    assign = AssignWatermark("ts", 0).step()
+    chain = Chain([("assign", assign)])
+    chain.open(StepContext(0, 1, 128, "test", idle_after=5.0), [])
+    event_time = EventTime(chain, 0)
+    event_time.move(0.0, 0.0)
+    assert event_time.rows_come() is None
+    event_time.move(9.0, 9.0)
+    event = event_time.take_event()
+    assert event is not None
+    assert decode_progress(event.payload) == Progress(LEAST, is_idle=True)
+    event = event_time.rows_come()
+    assert event is not None
+    assert decode_progress(event.payload) == Progress()
+    assert event_time.rows_come() is None
+
+
+def judged(folder: Path, rows: int | None, widths: tuple[int, int], delay: int = DISORDER) -> JobGraph:
+    """Two united sources of two tasks each, an exchange in turns, one by key, and judges of what is late."""
+    between, judges = widths
+    operators = (MapInArrow(timed, TIMED), AssignWatermark("ts", delay))
+    sink = SinkOperator(FolderSink(pafs.LocalFileSystem(), str(folder / "out"), JUDGED, "query"))
+    rate = RateSource(8000, 2, rows)
+    vertices = (
+        JobVertex(0, "left", 2, TIMED, rate, operators=operators),
+        JobVertex(1, "right", 2, TIMED, rate, operators=operators),
+        JobVertex(2, "between", between, TIMED),
+        JobVertex(3, "judges", judges, JUDGED, operators=(Judge(), sink)),
+    )
+    kind, turns = PartitionKind.PIPELINED_BOUNDED, type(BY_KEY)("rebalance")
+    edges = (
+        JobEdge(0, 0, 2, turns, TIMED, kind, "memory"),
+        JobEdge(1, 1, 2, turns, TIMED, kind, "memory"),
+        JobEdge(2, 2, 3, BY_KEY, TIMED, kind, "memory"),
+    )
+    return JobGraph("judged", vertices, edges)
+
+
+def published(folder: Path) -> pa.Table:
+    """The rows that a plain reader sees."""
+    return ds.dataset(folder / "out", format="parquet").to_table()
+
+
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_row_is_late_whose_disorder_is_within_the_delay(tmp_path: Path, seed: int, unaligned: bool) -> None:
+    """Through unions, exchanges, kills, restores and other numbers of tasks."""
+    chance = random.Random(seed)
+    widths = [(chance.choice((1, 2, 3)), chance.choice((1, 2, 3))) for _ in range(2)]
+    for count, chosen in zip((None, 6000), widths, strict=True):
+        with LocalQuery(
+            judged(tmp_path, count, chosen), location(tmp_path), settings=OFTEN, unaligned=unaligned
+        ) as query:
+            query.start()
+            while not query.completed and not query.run(time.monotonic() + 0.05):
+                pass
+            query.kill(chance.choice(list(query.lines)))
+            if count is None:
+                query.run(time.monotonic() + chance.uniform(0.1, 0.3))
+            else:
+                query.run_through()
+    table = published(tmp_path)
+    assert pc.max(table["late"]).as_py() == 0
+    assert set(table.group_by("value").aggregate([([], "count_all")])["count_all"].to_pylist()) == {2}
+
+
+def test_a_row_is_late_where_the_delay_is_too_short(tmp_path: Path) -> None:
+    """The same look at a query whose rows are further out of order than its delay says."""
+    with LocalQuery(judged(tmp_path, 3000, (1, 2), 0), location(tmp_path), settings=OFTEN) as query:
+        query.start()
+        query.run_through()
+    assert 0 < pc.max(published(tmp_path)["late"]).as_py() < DISORDER + SECOND
+
+
+def test_a_source_that_has_nothing_holds_nothing_back(tmp_path: Path) -> None:
+    """A source without rows is idle after the timeout, and times pass that the other one has reached."""
+    often = Settings.from_conf(
+        {"spark.penstock.streaming.watermarkInterval": "1ms", "spark.penstock.streaming.idleTimeout": "50ms"}
+    )
+    graph = judged(tmp_path, None, (1, 1), 0)
+    silent = JobVertex(1, "right", 2, TIMED, RateSource(1e-9, 2, None), operators=graph.vertices[1].operators)
+    graph = JobGraph("judged", (graph.vertices[0], silent, *graph.vertices[2:]), graph.edges)
+    with LocalQuery(graph, location(tmp_path), settings=often) as query:
+        query.start()
+        deadline = time.monotonic() + 20
+        while not (_late(tmp_path) or time.monotonic() > deadline):
+            query.run(time.monotonic() + 0.05)
+    assert _late(tmp_path)
+
+
+def _late(folder: Path) -> bool:
+    try:
+        return bool(pc.max(published(folder)["late"]).as_py())
+    except (OSError, pa.ArrowInvalid, KeyError):  # nothing is published yet
+        return False
