@@ -167,6 +167,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.at_end: list[Callable[[], None]] = []
+        self.queued = 0
 
     def on_close(self, action: Callable[[], None]) -> None:
         """Note an action to be done when the gate closes."""

@@ -99,3 +99,12 @@ def test_the_settings_page_is_fresh() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == render(), (
         "run: .venv/bin/python tests/support/settings_page.py"
     )
+
+
+def test_the_metrics_page_is_fresh() -> None:
+    """`docs/metrics.md` is what `tests/support/metrics_page.py` makes of the table of metrics."""
+    from metrics_page import render
+
+    assert (ROOT / "docs" / "metrics.md").read_text() == render(), (
+        "run: .venv/bin/python tests/support/metrics_page.py"
+    )

@@ -36,10 +36,6 @@ class Attendance:
         self._updates_kept = 0
         self._left: OrderedDict[GatePort, None] = OrderedDict()
 
-    def metrics(self) -> tuple[tuple[AttemptId, dict[str, float]], ...]:
-        """The metrics that the tasks have told of themselves."""
-        return tuple((task.attempt, task.metrics) for task in self.tasks if task.attempt is not None)
-
     def cancel(self, command: CancelTask) -> None:
         """Tell a task to stop; one that has not heard of this attempt yet is told when it has."""
         found = [task for task in self.tasks if task.works_on(command.attempt)]

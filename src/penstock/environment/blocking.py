@@ -66,6 +66,11 @@ class BlockingPartition(Endings):
         """True if its data can be read now."""
         return self.state in READABLE
 
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of its rows; 0 until it is finished."""
+        return sum(end.bytes for end in self._ends)
+
     def reserve(self, give_back: Callable[[], None]) -> None:
         """Hold something for the writer; it is given back when the writing ends, or has ended."""
         if self.state.is_end:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.buffer import SegmentMemory
@@ -20,6 +21,7 @@ from penstock.environment.calls import Services, TaskCalls
 from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.config import HostConfig, Identity
 from penstock.environment.control import MasterLink, NoMaster
+from penstock.environment.figures import channel_figures, partition_figures, task_figures
 from penstock.environment.folders import Folders
 from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.inputs import Reading
@@ -45,6 +47,8 @@ from penstock.link.strangers import Strangers
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
 from penstock.machine.memory import machine_memory
+from penstock.observe.endpoint import MetricsEndpoint
+from penstock.observe.samples import Sample, heartbeat_samples
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.actions import CheckpointAborted
@@ -91,6 +95,7 @@ class Host:
             self.master = MasterLink(
                 config.master, self.identity, self, self.supervisor, settings.environment.lease_timeout
             )
+        self._endpoint = MetricsEndpoint(settings.observe, self._samples)
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)
         ahead = Allowance(count // PIPELINED_AHEAD_SHARE)
         self._services = Services(
@@ -123,6 +128,7 @@ class Host:
     async def start(self, addresses: DataAddresses) -> None:
         """Serve others at one of these addresses, and attach to the JobMaster; raises ControlError, SettingError."""
         self.address = await self.remote.listen(addresses)
+        await self._endpoint.open()
         if isinstance(self.master, MasterLink):
             await self.master.start(self.address)
 
@@ -183,7 +189,18 @@ class Host:
 
     def heartbeat(self) -> Heartbeat:
         """Its figures, and those of its tasks."""
-        return Heartbeat(self.environment, self.statistics(), self.attendance.metrics())
+        tasks, segment_size = self.attendance.tasks, self.config.settings.network.segment_size
+        return Heartbeat(
+            self.environment,
+            self.statistics(),
+            task_figures(tasks, self.remote),
+            partitions=partition_figures(self.registry, segment_size),
+            channels=channel_figures(tasks) if self.config.settings.observe.detailed_metrics else (),
+            metrics=self._endpoint.address,
+        )
+
+    def _samples(self) -> Iterator[Sample]:
+        return heartbeat_samples(self.heartbeat())
 
     def statistics(self) -> dict[str, float]:
         """Figures for the heartbeat."""
@@ -201,6 +218,7 @@ class Host:
         """End sessions, network and memory; idempotent."""
         for task in list(self.attendance.tasks):
             task.end_session("the environment process is shutting down")
+        await self._endpoint.close()
         self.checkpoint_files.close()
         await self.supervisor.close()
         await self.remote.close()

@@ -22,6 +22,7 @@ Rules:
 from __future__ import annotations
 
 from penstock.buffer import BufferSlice, DataType, Holdings
+from penstock.buffer.local_pool import LocalPoolStatistics
 from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import packs
@@ -75,6 +76,16 @@ class HybridPort:
         self.partition.port = self
         self._grow_to(BEGIN)
         self._refill()
+
+    @property
+    def pool(self) -> LocalPoolStatistics:
+        """Its buffers."""
+        return self._pool.statistics()
+
+    @property
+    def queued(self) -> int:
+        """Buffers that are written and not free again."""
+        return self._pool.requested - len(self._granted)
 
     @property
     def share(self) -> int:

@@ -44,6 +44,7 @@ class Channel:
     out: int = 0
     is_queued: bool = False
     is_ended: bool = False
+    is_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ class GatePort:
         self._out: dict[int, list[tuple[Channel, Callable[[], None] | None]]] = {}
         self._share = max(2, WINDOW // max(1, len(request.channels)))
         self._closed = False
+        self.bytes_local = self.bytes_remote = 0
+        """Handed over so far, out of this environment and from others."""
+        self.queued = 0
+        """Buffers that have come from others and were not handed over."""
         self._releases: list[Callable[[], None]] = []
         self.channels = [
             Channel(index, channel.source, channel.subpartition, channel.count)
@@ -221,6 +226,7 @@ class GatePort:
         elif descriptor.environment in ("", self._reading.host):
             self._request_local(channel, descriptor.partition)
         else:
+            channel.is_remote = True
             self._reading.open_remote(self, channel)
 
     def _request_local(self, channel: Channel, partition: PartitionId) -> None:
@@ -252,6 +258,10 @@ class GatePort:
             self._holdings.deliver(payload.segment)
             self._out.setdefault(payload.segment, []).append((channel, item.recycle))
             channel.out += 1
+            if channel.is_remote:
+                self.bytes_remote += payload.length
+            else:
+                self.bytes_local += payload.length
             self._line.deliver((self.port, channel.index, payload.segment, payload.offset, payload.length))
             return
         self._line.event(self.port, item.data_type, channel.index, payload)

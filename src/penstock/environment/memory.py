@@ -84,6 +84,8 @@ class HostMemory:
             "segments_total": pool.total,
             "segments_in_use": pool.in_use,
             "segments_guaranteed": pool.guaranteed,
+            "memory_bytes": pool.total * self.segments.segment_size,
+            "memory_in_use_bytes": pool.in_use * self.segments.segment_size,
         }
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
+from penstock.buffer.local_pool import LocalPoolStatistics
 from penstock.environment.line import TaskLine
 from penstock.environment.memory import Allowance, HostMemory, packs
 from penstock.environment.producers import Producers
@@ -69,6 +70,7 @@ class WriterPort:
                 on_recycle=lambda piece: references.release(piece.segment),
                 on_consumable=lambda: producers.announce(request.partition),
                 on_end=lambda _: producers.registry.bury(request.partition),
+                held=lambda: self._pool.requested,
             ),
             producers.host,
         )
@@ -79,6 +81,16 @@ class WriterPort:
             raise
         self._ahead = self._allowance.grant(min(AHEAD, self._pool.limits.maximum - self._pool.limits.required))
         self._refill()
+
+    @property
+    def pool(self) -> LocalPoolStatistics:
+        """Its buffers."""
+        return self._pool.statistics()
+
+    @property
+    def queued(self) -> int:
+        """Buffers that are written and not free again."""
+        return self._pool.requested - len(self._granted)
 
     def take_slice(self, target: int, segment: int, offset: int, marked: int) -> None:
         """The task ships a slice; raises ProtocolError for one it may not ship."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.buffer import BufferSlice, DataType
-from penstock.buffer.local_pool import LocalBufferPool
+from penstock.buffer.local_pool import LocalBufferPool, LocalPoolStatistics
 from penstock.buffer.view import BufferOrEvent, ServableView
 from penstock.environment.addresses import DataAddresses
 from penstock.environment.config import Identity
@@ -86,6 +86,11 @@ class RemoteExchange:
     def open(self, gate: GatePort, channel: Channel) -> None:
         """Open a channel to a partition of another environment; what goes wrong is told to the gate."""
         self._supervisor.run(lambda: self._open(gate, channel), gate.give_up)
+
+    def floating(self, gate: GatePort) -> LocalPoolStatistics | None:
+        """The floating buffers of a gate; None for one that has none, because it reads nothing from elsewhere."""
+        pool = self._floating.get(gate)
+        return None if pool is None else pool.statistics()
 
     def statistics(self) -> dict[str, float]:
         """Counters of both sides."""
@@ -210,11 +215,16 @@ class RemoteSource:
         """True if the next thing is an event, or rows in front of a barrier that overtook others."""
         return bool(self._queue) and (self._marks > 0 or not self._queue[0].is_buffer)
 
+    def figures(self) -> dict[str, float]:
+        """Its buffers in detail."""
+        return {**self.credit.figures(), "queue": sum(item.is_buffer for item in self._queue)}
+
     def poll(self) -> BufferOrEvent | None:
         """The next buffer or event."""
         if not self._queue:
             return None
         item = self._queue.popleft()
+        self._gate.queued -= item.is_buffer
         self._marks -= item.data_type == DataType.OVERTAKING_BARRIER
         return item
 
@@ -230,6 +240,7 @@ class RemoteSource:
         self._released = True
         while self._queue:
             item = self._queue.popleft()
+            self._gate.queued -= item.is_buffer
             if isinstance(item.payload, BufferSlice):
                 self._memory.references.release(item.payload.segment)
         if self.remote is not None:
@@ -253,6 +264,7 @@ class RemoteSource:
         if self._released:
             self._memory.references.release(segment)
             return
+        self._gate.queued += 1
         self._queue.append(BufferOrEvent(DataType.DATA, BufferSlice(segment, 0, length), self._channel.subpartition))
         self._gate.available(self._channel)
 

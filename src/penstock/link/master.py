@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.link import control
+from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.questions import Asked
 from penstock.link.wire import Done, to_wire
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
@@ -81,13 +82,19 @@ class Listen(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[Done]):
-    """An environment lives: its figures, and those of its tasks. It has `taken` the commands up to this number."""
+    """An environment lives: its figures, and those of its tasks. It has `taken` the commands up to this number.
+
+    `metrics` is where it serves them itself, empty if it does not.
+    """
 
     environment: str
     statistics: dict[str, float] = field(default_factory=dict)
     tasks: tuple[tuple[AttemptId, dict[str, float]], ...] = ()
     taken: int = 0
     asked: Asked = field(default_factory=Asked)
+    partitions: tuple[PartitionFigures, ...] = ()
+    channels: tuple[ChannelFigures, ...] = ()
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True)

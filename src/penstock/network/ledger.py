@@ -120,6 +120,13 @@ class ReceiverCredit:
         """Buffers filled and not yet recycled."""
         return len(self._held)
 
+    def figures(self) -> dict[str, float]:
+        """Credits at the sender or on their way, its backlog as it was told last, and the buffers here."""
+        exclusive = len(self._exclusive)
+        floating = len(self._free_floating) + sum(segment not in self._exclusive for segment in self._held)
+        backlog = max(0, self.required - exclusive)
+        return {"credit": self.announced, "backlog": backlog, "exclusive": exclusive, "floating": floating}
+
     def take(self) -> int:
         """A buffer for incoming data; raises ProtocolError where the sender had no credit."""
         if self.announced <= 0:

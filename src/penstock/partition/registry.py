@@ -254,6 +254,10 @@ class PartitionRegistry:
             "attempt has registered there"
         )
 
+    def present(self) -> Iterable[ReadablePartition]:
+        """All partitions that are here."""
+        return self._partitions.values()
+
     def occupying(self) -> list[PartitionId]:
         """The partitions that hold memory or files here."""
         return sorted(self._partitions)

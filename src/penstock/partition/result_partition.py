@@ -43,6 +43,8 @@ class PartitionCallbacks:
     on_recycle: Callable[[BufferSlice], object]
     on_consumable: Callable[[], None] = field(default=_ignore)
     on_end: Callable[[PartitionState], None] = field(default=_ignore)
+    held: Callable[[], int] = field(default=int)
+    """Tells the segments that it holds."""
 
 
 class PipelinedPartition(Endings):
@@ -88,6 +90,11 @@ class PipelinedPartition(Endings):
     def subpartitions(self) -> int:
         """The number of subpartitions."""
         return len(self._subpartitions)
+
+    @property
+    def held(self) -> int:
+        """Segments that it holds, with those that its writer fills."""
+        return self._callbacks.held()
 
     def add(self, subpartition: int, buffer: BufferSlice) -> bool:
         """Queue a slice for one reader; False when it was recycled instead, because nobody will read it."""

@@ -18,7 +18,7 @@ from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, Epoch
 from penstock.shuffle.host import HostDataPlane, HostPort, SharedSegments, TaskHost
 from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId
 from penstock.shuffle.kinds import PartitionKind, mode_to_kind
-from penstock.shuffle.metrics import MetricGroup
+from penstock.shuffle.metrics import Metric, MetricGroup, MetricKind, declared_metrics
 from penstock.shuffle.registry import load_service
 from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
@@ -50,7 +50,9 @@ __all__ = [
     "InputGate",
     "InputGateDescriptor",
     "JobShuffleContext",
+    "Metric",
     "MetricGroup",
+    "MetricKind",
     "OwnerContext",
     "PartitionDescriptor",
     "PartitionId",
@@ -70,6 +72,7 @@ __all__ = [
     "ShuffleService",
     "TaskEvent",
     "TaskHost",
+    "declared_metrics",
     "load_service",
     "mode_to_kind",
 ]

@@ -1,7 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of one owner (a task, a gate, a partition), cheap enough for the hot path."""
+"""Counters of one owner (a task, a gate, a partition), cheap enough for the hot path, and what names and units say.
+
+A service counts in the group of its owner. Its figures are exported under the names that its attribute `metrics`
+declares; a figure that nobody has declared is exported too, under one name for all of them.
+"""
 
 from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.shuffle.errors import PlanError
+
+_ENGINES = ("channel", "checkpoint", "driver", "environment", "job", "stage", "task")
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+class MetricKind(StrEnum):
+    """A counter only grows, a gauge is what it is now."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+TASK_LABELS = ("job", "stage", "subtask")
+"""The labels of everything that is a task's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name with its unit, what it says, its labels, and the figure in reports that it comes from.
+
+    `peer` is Flink's name for it. Raises PlanError for a name that no scraper takes.
+    """
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = TASK_LABELS
+    figure: str = ""
+    peer: str = ""
+
+    def __post_init__(self) -> None:
+        is_counter = self.kind is MetricKind.COUNTER
+        if _NAME.fullmatch(self.name) is None or self.name.endswith("_total") is not is_counter:
+            raise PlanError(
+                f"a metric can't be named {self.name!r}: small letters, digits and single underscores, and"
+                " `_total` at the end of counters and of nothing else"
+            )
+
+
+def declared_metrics(service: object) -> tuple[Metric, ...]:
+    """The metrics that a service declares; raises PlanError for one with the name or the labels of something else."""
+    declared: tuple[Metric, ...] = tuple(getattr(service, "metrics", ()))
+    for metric in declared:
+        taken = [part for part in _ENGINES if metric.name.startswith(f"penstock_{part}_")]
+        if taken or metric.labels != TASK_LABELS or not metric.figure:
+            raise PlanError(
+                f"metric {metric.name} of a shuffle service must have a figure, the labels {', '.join(TASK_LABELS)},"
+                f" and a name that does not begin as the engine's do (penstock_ and one of {', '.join(_ENGINES)})"
+            )
+    return declared
 
 
 class MetricGroup:

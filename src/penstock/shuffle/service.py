@@ -216,7 +216,10 @@ class ShuffleEnvironmentContext:
 
 
 class ShuffleService(Protocol):
-    """A plug-in: the entry-point group `penstock.shuffle_services` maps its name to a class without arguments."""
+    """A plug-in: the entry-point group `penstock.shuffle_services` maps its name to a class without arguments.
+
+    It may have `metrics`, a tuple of `Metric`: names, units and help for what its writers and gates count.
+    """
 
     @property
     def name(self) -> str:

@@ -211,12 +211,20 @@ class SecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ObserveSettings:
-    """The display. `progress` draws the jobs that run, on a terminal or below a notebook's cell.
+    """The display, and the metrics. `progress` draws the jobs that run, on a terminal or below a notebook's cell.
 
     It is off, too, where `spark.ui.showConsoleProgress` is set to false.
+
+    With `metrics` the driver and each environment serve Prometheus at `metrics_host`: at the first free one of 16
+    ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.
+    `detailed_metrics` adds those of each channel between hosts.
     """
 
     progress: bool = True
+    metrics: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    detailed_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +377,7 @@ def _validate(settings: Settings) -> None:
         (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
+        (settings.observe.metrics_port < 1 << 16, "observe.metricsPort", "must be below 65536"),
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]

@@ -136,6 +136,7 @@ class _StreamTask:
         self._step_clock: StepClock | None = None
         self._loop: StreamLoop | None = None
         self._failed = False
+        self._dropped = 0
         self._edges = edge_uids(plan.graph)
 
     def open(self, environment_of: EnvironmentOf) -> None:
@@ -181,7 +182,10 @@ class _StreamTask:
         self._loop.run()
 
     def metrics(self) -> dict[str, float]:
-        return {} if self._loop is None else {**self._owner.metrics.values, **self._loop.metrics()}
+        if self._loop is None:
+            return {}
+        inner = {f"service.{name}": value for name, value in self._owner.metrics.snapshot().items()}
+        return {**inner, "rows_dropped_in_flight": self._dropped, **self._loop.metrics()}
 
     def fail(self, cause: BaseException) -> None:
         self._failed = True
@@ -262,7 +266,7 @@ class _StreamTask:
         if streaming.recover_without_in_flight:
             if rows.count:
                 _LOG.warning("%s: %d rows that were in flight are dropped, as was asked", plan.place, rows.count)
-            self._owner.metrics.add("rows_dropped_in_flight", rows.count)
+            self._dropped = rows.count
             return
         left = rows.incoming.keys() - inputs.restore(rows.incoming)
         left |= rows.outgoing.keys() - self._outputs.restore(rows.outgoing)

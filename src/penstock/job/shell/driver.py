@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.environments import AttachedEnvironment, Environments
+from penstock.job.shell.exports import all_environments, all_tasks, ended_jobs, one_job
+from penstock.job.shell.figures import TaskFigures
 from penstock.job.shell.queries import Queries
 from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
@@ -31,6 +34,7 @@ from penstock.link.leases import WakingClock
 from penstock.link.listeners import nobody_listens
 from penstock.link.master import Registered
 from penstock.link.wire import Done
+from penstock.observe.samples import Sample
 from penstock.shuffle import PartitionId, ShuffleMasterContext
 from penstock.shuffle.errors import PenstockError
 
@@ -57,6 +61,7 @@ class JobDriver:
         self.calls = Calls()
         self.clock = WakingClock()
         self.environments = Environments()
+        self.figures = TaskFigures()
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self.is_ending = False
         """True if the application ends: environments that go then have not failed."""
@@ -66,6 +71,7 @@ class JobDriver:
         self._loop = asyncio.get_running_loop()
         self.queries = Queries(self.handle, self.calls)
         self._jobs: dict[str, _RunningJob] = {}
+        self._ended: Counter[str] = Counter(finished=0, failed=0)
         self._background: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -128,6 +134,7 @@ class JobDriver:
         finished: asyncio.Future[FinishedJob] = self._loop.create_future()
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
+        self.figures.open_job(job)
         settings = submission.settings
         timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
         slots, beginning = submission.slots_total, QueryBeginning()
@@ -140,7 +147,17 @@ class JobDriver:
 
     def progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
-        return self._core.progress(job, self.environments.metrics_of)
+        return self._core.progress(job, self.figures.of)
+
+    def samples(self) -> Iterator[Sample]:
+        """All that is known here now, as metrics."""
+        yield from all_environments(self.environments)
+        yield from all_tasks(self.figures, self._masters.metrics)
+        for job in self._core.jobs:
+            progress = self.progress(job)
+            if progress is not None:
+                yield from one_job(progress)
+        yield from ended_jobs(self._ended)
 
     def lose_environment(self, name: str, cause: str) -> None:
         """An environment is gone; known ones only."""
@@ -291,8 +308,9 @@ class JobDriver:
         self.handle(events.StopAsked(job))
 
     def _end(self, job: str, outcome: FinishedJob | PenstockError) -> None:
-        self.environments.forget_job(job)
+        self.figures.forget_job(job)
         running = self._jobs.pop(job)
+        self._ended["failed" if isinstance(outcome, PenstockError) else "finished"] += 1
         for timer in running.timers.values():
             timer.cancel()
         is_well = isinstance(outcome, FinishedJob)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environments that are attached to the JobMaster: their instruction queues, leases and figures.
+"""The environments that are attached to the JobMaster: their instruction queues, leases and last heartbeats.
 
 Lives on the JobMaster's event loop. An environment is lost when its process is gone, or when it sends no heartbeat
 for the lease time; a lost one never comes back under the same name.
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.job.shell.command_line import CommandLine
 from penstock.link.commands import Command, Shutdown
-from penstock.link.master import AttachEnvironment
+from penstock.link.master import AttachEnvironment, Heartbeat
 from penstock.link.outbox import Inbox
 from penstock.link.questions import Answers
-from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import EnvironmentLostError
 
 _LOST_REMEMBERED = 4096
@@ -34,7 +34,8 @@ class AttachedEnvironment:
     commands: CommandLine = field(default_factory=CommandLine)
     answers: Answers[asyncio.Task[bytes]] = field(default_factory=Answers)
     reports: Inbox = field(default_factory=Inbox)
-    statistics: dict[str, float] = field(default_factory=dict)
+    heard: Heartbeat | None = None
+    """Its last heartbeat."""
 
     @property
     def name(self) -> str:
@@ -48,14 +49,16 @@ class AttachedEnvironment:
 
 
 class Environments:
-    """All attached environments by name, and what their tasks said of themselves."""
+    """All attached environments by name."""
 
     def __init__(self) -> None:
         self._attached: dict[str, AttachedEnvironment] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
-        self._metrics: dict[AttemptId, dict[str, float]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+
+    def __iter__(self) -> Iterator[AttachedEnvironment]:
+        return iter(self._attached.values())
 
     async def wait_empty(self) -> None:
         """Wait until no environment is attached."""
@@ -121,19 +124,6 @@ class Environments:
         return [
             item for item in self._attached.values() if item.last_heard < (moment if item.is_listening else unheard)
         ]
-
-    def report(self, attempt: AttemptId, metrics: dict[str, float]) -> None:
-        """Keep what a heartbeat said of a task."""
-        self._metrics[attempt] = metrics
-
-    def metrics_of(self, attempt: AttemptId) -> dict[str, float]:
-        """The last figures of a task."""
-        return self._metrics.get(attempt, {})
-
-    def forget_job(self, job: str) -> None:
-        """Drop the figures of a job's tasks."""
-        for attempt in [item for item in self._metrics if item.job == job]:
-            del self._metrics[attempt]
 
 
 def _lost(name: str) -> EnvironmentLostError:

@@ -29,6 +29,7 @@ from penstock.job.shell.sessions import Sessions
 from penstock.link.commands import Shutdown
 from penstock.link.leases import TICK_SECONDS
 from penstock.link.rpc import grpc
+from penstock.observe.endpoint import MetricsEndpoint
 from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError
 
@@ -92,6 +93,8 @@ class JobMaster:
         self.identity = identity
         self.settings = settings or Settings()
         self.address = ""
+        self.metrics_address = ""
+        """The place, `host:port`, of the metrics; empty where they are not served."""
         self._launcher = launcher
         self._numbers = itertools.count(1)
         self._thread: threading.Thread | None = None
@@ -267,6 +270,9 @@ class JobMaster:
         server.add_generic_rpc_handlers((service.handler(),))
         self._bind(server)
         await server.start()
+        endpoint = MetricsEndpoint(self.settings.observe, self._driver.samples)
+        await endpoint.open()
+        self.metrics_address = endpoint.address
         workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
         workers += [asyncio.create_task(_repeat(seconds, work)) for seconds, work in self._every]
         self._started.set_result(None)
@@ -283,6 +289,7 @@ class JobMaster:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+            await endpoint.close()
             await self._shut_down(server, cause)
 
     def _bind(self, server: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.job.core import events
@@ -154,11 +155,11 @@ class JobMasterService:
     async def _heartbeat(self, session: Session, request: ask.Heartbeat) -> Done:
         environment = self._driver.environments.get(session.identity)
         environment.last_heard = self._driver.clock.now()
-        environment.statistics = request.statistics
+        environment.heard = replace(request, tasks=())
         environment.commands.taken(request.taken)
         environment.answers.settle(request.asked)
         for attempt, metrics in request.tasks:
-            self._driver.environments.report(attempt, metrics)
+            self._driver.figures.report(attempt, metrics)
         return Done()
 
     async def _register_task(self, session: Session, request: ask.RegisterTask) -> object:
@@ -182,6 +183,7 @@ class JobMasterService:
         return Done()
 
     async def _task_finished(self, session: Session, ended: ask.TaskFinished) -> Done:
+        self._driver.figures.finish(ended.attempt, ended.metrics)
         return await self._heard(session, ended)
 
     async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:

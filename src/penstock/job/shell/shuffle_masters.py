@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.job.core.instructions import RegisterPartition
-from penstock.shuffle import PartitionId, ShuffleDescriptor, ShuffleMaster, ShuffleMasterContext, load_service
+from penstock.shuffle import (
+    Metric,
+    PartitionId,
+    ShuffleDescriptor,
+    ShuffleMaster,
+    ShuffleMasterContext,
+    declared_metrics,
+    load_service,
+)
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_SECONDS = 5.0
@@ -41,6 +49,8 @@ class ShuffleMasters:
         self._lost = lost
         self._starting: dict[str, asyncio.Task[ShuffleMaster]] = {}
         self._jobs: dict[str, set[str]] = {}
+        self.metrics: dict[str, Metric] = {}
+        """The metrics that services declare, by the figures they are made from."""
 
     async def register(self, instruction: RegisterPartition) -> ShuffleDescriptor:
         """Register a partition with its service; raises what the service raises."""
@@ -88,6 +98,8 @@ class ShuffleMasters:
             raise
 
     async def _start(self, service: str) -> ShuffleMaster:
-        master = load_service(service).create_shuffle_master(self._context)
+        found = load_service(service)
+        master = found.create_shuffle_master(self._context)
         await master.start()
+        self.metrics.update((metric.figure, metric) for metric in declared_metrics(found))
         return master

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+from penstock.services.local.metrics import METRICS
 from penstock.shuffle import (
     Capabilities,
     JobShuffleContext,
@@ -38,6 +39,7 @@ class LocalShuffleService:
         ),
         streams=True,
     )
+    metrics = METRICS
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> LocalShuffleMaster:
         """The driver side."""

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes `docs/metrics.md` out of the table of metrics; run it after changing that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.observe.catalogue import GROUPS
+from penstock.shuffle import Metric, declared_metrics, load_service
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+INTRODUCTION = """\
+# Metrics
+
+<!-- made by tests/support/metrics_page.py -->
+
+Set `spark.penstock.observe.metrics=true`. The driver and each environment process then serve Prometheus at
+`/metrics`, each at a port of its own: `metricsPort` or one of the 15 after it, any free one where that is 0. The logs
+of the processes name their addresses, and so does `penstock_environment_info` of the driver. The driver's endpoint
+has everything; an environment's has what the environment and its tasks count. To scrape the driver is enough.
+
+Figures are taken when a heartbeat is due, twice a second, or when somebody asks. Nothing is counted for each row.
+
+- **Times are counters of seconds**: `rate(penstock_task_busy_seconds_total[1m])` is the share of a minute in which a
+  task worked, Flink's `busyTimeMsPerSecond` divided by 1000. The driver also has the shares of the last seconds.
+- **Labels**: `job` is the job's id, `stage` its number. `penstock_stage_info` has the name of each stage, the one in
+  `explain`, in `lastProgress` and in the logs: join on `job` and `stage`.
+- A restarted task counts from zero again, which `rate` expects. A job that is over has no series any more; its
+  result has its figures.
+- **A shuffle service** counts in the metric group of its task and declares names, units and help in its attribute
+  `metrics` ([plug-in](plug-in.md)). Other figures of it are `penstock_task_service_figure`.
+- Keys of rows are in `lastProgress` where one is hot, and never in a metric.
+
+**When not to use them:** where others can reach the address. The endpoint asks nobody who they are, so it listens at
+`127.0.0.1` unless you say otherwise with `metricsHost`.
+
+A figure that is not known is left out. `peer` is Flink's name for it.
+"""
+
+
+def render() -> str:
+    """The page's text."""
+    groups = {**GROUPS, "The service `local`": declared_metrics(load_service("local"))}
+    return INTRODUCTION + "\n".join(_group(title, metrics) for title, metrics in groups.items()) + "\n"
+
+
+def _group(title: str, metrics: tuple[Metric, ...]) -> str:
+    labels = metrics[0].labels
+    head = f"\n## {title}\n\nLabels: {_named(labels)}.\n"
+    return head + "".join(_item(metric, labels) for metric in metrics)
+
+
+def _item(metric: Metric, labels: tuple[str, ...]) -> str:
+    more = [label for label in metric.labels if label not in labels]
+    less = [label for label in labels if label not in metric.labels]
+    notes = [f"also {_named(more)}"] if more else []
+    notes += [f"without {_named(less)}"] if less else []
+    notes += [f"peer: `{metric.peer}`"] if metric.peer else []
+    note = f" ({'; '.join(notes)})" if notes else ""
+    return f"\n- `{metric.name}`, {metric.kind.value}{note}:\n  {metric.help}"
+
+
+def _named(labels: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
