@@ -91,7 +91,7 @@ def test_a_file_that_waits_too_long_is_complete_and_others_go_on_in_another() ->
 
 
 def test_queries_have_nothing_in_common() -> None:
-    """Each has files of its own; one that has no task here any more is forgotten; a stranger's part is alone."""
+    """Each has files of its own; one that has no task here any more is forgotten; a part of another one is alone."""
     files = host("a", "b")
     files.joined("z", OTHER)
     begun = files.handed_over("a", QUERY, 1, 10)

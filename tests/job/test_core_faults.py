@@ -9,7 +9,7 @@ from cluster import Cluster
 from job_graphs import chain, pipeline
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.ids import LENT, SparkJobId, SparkJobKind, WorkerId, WorkerNumber, task_of
+from penstock.job.core.ids import LEASED, SparkJobId, SparkJobKind, WorkerId, WorkerNumber, task_of
 from penstock.job.core.result import FIRST, LAST, Trace
 from penstock.shuffle import AttemptId
 from penstock.shuffle.errors import PenstockError
@@ -87,6 +87,6 @@ def test_names_travel() -> None:
         assert task_of(AttemptId.from_wire(worker.to_attempt().to_wire())) == worker
     attempt = AttemptId("j1", 2, 0, 1)
     assert task_of(attempt) == attempt
-    spark_jobs = [SparkJobId(kind, number) for kind in SparkJobKind for number in (0, 1, 9) if kind != LENT.kind]
-    assert [SparkJobId.from_wire(item.to_wire()) for item in (*spark_jobs, LENT)] == [*spark_jobs, LENT]
-    assert len({str(item) for item in (*spark_jobs, LENT)}) == len(spark_jobs) + 1
+    spark_jobs = [SparkJobId(kind, number) for kind in SparkJobKind for number in (0, 1, 9) if kind != LEASED.kind]
+    assert [SparkJobId.from_wire(item.to_wire()) for item in (*spark_jobs, LEASED)] == [*spark_jobs, LEASED]
+    assert len({str(item) for item in (*spark_jobs, LEASED)}) == len(spark_jobs) + 1

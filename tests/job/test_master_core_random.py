@@ -39,7 +39,7 @@ from penstock.shuffle.settings import RestartSettings
 from row_model import RowCluster, Running
 
 EVER = RestartSettings("fixed", 1_000_000, user_errors=1_000_000)
-STARVED = (DeadlineKind.SLOTS, DeadlineKind.DEPLOY, DeadlineKind.LENT)
+STARVED = (DeadlineKind.SLOTS, DeadlineKind.DEPLOY, DeadlineKind.LEASED)
 HARMLESS = tuple(kind for kind in DeadlineKind if kind not in STARVED)
 """The deadlines of the JobMaster's own patience; those of slots mean that somebody starved."""
 

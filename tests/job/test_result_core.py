@@ -42,9 +42,9 @@ def partitions(job: str) -> tuple[ShuffleDescriptor, ...]:
     return (ShuffleDescriptor(identity, "local", PartitionKind.BLOCKING_PERSISTENT),)
 
 
-def question(job: str, stage: int = 1, lent: str = "") -> ReadResult:
+def question(job: str, stage: int = 1, leased: str = "") -> ReadResult:
     """A task is going to read the partition of this job."""
-    return ReadResult("r1", 0, partitions(job)[0].partition, stage, "", lent)
+    return ReadResult("r1", 0, partitions(job)[0].partition, stage, "", leased)
 
 
 def begun(core: ResultCore, answer: object, job: str) -> int:
@@ -96,9 +96,9 @@ def test_a_reader_works_for_the_run_once() -> None:
     assert core.waited(run, question("j1"), None) == ReadAnswer(ask_again=True)
     core.planned(run, plan("j2"))
     assert core.waited(run, question("j1"), None) == ReadAnswer(job="j2", plan=b"a plan")
-    assert not core.has_answer(run, question("j1", lent="j2"))
+    assert not core.has_answer(run, question("j1", leased="j2"))
     ends(core, run, "j2")
-    assert core.waited(run, question("j1", lent="j2"), None) == ReadAnswer(partitions("j2")[0])
+    assert core.waited(run, question("j1", leased="j2"), None) == ReadAnswer(partitions("j2")[0])
     assert core.is_opened("j2")
     with pytest.raises(PartitionLostError, match="could not be made again: boom"):
         core.waited(run, question("j1"), JobError("boom"))

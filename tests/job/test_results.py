@@ -361,7 +361,7 @@ def test_what_nobody_reads_is_released() -> None:
         rig = Rig(1)
         request = await rig.opened()
         rig.results.lost("j1")
-        assert await rig.read(replace(request, lent="j2")) == ReadAnswer(partition_of("j2", 0))
+        assert await rig.read(replace(request, leased="j2")) == ReadAnswer(partition_of("j2", 0))
         rig.released.clear()
         rig.results.lost("j2")
         rig.results.drop("r1")
@@ -447,7 +447,7 @@ def test_a_lost_partition_is_made_again_once_for_all() -> None:
         ]
         answers = await asyncio.gather(*(rig.read(each) for each in requests))
         assert answers == [ReadAnswer(job="j2", plan=b"a plan")] * 3
-        waiting = [asyncio.ensure_future(rig.read(replace(each, lent="j2"))) for each in requests]
+        waiting = [asyncio.ensure_future(rig.read(replace(each, leased="j2"))) for each in requests]
         opening = asyncio.ensure_future(rig.results.open("r1"))
         await asyncio.sleep(0)
         assert rig.released == []
@@ -468,7 +468,7 @@ def test_a_reader_that_finds_it_lost_says_so() -> None:
     async def act() -> None:
         rig = Rig(2)
         request = await rig.opened()
-        lost = replace(request, lost="no such file", lent="j2")
+        lost = replace(request, lost="no such file", leased="j2")
         assert await rig.read(lost) == ReadAnswer(partition_of("j2", 0))
         assert await rig.read(lost) == ReadAnswer(partition_of("j2", 0))
         assert rig.told == ["j1-result1.0#1: no such file"]
@@ -486,7 +486,7 @@ def test_lost_again_is_made_again() -> None:
         request = await rig.opened()
         for number in range(2, 6):
             rig.results.lost(f"j{number - 1}")
-            answer = await rig.read(replace(request, lent=f"j{number}"))
+            answer = await rig.read(replace(request, leased=f"j{number}"))
             assert answer == ReadAnswer(partition_of(f"j{number}", 0))
         assert rig.ran == [f"j{number}" for number in range(1, 6)]
 
@@ -498,13 +498,13 @@ def test_a_failed_rerun_is_told_to_those_who_wait() -> None:
 
     async def act() -> None:
         rig = Rig(1)
-        request = replace(await rig.opened(), lent="j2")
+        request = replace(await rig.opened(), leased="j2")
         rig.results.lost("j1")
         rig.error = JobError("boom")
         with pytest.raises(PartitionLostError, match=r"j1-result1.*could not be made again: boom"):
             await rig.read(request)
         rig.error = None
-        assert await rig.read(replace(request, lent="j3")) == ReadAnswer(partition_of("j3", 0))
+        assert await rig.read(replace(request, leased="j3")) == ReadAnswer(partition_of("j3", 0))
 
     run(act())
 
@@ -539,7 +539,7 @@ def test_who_could_not_read_does_not_count() -> None:
         for each in requests:
             assert await rig.read(each) == ReadAnswer()
         rig.go = asyncio.Event()
-        lost = [replace(each, lost="its host is gone", lent="j2") for each in requests]
+        lost = [replace(each, lost="its host is gone", leased="j2") for each in requests]
         waiting = [asyncio.ensure_future(rig.read(each)) for each in lost]
         await asyncio.sleep(0)
         rig.go.set()

@@ -13,7 +13,7 @@ import pytest
 
 from environment_thread import EnvironmentThread, environment
 from penstock.attachment.attachment import Attachment
-from penstock.attachment.task_line import AttachmentLine
+from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.checkpoint.metadata import PartHandle, unpack_part
 from penstock.checkpoint.storage import PartStorage
 from penstock.environment import checkpoint_files
@@ -77,8 +77,8 @@ class Task:
         self.number = number
         self.attachment: Attachment = here.attach()
         self.attempt = AttemptId("job", 1, number, attempt)
-        self.line = AttachmentLine(self.attachment, self.attempt)
-        self.store = SnapshotStore(str(location), "000001-ab", f"v1.{number}", self.line, self.line)
+        self.mailbox = AttachmentMailbox(self.attachment, self.attempt)
+        self.store = SnapshotStore(str(location), "000001-ab", f"v1.{number}", self.mailbox, self.mailbox)
         self.attachment.ask(GetStatistics(), DEADLINE)  # after it: the environment knows of the task
 
     def take(self, checkpoint: int, size: int = SMALL, *, shares_file: bool = True) -> None:
@@ -89,7 +89,7 @@ class Task:
 
     def is_answered(self) -> bool:
         """Tell whether it has heard of all that it has handed over."""
-        self.line.wait(0)
+        self.mailbox.wait(0)
         return not self.store._handed
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ def have_declined(tasks: list[Task], master: Master, tmp_path: Path) -> None:
 
     def all_have() -> bool:
         for task in tasks:
-            task.line.wait(0)
+            task.mailbox.wait(0)
         return master.declined.qsize() == TASKS
 
     wait_until(all_have, "all have declined")
@@ -228,4 +228,4 @@ def test_a_refused_acknowledgement_ends_the_task(tasks: list[Task], master: Mast
     for task in tasks:
         task.take(1)
     with pytest.raises(StaleError):
-        wait_until(lambda: bool(tasks[0].line.wait(0)), "it hears of it")  # type: ignore[func-returns-value]
+        wait_until(lambda: bool(tasks[0].mailbox.wait(0)), "it hears of it")  # type: ignore[func-returns-value]

@@ -33,7 +33,7 @@ class SlowReader:
             task.attachment, task.owner, task.result(number, 1, SCHEMA), fill, verify=True
         )
         self.writer.setup()
-        task.line.wait(DEADLINE)
+        task.mailbox.wait(DEADLINE)
         self._gate = task.read((number, 0))
         self._fetched: list[int] = []
         """Rows that a snapshot took out of the gate, by batch."""
@@ -49,7 +49,7 @@ class SlowReader:
         while writes and (taken := self.writer.offer(ROWS, 0)):
             self._written += taken
         self.writer.flush()
-        self._task.line.wait(0.01)
+        self._task.mailbox.wait(0.01)
         rows = self._fetched.pop(0) if self._fetched else 0
         if not rows:
             received = self._gate.poll()
@@ -76,7 +76,7 @@ class SlowReader:
         held = sum(self._fetched) * ROWS.nbytes // ROWS.num_rows
         received = overtaken = None
         while overtaken is None or received is None or not isinstance(received.event, EpochEnd):
-            self._task.line.wait(0.01)
+            self._task.mailbox.wait(0.01)
             overtaken = overtaken or self.writer.overtaken()
             while self._gate.poll_ahead() is not None:
                 pass

@@ -8,12 +8,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.link.strangers import Strangers
+from penstock.link.unauthenticated import Unauthenticated
 
 
 def test_the_source_with_most_gives_way() -> None:
     """Its first one goes when the door is full, whoever comes; one that has left counts no more."""
-    strangers = Strangers[int](most=4, most_of_one=3)
+    strangers = Unauthenticated[int](most=4, most_of_one=3)
     assert [strangers.enter(number, "a") for number in (1, 2, 3)] == [None, None, None]
     assert strangers.enter(4, "a") == 1
     assert strangers.enter(5, "b") is None
@@ -27,7 +27,7 @@ def test_the_source_with_most_gives_way() -> None:
 @given(st.lists(st.tuples(st.sampled_from("aaaab"), st.booleans()), max_size=60))
 def test_never_too_many(steps: list[tuple[str, bool]]) -> None:
     """In any order of coming and leaving; who goes for another one is not known any more."""
-    strangers = Strangers[int](most=6, most_of_one=4)
+    strangers = Unauthenticated[int](most=6, most_of_one=4)
     known: dict[int, str] = {}
     for number, (source, leaves) in enumerate(steps):
         gone = strangers.enter(number, source)

@@ -14,10 +14,10 @@ import pytest
 
 from environment_thread import SEGMENT, EnvironmentThread, environment
 from machine import on_this_machine
-from penstock.attachment.task_line import AttachmentLine
+from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.buffer import SegmentMemory
 from penstock.environment.inputs import WINDOW
-from penstock.environment.line import TaskLine as EnvironmentsLine
+from penstock.environment.task_frames import TaskFrames
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
@@ -55,14 +55,14 @@ def task(here: EnvironmentThread) -> Iterator[Task]:
     here.run(here.host.memory.references.check)
 
 
-def next_of(gates: Sequence[StreamInputGate], line: AttachmentLine) -> Received:
+def next_of(gates: Sequence[StreamInputGate], mailbox: AttachmentMailbox) -> Received:
     """The next thing of any gate, waited for at the one place."""
     while True:
         for gate in gates:
             received = gate.poll()
             if received is not None:
                 return received
-        line.wait(DEADLINE)
+        mailbox.wait(DEADLINE)
 
 
 def milliseconds(step: Callable[[], object], times: int) -> float:
@@ -93,8 +93,8 @@ def test_an_action_reaches_a_task_whose_rows_wait_for_room(here: EnvironmentThre
     took = []
     for _ in range(20):
         told.release()
-        while not (actions := task.line.take_actions()):
-            task.line.wait(DEADLINE)
+        while not (actions := task.mailbox.take_actions()):
+            task.mailbox.wait(DEADLINE)
         took.append(time.perf_counter() - asked[-1])
         assert actions == [StopSource()]
         assert writer.offer(numbers(1), 0) == 0
@@ -112,7 +112,7 @@ def test_four_idle_gates_cost_under_a_millisecond(task: Task) -> None:
     def one_row(read: Sequence[StreamInputGate]) -> None:
         writers[0].offer(numbers(1), 0)
         writers[0].flush()
-        next_of(read, task.line)
+        next_of(read, task.mailbox)
 
     alone, beside = [], []
     for _ in range(5):
@@ -161,10 +161,10 @@ def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatc
             rest = rest.slice(writer.offer(rest, size % 2))
             while (received := gate.poll()) is not None:
                 found += received.batch.column(0).to_pylist() if received.batch is not None else []
-            task.line.wait(0.001)
+            task.mailbox.wait(0.001)
     writer.end_epoch(b"", EventKind.IN_ORDER)
     while len(found) < len(expected):
-        received = next_of([gate], task.line)
+        received = next_of([gate], task.mailbox)
         found += received.batch.column(0).to_pylist() if received.batch is not None else []
     assert sorted(found) == expected
     assert len(slices.found) > 4
@@ -189,7 +189,7 @@ def test_a_row_larger_than_a_segment_spans_and_is_counted(task: Task) -> None:
     while received is None:
         received = gate.poll()
         writer.flush()
-        task.line.wait(0.001)
+        task.mailbox.wait(0.001)
     assert received.batch is not None
     assert received.batch.column(0).to_pylist() == [large]
     assert not writer.has_pending
@@ -207,13 +207,13 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
     assert isinstance(gate, SegmentStreamGate)
     writer.offer(numbers(1), 0)
     writer.end_epoch(b"good", EventKind.IN_ORDER)
-    next_of([gate], task.line)
-    assert isinstance(next_of([gate], task.line).event, EpochEnd)
+    next_of([gate], task.mailbox)
+    assert isinstance(next_of([gate], task.mailbox).event, EpochEnd)
     monkeypatch.setattr(MessageAssembler, "feed", _dropped if fault == "dropped" else _doubled)
     writer.offer(numbers(2, 3), 0)
     writer.end_epoch(b"bad", EventKind.IN_ORDER)
     with pytest.raises(IncompleteDataError, match="ends behind 2 messages"):
-        _ = [next_of([gate], task.line) for _ in range(3)]
+        _ = [next_of([gate], task.mailbox) for _ in range(3)]
     writer.close()
     gate.close()
 
@@ -239,11 +239,11 @@ def test_a_wide_exchange_gets_on_with_few_segments(tmp_path: Path) -> None:
         found: list[tuple[int, int]] = []
         for value in range(2000):
             while writer.offer(numbers(value), value % 40) == 0:
-                task.line.wait(DEADLINE)
+                task.mailbox.wait(DEADLINE)
                 found += rows_there(gate)
         writer.end_epoch(b"", EventKind.IN_ORDER)
         while len(found) < 2000:
-            task.line.wait(DEADLINE)
+            task.mailbox.wait(DEADLINE)
             found += rows_there(gate)
         assert sorted(value for _, value in found) == list(range(2000))
         assert all(value % 40 == channel for channel, value in found)
@@ -264,20 +264,20 @@ def rows_there(gate: StreamInputGate) -> list[tuple[int, int]]:
 def test_an_event_behind_a_full_window_is_handed_over(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many slices as a task may hold are out and none has come back: the barrier is there, and data is not."""
     events: list[bytes] = []
-    said = EnvironmentsLine.event
+    said = TaskFrames.event
 
-    def note(line: EnvironmentsLine, port: int, data_type: int, channel: int, payload: bytes) -> None:
+    def note(mailbox: TaskFrames, port: int, data_type: int, channel: int, payload: bytes) -> None:
         events.append(payload)
-        said(line, port, data_type, channel, payload)
+        said(mailbox, port, data_type, channel, payload)
 
-    monkeypatch.setattr(EnvironmentsLine, "event", note)
+    monkeypatch.setattr(TaskFrames, "event", note)
     writer, gate = task.write(), task.read((0, 0))
     for value in range(WINDOW):
         assert writer.offer(numbers(value), 0) == 1
         writer.flush()
     writer.end_epoch(b"barrier", EventKind.BLOCKING)
     wait_until(lambda: len(events) == 1, "the barrier to be handed over before anything was polled")
-    things = [next_of([gate], task.line) for _ in range(WINDOW + 1)]
+    things = [next_of([gate], task.mailbox) for _ in range(WINDOW + 1)]
     assert isinstance(things[-1].event, EpochEnd)
     writer.close()
     gate.close()

@@ -17,7 +17,7 @@ from memory_transport import MemoryTransport
 from network_parts import SECRET, SEGMENT, Gate, Provider, QueueView, RecordingSink, partition, run, wait_until
 from penstock.buffer.data_types import DataType
 from penstock.link.handshake import Handshake, Role
-from penstock.link.strangers import MOST
+from penstock.link.unauthenticated import MOST
 from penstock.network.client import ClientSettings, ConnectionManager
 from penstock.network.connection import WaterMarks, authenticate
 from penstock.network.decoder import FrameDecoder
@@ -497,7 +497,7 @@ def test_a_client_with_another_secret_is_refused(caplog: pytest.LogCaptureFixtur
     assert "refused a connection from tcp://127.0.0.1" in caplog.text
 
 
-def test_strangers_learn_nothing_and_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_unauthenticated_learn_nothing_and_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     """Garbage, a hello cut short, and silence past the deadline each end in a closed socket without a proof."""
 
     async def main() -> None:
@@ -521,7 +521,7 @@ def test_strangers_learn_nothing_and_are_closed(caplog: pytest.LogCaptureFixture
     assert "no handshake in time" in caplog.text
 
 
-def test_strangers_are_bounded_in_number() -> None:
+def test_unauthenticated_are_bounded_in_number() -> None:
     """Beyond the limit of open handshakes the first ones go."""
 
     async def main() -> None:

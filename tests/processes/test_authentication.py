@@ -99,7 +99,7 @@ def still_works(harness: LocalHarness) -> None:
     [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8, bytes(300), b"\xff" * 300, MAGIC + b"\xff" * 300, os.urandom(5000)],
     ids=["http", "zeros", "ones", "magic", "noise"],
 )
-def test_strangers_words(door: Callable[[], socket.socket], harness: LocalHarness, words: bytes) -> None:
+def test_unauthenticated_words(door: Callable[[], socket.socket], harness: LocalHarness, words: bytes) -> None:
     """A connection whose words are no handshake is closed without a word."""
     with door() as connection:
         with contextlib.suppress(ConnectionError):

@@ -19,7 +19,7 @@ from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import Shutdown
-from penstock.link.strangers import MOST_OF_ONE
+from penstock.link.unauthenticated import MOST_OF_ONE
 from penstock.testing.waiting import wait_until
 
 SECRET = b"a secret of the tests"

@@ -73,7 +73,7 @@ class Writing:
     def step(self) -> None:
         """One thing at random; never waits."""
         writer = self.producer.writer
-        self.producer.line.wait(0)
+        self.producer.mailbox.wait(0)
         if self.has_ended:
             return
         if self.rest is not None or writer.has_pending:
@@ -129,7 +129,7 @@ class Reading:
     def step(self) -> None:
         """Take what is there, or do not, or resume a channel."""
         gate = self.consumer.gate
-        self.consumer.line.wait(0)
+        self.consumer.mailbox.wait(0)
         if self.blocked and self.random.random() < 0.3:
             channel = self.random.choice(sorted(self.blocked))
             self.blocked.remove(channel)
@@ -201,5 +201,5 @@ def test_a_cancel_in_the_middle_leaves_nothing(exchange: Exchange, seed: int) ->
 def _writing(streams: Streams, number: int, chance: random.Random) -> Writing:
     written = Written(PartitionKind.PIPELINED_BOUNDED, ROWS, SUBPARTITIONS, index=number)
     producer = streams.produce(written)
-    producer.line.wait(DEADLINE)
+    producer.mailbox.wait(DEADLINE)
     return Writing(number, producer, chance)

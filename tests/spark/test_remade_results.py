@@ -339,7 +339,7 @@ def test_over_a_persisted_stream(spark: Any, numbers: str) -> None:
 
 
 def one_after_the_other(spark: Any, numbers: str, partitions: int) -> None:
-    """All tasks lend their slots, at worst the only one; a job of several stages; a kill before each action."""
+    """All tasks lease their slots, at worst the only one; a job of several stages; a kill before each action."""
     frame = counted(spark, numbers, partitions).toDF()
     twice = penstock.readParquet(spark, numbers).keyBy("k", numPartitions=2, mode="blocking").agg(n=("*", "count"))
     thrice = twice.keyBy("n", numPartitions=3, mode="blocking").agg(keys=("*", "count")).toDF()

@@ -18,7 +18,7 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.streaming import TaskLine
+from penstock.shuffle.streaming import Mailbox
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
 from source import ROOT
@@ -47,7 +47,7 @@ class FolderHarness:
         context = ShuffleEnvironmentContext(self.application, b"", Settings(), host)
         return self.service.create_shuffle_environment(context)
 
-    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
         """It can't stream."""
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ from penstock.shuffle import (
 from penstock.testing import MemoryShuffleService
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
-from penstock.testing.memory_line import MemoryTaskLine
+from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_service import MemoryShuffleEnvironment
 
 REQUEST_TIMEOUT = 0.2
@@ -58,10 +58,10 @@ class MemoryHarness:
             ShuffleEnvironmentContext(self.application, b"", Settings(), MemoryHost(name))
         )
 
-    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> MemoryTaskLine:
+    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> MemoryMailbox:
         """The line of a task with this attachment."""
         assert isinstance(environment, MemoryShuffleEnvironment)
-        return environment.create_task_line(attempt)
+        return environment.create_mailbox(attempt)
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """An attempt beside a host; nothing has an address here."""

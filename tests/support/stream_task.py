@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.attachment.attachment import Attachment
-from penstock.attachment.task_line import AttachmentLine
+from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.services.local.environment import LocalShuffleEnvironment
 from penstock.shuffle import (
     AttemptId,
@@ -36,7 +36,7 @@ class Task:
 
     attachment: Attachment
     owner: OwnerContext
-    line: AttachmentLine
+    mailbox: AttachmentMailbox
     environment: LocalShuffleEnvironment
 
     def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
@@ -44,7 +44,7 @@ class Task:
         result = self.result(number, subpartitions, schema)
         (writer,) = self.environment.create_stream_writers(self.owner, [result])
         writer.setup()
-        self.line.wait(DEADLINE)
+        self.mailbox.wait(DEADLINE)
         return writer
 
     def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
@@ -70,9 +70,9 @@ class Task:
 def task_of(attachment: Attachment) -> Task:
     """A task with this attachment."""
     owner = OwnerContext(AttemptId("job", 0, 0, 5), "test", MetricGroup("test"))
-    line = AttachmentLine(attachment, owner.attempt)
+    mailbox = AttachmentMailbox(attachment, owner.attempt)
     whole = Settings.from_conf({"spark.penstock.streaming.inFlightTime": "0s"})  # else segments are small at first
-    return Task(attachment, owner, line, LocalShuffleEnvironment(attachment, whole))
+    return Task(attachment, owner, mailbox, LocalShuffleEnvironment(attachment, whole))
 
 
 def numbers(*values: int) -> pa.RecordBatch:

@@ -62,7 +62,7 @@ from penstock.stream.steps import refuse_other_steps
 from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService
 from penstock.testing.memory_host import MemoryHost
-from penstock.testing.memory_line import MemoryTaskLine
+from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock_torture.local_host import LocalHost, LocalHostStore
 
 JOIN_SECONDS = 60.0
@@ -101,7 +101,7 @@ def linear_graph(
 class _Line:
     """A task's line: what it says goes to the driver's queue."""
 
-    def __init__(self, inner: MemoryTaskLine, said: queue.SimpleQueue[Said], attempt: int, task: Task) -> None:
+    def __init__(self, inner: MemoryMailbox, said: queue.SimpleQueue[Said], attempt: int, task: Task) -> None:
         self._inner = inner
         self._said = said
         self._who = (attempt, task)
@@ -446,7 +446,7 @@ class LocalQuery:
         ]
         plan = SubtaskPlan(self.graph, vertex, TaskDeployment(attempt, tuple(inputs), tuple(outputs)))
         task = (vertex.id, subtask)
-        line = self.lines[task] = _Line(self._environment.create_task_line(attempt), self.said, self.attempt, task)
+        line = self.lines[task] = _Line(self._environment.create_mailbox(attempt), self.said, self.attempt, task)
         if self._host is not None:
             line.host = self._host.store(attempt, line.stored)
         thread = threading.Thread(target=self._run_task, args=(plan, line, streaming), name=f"task-{task}")

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.environment.attendance import Attendance
 from penstock.environment.checkpoint_files import CheckpointFiles
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.hybrid import HybridPartitions
@@ -17,6 +16,7 @@ from penstock.environment.inputs import GatePort, Reading
 from penstock.environment.outputs import PipelinedPartitions, WriterPort
 from penstock.environment.results import ResultFiles
 from penstock.environment.supervision import Supervisor
+from penstock.environment.task_registry import TaskRegistry
 from penstock.environment.tasks import AttachedTask
 from penstock.link import calls as ask
 from penstock.link.commands import COMMANDS, Command
@@ -73,7 +73,7 @@ class Services:
     hybrid: HybridPartitions
     results: ResultFiles
     reading: Reading
-    attendance: Attendance
+    task_registry: TaskRegistry
     checkpoint_files: CheckpointFiles
     master: MasterLink | NoMaster
     office: Office
@@ -112,7 +112,7 @@ class TaskCalls:
 
     def enter(self) -> None:
         """The task is attached."""
-        self._services.attendance.tasks.add(self._task)
+        self._services.task_registry.tasks.add(self._task)
 
     def take(self, number: int, method: str, message: Plain) -> None:
         """Answer this call now, or when there is an answer; what goes wrong is answered too."""
@@ -125,14 +125,14 @@ class TaskCalls:
             self._reply(number, error_message(error))
             return
         if isinstance(answer, Awaitable):
-            self._services.supervisor.run(lambda: self._reply_later(number, answer), self._task.line.give_up)
+            self._services.supervisor.run(lambda: self._reply_later(number, answer), self._task.to_task.give_up)
         else:
             self._reply(number, to_wire(answer))
 
     def leave(self, cause: str) -> None:
         """The task is gone."""
         services = self._services
-        services.attendance.tasks.discard(self._task)
+        services.task_registry.tasks.discard(self._task)
         lost = self._task.end(cause)
         for attempt in self._sharing:
             services.checkpoint_files.left(attempt)
@@ -155,15 +155,15 @@ class TaskCalls:
 
     def _reply(self, number: int, answer: Plain) -> None:
         if not self._task.is_gone:
-            self._task.line.reply(number, answer)
+            self._task.to_task.reply(number, answer)
 
     def _open_writer(self, request: ask.OpenWriter) -> Answer:
         task, services = self._task, self._services
         task.owns(request.attempt)
         writer = (
-            HybridPort(services.hybrid, task.line, task.holdings, request)
+            HybridPort(services.hybrid, task.to_task, task.holdings, request)
             if request.kind.is_hybrid
-            else WriterPort(services.pipelined, task.line, task.holdings, request)
+            else WriterPort(services.pipelined, task.to_task, task.holdings, request)
         )
         task.writers[request.port] = writer
         return ask.WriterOpened(writer.is_packed)
@@ -182,9 +182,9 @@ class TaskCalls:
     def _open_gate(self, request: ask.OpenGate) -> Answer:
         task, services = self._task, self._services
         task.owns(request.attempt)
-        gate = task.gates[request.port] = GatePort(services.reading, task.line, task.holdings, request)
+        gate = task.gates[request.port] = GatePort(services.reading, task.to_task, task.holdings, request)
         gate.open()
-        for descriptor in services.attendance.updates(request.attempt):
+        for descriptor in services.task_registry.updates(request.attempt):
             gate.update(descriptor)
         return Done()
 
@@ -249,7 +249,7 @@ class TaskCalls:
             # It went while it waited; where its question had to be asked again, the word of its end was there first.
             self._services.master.report(TaskLost(request.attempt, "it went before it had an answer"))
         elif answer.attempt is not None:
-            self._services.attendance.catch_up(self._task, answer.attempt)
+            self._services.task_registry.catch_up(self._task, answer.attempt)
         return answer
 
     async def _finished(self, request: TaskFinished) -> object:

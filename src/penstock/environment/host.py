@@ -15,7 +15,6 @@ from typing import Final
 
 from penstock.buffer import SegmentMemory
 from penstock.environment.addresses import DataAddresses
-from penstock.environment.attendance import Attendance
 from penstock.environment.blocking import Home
 from penstock.environment.calls import Services, TaskCalls
 from penstock.environment.checkpoint_files import CheckpointFiles
@@ -26,7 +25,6 @@ from penstock.environment.folders import Folders
 from penstock.environment.hybrid import HybridPartitions
 from penstock.environment.inputs import Reading
 from penstock.environment.limits import refuse_too_little_space
-from penstock.environment.line import TaskLine
 from penstock.environment.memory import PIPELINED_AHEAD_SHARE, Allowance, HostMemory, MemoryArbiter
 from penstock.environment.outputs import PipelinedPartitions
 from penstock.environment.partitions import Partitions
@@ -38,12 +36,14 @@ from penstock.environment.session import Door, TaskSession, peer_pid
 from penstock.environment.sort_buffers import SortBuffers
 from penstock.environment.storage import Storage
 from penstock.environment.supervision import Supervisor
+from penstock.environment.task_frames import TaskFrames
+from penstock.environment.task_registry import TaskRegistry
 from penstock.environment.tasks import AttachedTask
 from penstock.environment.turn import Turn
 from penstock.link import commands
 from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Heartbeat, PartitionConsumable
-from penstock.link.strangers import Strangers
+from penstock.link.unauthenticated import Unauthenticated
 from penstock.link.welcome import Welcome
 from penstock.link.wire import Done
 from penstock.machine.memory import machine_memory
@@ -81,8 +81,8 @@ class Host:
         name = self.identity.environment
         self.registry = PartitionRegistry(name)
         self.partitions = Partitions(self.registry, loop.time)
-        self.attendance = Attendance()
-        self._strangers = Strangers[TaskSession]()
+        self.task_registry = TaskRegistry()
+        self._unauthenticated = Unauthenticated[TaskSession]()
         self.reads = FileReads(blocking.read_memory, network.segment_size)
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
@@ -102,8 +102,8 @@ class Host:
             PipelinedPartitions(producers, self.memory, ahead, network),
             self.hybrid,
             ResultFiles(Home(producers, self.reads, remove_files), buffers, folders),
-            Reading(name, self.partitions, self.turn, self.attendance.leave, self.remote.open),
-            self.attendance,
+            Reading(name, self.partitions, self.turn, self.task_registry.leave, self.remote.open),
+            self.task_registry,
             self.checkpoint_files,
             self.master,
             self,
@@ -123,7 +123,7 @@ class Host:
     @property
     def is_idle(self) -> bool:
         """True if no task is attached."""
-        return not self.attendance.tasks
+        return not self.task_registry.tasks
 
     async def start(self, addresses: DataAddresses) -> None:
         """Serve others at one of these addresses, and attach to the JobMaster; raises ControlError, SettingError."""
@@ -139,12 +139,12 @@ class Host:
         segments = self.memory.segments
         handshake = Handshake(Role.SERVER, self.identity.secret, self.environment, f"unix socket, pid {pid}")
         welcome = Welcome(self.environment, self.address, segments.count, segments.segment_size)
-        line = TaskLine(connection, self.turn)
-        task = AttachedTask(line, self.memory.references.attach(f"pid {pid} session {id(line):x}"), pid)
+        to_task = TaskFrames(connection, self.turn)
+        task = AttachedTask(to_task, self.memory.references.attach(f"pid {pid} session {id(to_task):x}"), pid)
         calls = TaskCalls(task, self._services)
-        door = Door(handshake, welcome, segments.fd, self._strangers)
+        door = Door(handshake, welcome, segments.fd, self._unauthenticated)
         session = TaskSession(connection, pid, task, calls, door)
-        first = self._strangers.enter(session, f"pid {pid}")
+        first = self._unauthenticated.enter(session, f"pid {pid}")
         session.start()
         if first is not None:
             first.close("it has not proved the application's secret, and too many others want to")
@@ -165,20 +165,20 @@ class Host:
             raise ProtocolError("this environment belongs to a JobMaster: only that may command it")
         match command:
             case commands.CancelTask():
-                self.attendance.cancel(command)
+                self.task_registry.cancel(command)
             case commands.TaskAction():
                 if isinstance(command.action, CheckpointAborted):
                     self.checkpoint_files.given_up(command.attempt, command.action.checkpoint)
-                self.attendance.act(command)
+                self.task_registry.act(command)
             case commands.UpdatePartitionInfo():
-                return commands.Updated(self.attendance.update(command.attempt, command.descriptor))
+                return commands.Updated(self.task_registry.update(command.attempt, command.descriptor))
             case commands.ReleasePartitions():
                 self.registry.release(command.partitions)
             case commands.ExpirePartitions():
                 self.registry.expire(command.partitions)
             case commands.ReleaseJob():
                 self.registry.release_job(command.job)
-                self.attendance.forget_job(command.job)
+                self.task_registry.forget_job(command.job)
             case commands.Shutdown():
                 self.stop("it was told to")
         return Done()
@@ -189,7 +189,7 @@ class Host:
 
     def heartbeat(self) -> Heartbeat:
         """Its figures, and those of its tasks."""
-        tasks, segment_size = self.attendance.tasks, self.config.settings.network.segment_size
+        tasks, segment_size = self.task_registry.tasks, self.config.settings.network.segment_size
         return Heartbeat(
             self.environment,
             self.statistics(),
@@ -210,13 +210,13 @@ class Host:
             "partitions": len(self.registry),
             "read_bytes_held": self.reads.bytes_held,
             "hybrid_spilled_bytes": self.storage.stored_bytes,
-            "tasks": len(self.attendance.tasks),
+            "tasks": len(self.task_registry.tasks),
             **self.remote.statistics(),
         }
 
     async def close(self) -> None:
         """End sessions, network and memory; idempotent."""
-        for task in list(self.attendance.tasks):
+        for task in list(self.task_registry.tasks):
             task.end_session("the environment process is shutting down")
         await self._endpoint.close()
         self.checkpoint_files.close()

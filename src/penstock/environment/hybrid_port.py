@@ -24,8 +24,8 @@ from __future__ import annotations
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.local_pool import LocalPoolStatistics
 from penstock.environment.hybrid import HybridPartitions
-from penstock.environment.line import TaskLine
 from penstock.environment.memory import packs
+from penstock.environment.task_frames import TaskFrames
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
 from penstock.partition.hybrid_items import BROADCAST, Extent
@@ -48,7 +48,9 @@ HIGH = 2
 class HybridPort:
     """One hybrid partition that a task is writing."""
 
-    def __init__(self, partitions: HybridPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter) -> None:
+    def __init__(
+        self, partitions: HybridPartitions, to_task: TaskFrames, holdings: Holdings, request: OpenWriter
+    ) -> None:
         self._memory = partitions.memory
         pool = self._memory.pool
         total = pool.total
@@ -57,7 +59,7 @@ class HybridPort:
         self.port = request.port
         self._arbiter = partitions.arbiter
         self._storage = partitions.storage
-        self._line = line
+        self._to_task = to_task
         self._holdings = holdings
         self._builders = 1 if self.is_packed else builders
         self._granted: set[int] = set()
@@ -163,7 +165,7 @@ class HybridPort:
 
     def give_up(self, error: Exception) -> None:
         """It could not be given memory: its session ends."""
-        self._line.give_up(error)
+        self._to_task.give_up(error)
 
     def finish(self) -> None:
         """The partition is complete; what the writer holds goes back, the data stays."""
@@ -180,7 +182,7 @@ class HybridPort:
     def tell(self, error: PenstockError) -> None:
         """The partition can't go on: tell the task."""
         if self._is_open:
-            self._line.error(self.port, 0, error)
+            self._to_task.error(self.port, 0, error)
 
     def _close(self) -> None:
         if not self._is_open:
@@ -226,7 +228,9 @@ class HybridPort:
         self._is_storing = True
         if not self._is_told:
             self._is_told = True
-            self.partition.prepare_own(lambda folder: self._line.store(self.port, folder) if self._is_open else None)
+            self.partition.prepare_own(
+                lambda folder: self._to_task.store(self.port, folder) if self._is_open else None
+            )
 
     def _give_one(self) -> bool:
         """Grant a segment if any is free, whatever the writer's share."""
@@ -249,4 +253,4 @@ class HybridPort:
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)
         self._granted.add(segment)
-        self._line.grant(self.port, segment)
+        self._to_task.grant(self.port, segment)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.view import BufferOrEvent, Resumable, SubpartitionView
-from penstock.environment.line import TaskLine
 from penstock.environment.partitions import Partitions
+from penstock.environment.task_frames import TaskFrames
 from penstock.environment.turn import Turn
 from penstock.link.calls import OpenGate
 from penstock.link.frames import FILE
@@ -64,11 +64,11 @@ class Reading:
 class GatePort:
     """One gate that a task is reading."""
 
-    def __init__(self, reading: Reading, line: TaskLine, holdings: Holdings, request: OpenGate) -> None:
+    def __init__(self, reading: Reading, to_task: TaskFrames, holdings: Holdings, request: OpenGate) -> None:
         self.port = request.port
         self.attempt = request.attempt
         self._reading = reading
-        self._line = line
+        self._to_task = to_task
         self._holdings = holdings
         self._ready: deque[Channel] = deque()
         self._out: dict[int, list[tuple[Channel, Callable[[], None] | None]]] = {}
@@ -114,7 +114,7 @@ class GatePort:
 
     def give_up(self, error: Exception) -> None:
         """Handing over has failed: the session ends."""
-        self._line.give_up(error)
+        self._to_task.give_up(error)
 
     def take_turn(self) -> None:
         """Hand over what the window allows, channel after channel."""
@@ -249,8 +249,8 @@ class GatePort:
 
     def _end_empty(self, channel: Channel) -> None:
         channel.is_ended = True
-        self._line.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfData()))
-        self._line.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfPartition(0, 0, 0)))
+        self._to_task.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfData()))
+        self._to_task.event(self.port, DataType.EVENT, channel.index, encode_event(EndOfPartition(0, 0, 0)))
 
     def _deliver(self, channel: Channel, item: BufferOrEvent) -> None:
         payload = item.payload
@@ -262,9 +262,9 @@ class GatePort:
                 self.bytes_remote += payload.length
             else:
                 self.bytes_local += payload.length
-            self._line.deliver((self.port, channel.index, payload.segment, payload.offset, payload.length))
+            self._to_task.deliver((self.port, channel.index, payload.segment, payload.offset, payload.length))
             return
-        self._line.event(self.port, item.data_type, channel.index, payload)
+        self._to_task.event(self.port, item.data_type, channel.index, payload)
         if item.data_type == FILE or payload[:1] == _END_OF_PARTITION:
             self._end(channel)
 
@@ -278,4 +278,4 @@ class GatePort:
         self._end(channel)
         if isinstance(error, PenstockError) and not channel.descriptor.is_unknown:
             error.partition = channel.descriptor.partition.to_wire()
-        self._line.error(self.port, channel.index, error)
+        self._to_task.error(self.port, channel.index, error)

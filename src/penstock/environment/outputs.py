@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from penstock.buffer import BufferSlice, DataType, Holdings
 from penstock.buffer.local_pool import LocalPoolStatistics
-from penstock.environment.line import TaskLine
 from penstock.environment.memory import Allowance, HostMemory, packs
 from penstock.environment.producers import Producers
+from penstock.environment.task_frames import TaskFrames
 from penstock.link.calls import STREAM_BUILDERS, OpenWriter
 from penstock.link.frames import ALL, CONTINUES, FINISHED, LENGTH
 from penstock.partition.result_partition import PartitionCallbacks, PipelinedPartition
@@ -42,7 +42,7 @@ class WriterPort:
     """One pipelined partition that a task is writing."""
 
     def __init__(
-        self, partitions: PipelinedPartitions, line: TaskLine, holdings: Holdings, request: OpenWriter
+        self, partitions: PipelinedPartitions, to_task: TaskFrames, holdings: Holdings, request: OpenWriter
     ) -> None:
         network, producers = partitions.network, partitions.producers
         own = 1 if request.broadcast else request.subpartitions
@@ -51,7 +51,7 @@ class WriterPort:
         self.port = request.port
         self._references = references = partitions.memory.references
         self._allowance = partitions.ahead
-        self._line = line
+        self._to_task = to_task
         self._holdings = holdings
         self.lent = 0
         """Slices that a barrier has overtaken, and of which the task makes its copy."""
@@ -141,8 +141,8 @@ class WriterPort:
             self._references.add(piece.segment)
             self._holdings.deliver(piece.segment)
             self.lent += 1
-            self._line.deliver((self.port, target, piece.segment, piece.offset, piece.length))
-        self._line.event(self.port, DataType.OVERTAKING_BARRIER, target, payload)
+            self._to_task.deliver((self.port, target, piece.segment, piece.offset, piece.length))
+        self._to_task.event(self.port, DataType.OVERTAKING_BARRIER, target, payload)
 
     def overdraw(self) -> None:
         """The task is in the middle of a batch and out of segments: one more, if the overdraft allows it."""
@@ -195,4 +195,4 @@ class WriterPort:
     def _grant(self, segment: int) -> None:
         self._holdings.grant(segment, self._pool)
         self._granted.add(segment)
-        self._line.grant(self.port, segment)
+        self._to_task.grant(self.port, segment)

@@ -34,7 +34,7 @@ from penstock.link.frames import (
 )
 from penstock.link.handshake import Handshake
 from penstock.link.peers import peer_of
-from penstock.link.strangers import Strangers
+from penstock.link.unauthenticated import Unauthenticated
 from penstock.link.welcome import Welcome, send_welcome
 from penstock.partition.hybrid_items import Extent
 from penstock.partition.tiers import OWN
@@ -54,7 +54,7 @@ class Door:
     handshake: Handshake
     welcome: Welcome
     memory_fd: int
-    strangers: Strangers[TaskSession]
+    unauthenticated: Unauthenticated[TaskSession]
 
 
 class TaskSession:
@@ -75,7 +75,7 @@ class TaskSession:
 
     def start(self) -> None:
         """Begin to listen to the task."""
-        self._task.line.lost = self.close
+        self._task.to_task.lost = self.close
         self._calls.enter()
         self._loop.add_reader(self._socket.fileno(), self._readable)
         late = f"it has not proved the application's secret within {_HANDSHAKE_SECONDS:g} s"
@@ -91,7 +91,7 @@ class TaskSession:
         self._closed = True
         self._leave_door()
         self._loop.remove_reader(self._socket.fileno())
-        self._task.line.close()
+        self._task.to_task.close()
         self._socket.close()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
@@ -128,7 +128,7 @@ class TaskSession:
     def _leave_door(self) -> None:
         door, self._door = self._door, None
         if door is not None:
-            door.strangers.leave(self)
+            door.unauthenticated.leave(self)
         if self._deadline is not None:
             self._deadline.cancel()
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from penstock.buffer import Holdings
 from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.inputs import GatePort
-from penstock.environment.line import TaskLine
 from penstock.environment.outputs import WriterPort
+from penstock.environment.task_frames import TaskFrames
 from penstock.environment.task_life import TASK_TABLE, TaskEvent, TaskState
 from penstock.lifecycle.table import Lifecycle
 from penstock.link.commands import CancelTask, TaskAction
@@ -24,8 +24,8 @@ log = logging.getLogger("penstock.environment")
 class AttachedTask:
     """A task of this host. A worker works on one attempt after the other; `identity` is its own name."""
 
-    def __init__(self, line: TaskLine, holdings: Holdings, pid: int = 0) -> None:
-        self.line = line
+    def __init__(self, to_task: TaskFrames, holdings: Holdings, pid: int = 0) -> None:
+        self.to_task = to_task
         self.pid = pid
         """Of its process; 0 where the system does not say."""
         self.holdings = holdings
@@ -79,16 +79,16 @@ class AttachedTask:
     def cancel(self, command: CancelTask) -> None:
         """Tell it to stop."""
         self._life.move(TaskEvent.CANCEL)
-        self.line.cancel(command.cause, is_unwanted=command.is_unwanted)
+        self.to_task.cancel(command.cause, is_unwanted=command.is_unwanted)
 
     def act(self, action: TaskAction) -> None:
         """Pass on what the JobMaster has for it."""
-        self.line.action(action)
+        self.to_task.action(action)
 
     def end_session(self, cause: str) -> None:
         """Serve it no more; what was said to it is sent, and `end` is called for that."""
-        self.line.take_turn()
-        self.line.lost(cause)
+        self.to_task.take_turn()
+        self.to_task.lost(cause)
 
     def update(self, consumer: AttemptId, descriptor: ShuffleDescriptor) -> bool:
         """Tell its gates of a producer; whether one has waited for it."""

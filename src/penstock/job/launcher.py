@@ -41,7 +41,7 @@ class Submission:
 class Rerun:
     """A job once more, under a new id.
 
-    `plan` is what a task needs that lends it a slot, as the launcher packs and seals it.
+    `plan` is what a task needs that leases it a slot, as the launcher packs and seals it.
     """
 
     submission: Submission

@@ -22,11 +22,11 @@ from penstock.shuffle import errors
 SERVICE = "penstock.JobMaster"
 SESSION_HEADER = "penstock-session"
 HELLO_HEADER = "penstock-hello-bin"
-"""Carries both steps of the handshake, beside an empty message: a stranger's message is never read."""
+"""Carries both steps of the handshake, beside an empty message: an unauthenticated peer's message is never read."""
 QUESTION_HEADER = "penstock-question"
 """The number of a question that an environment asks until it has the answer (`link/questions`)."""
 HELLO_LIMIT = 4096
-"""As many bytes of a stranger's are read."""
+"""As many bytes of an unauthenticated peer's are read."""
 NONCE_BYTES = 32
 _CODE_BYTES = 32
 PLAN_PURPOSE = "plan of {job}"

@@ -5,7 +5,7 @@ Bulk data never travels here: it lies in shared segments, and these frames carry
 them, many per frame. Header: total length u32 (with the header), type u8, three bytes of padding. A port is a writer
 or a gate of a task, a call a question of the task; each has a number of its own (`numbers`). Both ends are of one
 version of Penstock, started from one installation; the handshake before the first frame and the length limits are
-what stands between a stranger and this decoder.
+what stands between an unauthenticated peer and this decoder.
 """
 
 from __future__ import annotations

@@ -224,8 +224,8 @@ class ReadAnswer:
 class ReadResult(Request[ReadAnswer]):
     """A task of a Spark stage (negative: not known) is going to read the partition at `index` of a result.
 
-    `partition` is the one it knows of. `lost` says why it could not read that one; `lent` is the job that it has lent
-    its slot to and that has let it go.
+    `partition` is the one it knows of. `lost` says why it could not read that one; `leased` is the job that it has
+    leased its slot to and that has let it go.
     """
 
     result: str
@@ -233,7 +233,7 @@ class ReadResult(Request[ReadAnswer]):
     partition: PartitionId
     stage: int = -1
     lost: str = ""
-    lent: str = ""
+    leased: str = ""
 
     @property
     def job(self) -> str:

@@ -2,9 +2,9 @@
 """The data server of one environment: accepts, authenticates, and serves partitions over each connection.
 
 Rules. A connection counts only after its handshake, which has a deadline; until then it costs one small task, and
-there are at most `max_handshakes` of them, few of one host: for a new one the first one goes (`link/strangers`). A
-request for a partition that is not produced yet waits `request_timeout`
-seconds for it and is then answered *not produced*. Losing a connection releases all its views. A peer that takes
+there are at most `max_handshakes` of them, few of one host: for a new one the first one goes
+(`link/unauthenticated`). A request for a partition that is not produced yet waits `request_timeout` seconds for it
+and is then answered *not produced*. Losing a connection releases all its views. A peer that takes
 nothing of what waits for it for `stall_timeout` seconds is given up: what was read for it would be kept from others.
 `close` leaves no task, socket, timer or callback.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.link.handshake import Handshake, Role
-from penstock.link.strangers import MOST, Strangers
+from penstock.link.unauthenticated import MOST, Unauthenticated
 from penstock.network.connection import FrameConnection, WaterMarks, authenticate
 from penstock.network.frames import OutgoingFrame
 from penstock.network.messages import Message, PartitionRequest
@@ -134,7 +134,7 @@ class DataServer:
         self._settings = settings
         self._listener: Listener | None = None
         self._greetings: dict[asyncio.Task[None], Endpoint] = {}
-        self._strangers = Strangers[asyncio.Task[None]](settings.max_handshakes)
+        self._unauthenticated = Unauthenticated[asyncio.Task[None]](settings.max_handshakes)
         self._connections: dict[FrameConnection, _ServedConnection] = {}
         self._is_closed = False
         self._accepted = self._refused = self._bytes_sent = 0
@@ -175,14 +175,14 @@ class DataServer:
         greeting = asyncio.get_running_loop().create_task(self._greet(endpoint))
         self._greetings[greeting] = endpoint
         greeting.add_done_callback(self._greeted)
-        first = self._strangers.enter(greeting, endpoint.peer.rpartition(":")[0])
+        first = self._unauthenticated.enter(greeting, endpoint.peer.rpartition(":")[0])
         if first is not None:
             self._refused += 1
             self._greetings[first].close()  # it may not have begun
             first.cancel()
 
     def _greeted(self, greeting: asyncio.Task[None]) -> None:
-        self._strangers.leave(greeting)
+        self._unauthenticated.leave(greeting)
         del self._greetings[greeting]
 
     async def _greet(self, endpoint: Endpoint) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of a shuffle service for streaming tasks: writers and gates that never wait, and one place that does.
 
-A streaming task is a loop around `TaskLine.wait`. All that may let it go on ends that wait: input of any gate, room
+A streaming task is a loop around `Mailbox.wait`. All that may let it go on ends that wait: input of any gate, room
 in any output, an action of the JobMaster. Writers take what they have room for, gates give what is there. All calls
 are those of one thread, except where said.
 
@@ -64,7 +64,7 @@ class StreamPartitionWriter(Protocol):
         """The number of messages that were put into each subpartition so far."""
 
     def setup(self) -> None:
-        """Make the partition known. Room comes later, and is announced by the task's line."""
+        """Make the partition known. Room comes later, and is announced by the task's mailbox."""
 
     def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
         """Take rows from the batch's front, as many as there is room for; their number, 0 to `batch.num_rows`.
@@ -86,7 +86,7 @@ class StreamPartitionWriter(Protocol):
         """The rows that the last EpochEnd with PRIORITY has overtaken, of each subpartition; None while unknown.
 
         The rows are copies: they are still delivered, after that event. To be asked for once: None from then on. The
-        line wakes when it is known.
+        mailbox wakes when it is known.
         """
 
     def drop_overtaken(self) -> None:
@@ -187,19 +187,19 @@ class HostStore(Protocol):
     def hand_over(self, part: HandedPart, done: Callable[[str], None]) -> None:
         """Have a part stored and acknowledged. `done` gets why that could not be, or nothing; then the memory may go.
 
-        It is called where the task waits. It is not called where the line is broken, and where the acknowledgement is
-        refused: that is raised as for `TaskLine.acknowledge`.
+        It is called where the task waits. It is not called where the mailbox is broken, and where the
+        acknowledgement is refused: that is raised as for `Mailbox.acknowledge`.
         """
 
     def leave_files(self) -> None:
         """The task takes part in no further checkpoint."""
 
 
-class TaskLine(Protocol):
-    """The one place where a streaming task waits, and its line to the JobMaster. The engine makes it.
+class Mailbox(Protocol):
+    """The one place where a streaming task waits, and the way to the JobMaster. The engine makes it.
 
     Any thread may speak to the JobMaster; that raises nothing, and the answer is not waited for. If the answer is an
-    error, or the line is broken, the next `wait` raises it.
+    error, or the mailbox is broken, the next `wait` raises it.
     """
 
     def wait(self, seconds: float | None) -> None:

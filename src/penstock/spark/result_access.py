@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.job.core.ids import LENT
+from penstock.job.core.ids import LEASED
 from penstock.link import control
 from penstock.link.master import ReadAnswer, ReadResult
 from penstock.shuffle import ShuffleDescriptor
@@ -78,7 +78,7 @@ def unpack_plan(launch: EnvironmentLaunch, answer: ReadAnswer) -> TaskPlan:
     from penstock.spark.task import TaskPlan
 
     graph = control.unseal(launch.secret, control.PLAN_PURPOSE.format(job=answer.job), answer.plan)
-    return TaskPlan(launch, answer.job, pickle.loads(graph), LENT)  # noqa: S301 - sealed, see above
+    return TaskPlan(launch, answer.job, pickle.loads(graph), LEASED)  # noqa: S301 - sealed, see above
 
 
 class ResultAccess:
@@ -90,7 +90,7 @@ class ResultAccess:
         self._stage = _stage()
         self._lost: PenstockError | None = None
         self._losses = 0
-        self._lent = ""
+        self._leased = ""
         self._given = False
         self._is_final = False
 
@@ -104,7 +104,7 @@ class ResultAccess:
                         yield from self._read(attachment, answer)
                         return
                 if answer.plan:
-                    self._lend(answer)
+                    self._lease(answer)
             except _LOST as error:
                 self._note_loss(error)
 
@@ -112,7 +112,7 @@ class ResultAccess:
         """The JobMaster's answer about the partition; its refusal is final."""
         lost = "" if self._lost is None else str(self._lost)
         planned, partition = self._planned, self._descriptor.partition
-        request = ReadResult(planned.result, planned.index, partition, self._stage, lost, self._lent)
+        request = ReadResult(planned.result, planned.index, partition, self._stage, lost, self._leased)
         try:
             return attachment.ask(request)
         except PartitionError:
@@ -132,26 +132,26 @@ class ResultAccess:
             self._given = True
             yield batch
 
-    def _lend(self, answer: ReadAnswer) -> None:
+    def _lease(self, answer: ReadAnswer) -> None:
         """Work for the job until it lets this task go."""
-        from penstock.spark.task import LOST, lend_slot
+        from penstock.spark.task import LOST, lease_slot
 
         try:
             plan = unpack_plan(self._planned.launch, answer)
         except AuthenticationError:
             self._is_final = True  # asking again would give a forger another try
             raise
-        state, error = lend_slot(plan)
+        state, error = lease_slot(plan)
         if state == LOST:
             raise EnvironmentLostError(error)
-        self._lent = answer.job
+        self._leased = answer.job
 
     def _note_loss(self, error: PenstockError) -> None:
         """Try again: another partition where this one is lost, else another environment. Raises what is final."""
         self._losses += 1
         if self._is_final:
             raise error from None
-        self._lent = ""
+        self._leased = ""
         if isinstance(error, PartitionError | IncompleteDataError) or error.partition is not None:
             self._lost = error
         if self._given:

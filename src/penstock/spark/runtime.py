@@ -384,7 +384,7 @@ class SparkRuntime:
     def _again(
         self, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread, graph: JobGraph
     ) -> Rerun:
-        """The same job under a new id, by this plan, and what a task packs out that lends it a slot."""
+        """The same job under a new id, by this plan, and what a task packs out that leases it a slot."""
         submission = self._submission(graph, dataframes, settings, user)
         return Rerun(submission, pack_plan(self._application.launch(settings), submission.job, graph))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.attachment.task_line import AttachmentLine
+from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.checkpoint.metadata import unpack_part
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.streaming import StreamDeployment, StreamingOptions
@@ -22,8 +22,8 @@ def run_streaming(
 ) -> SubtaskReport:
     """Run it to its end; raises as `run_stream_subtask`."""
     task = task_plan(streaming, plan.deployment)
-    line = AttachmentLine(attachment, plan.deployment.attempt)
-    return run_stream_subtask(plan, of, line, settings, task, line if streaming.unaligned else None)
+    mailbox = AttachmentMailbox(attachment, plan.deployment.attempt)
+    return run_stream_subtask(plan, of, mailbox, settings, task, mailbox if streaming.unaligned else None)
 
 
 def task_plan(streaming: StreamingOptions, deployment: TaskDeployment) -> StreamTaskPlan:

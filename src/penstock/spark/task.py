@@ -99,11 +99,11 @@ def run_worker(plan: TaskPlan, number: int, attempt: int) -> Status:
     return (worker.to_attempt().vertex, number, *_run(plan, worker, None))
 
 
-def lend_slot(plan: TaskPlan) -> tuple[str, str]:
+def lease_slot(plan: TaskPlan) -> tuple[str, str]:
     """Work for a job in a Spark task that waits for its end: the state and error of the last subtask.
 
-    Raises what the job refuses this task with. A lent worker's number is its own choice: negative, so that it is none
-    of the job's own workers', and no other Spark task's.
+    Raises what the job refuses this task with. A leased worker's number is its own choice: negative, so that it is
+    none of the job's own workers', and no other Spark task's.
     """
     task = _spark_attempt()
     return _run(plan, WorkerId(plan.job, WorkerNumber(-1 - task), task), None)

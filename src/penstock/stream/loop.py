@@ -5,7 +5,7 @@ A turn looks, in this order, at: the coordinator's words, pending output, what i
 source, the flush deadline. It takes one step of input at most, which `Pace` keeps short. While output is pending no
 input is taken, and nothing that must stay behind it (a barrier, an end) is passed on; a barrier that overtakes rows
 passes it, and makes it part of the snapshot, which is stored when all its rows in flight are known. The task waits
-in `line.wait` and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise,
+in `mailbox.wait` and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise,
 and busy is all the rest.
 """
 
@@ -23,7 +23,7 @@ from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, Chec
 from penstock.record.joining import joined
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
-from penstock.shuffle.streaming import EventKind, TaskLine
+from penstock.shuffle.streaming import EventKind, Mailbox
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.event_time import EventTime
@@ -54,7 +54,7 @@ class TaskParts:
     in flight get into snapshots, the same as the outputs have. `event_time` None: begins anew.
     """
 
-    line: TaskLine
+    mailbox: Mailbox
     inputs: StreamInputs
     outputs: StreamOutputs
     chain: Chain
@@ -98,14 +98,14 @@ class StreamLoop:
     """One task's run."""
 
     def __init__(self, parts: TaskParts, conversation: Conversation, clock: Callable[[], float]) -> None:
-        self._line = parts.line
+        self._mailbox = parts.mailbox
         self._inputs = parts.inputs
         self._outputs = parts.outputs
         self._chain = parts.chain
         self._source = parts.source
         self._persisting = parts.persisting
         self._event_time = parts.event_time or EventTime(parts.chain, parts.inputs.channels)
-        self._snapshots = Snapshots(parts.line, parts.inputs, parts.outputs, parts.store, parts.persisting)
+        self._snapshots = Snapshots(parts.mailbox, parts.inputs, parts.outputs, parts.store, parts.persisting)
         self._publishes = parts.store is None
         """Without checkpoints sinks publish what they have, once a second and at the end."""
         self._conversation = conversation
@@ -123,12 +123,12 @@ class StreamLoop:
         self._is_done = False
 
     def run(self) -> None:
-        """Go on until the task is finished; raises what the line, a gate or a step raises."""
+        """Go on until the task is finished; raises what the mailbox, a gate or a step raises."""
         moved = True
         while not self._is_done:
             self._wait(0.0 if moved else self._patience())
             moved = self._turn()
-        self._line.report(self.metrics())
+        self._mailbox.report(self.metrics())
 
     def metrics(self) -> dict[str, float]:
         """The figures so far."""
@@ -137,10 +137,10 @@ class StreamLoop:
     def _wait(self, seconds: float) -> None:
         """The one place where a task waits."""
         if seconds <= 0:
-            self._line.wait(0.0)
+            self._mailbox.wait(0.0)
             return
         began = self._clock()
-        self._line.wait(seconds)
+        self._mailbox.wait(seconds)
         waited = self._clock() - began
         if self._outputs.is_empty and self._persisting.has_room:
             self._times.idle += waited
@@ -172,7 +172,7 @@ class StreamLoop:
     def _turn(self) -> bool:
         """Look at everything once; whether anything was done."""
         moved = False
-        for action in self._line.take_actions():
+        for action in self._mailbox.take_actions():
             moved = True
             if isinstance(action, CheckpointAborted):
                 self._give_up(action.checkpoint)
@@ -318,7 +318,7 @@ class StreamLoop:
     def _carry_out(self, due: _Due) -> None:
         if isinstance(due, EndOfData):
             self._outputs.emit(due)
-            self._line.data_ended()
+            self._mailbox.data_ended()
         elif isinstance(due, CheckpointBarrier):
             kind = EventKind.BLOCKING if due.blocks_sender else EventKind.IN_ORDER
             self._outputs.end_epoch(encode(due), kind, behind_only=due.alignment is Alignment.FORCED_ALIGNED)
@@ -328,7 +328,7 @@ class StreamLoop:
             for channel in due.channels:
                 self._inputs.resume(channel)
         elif isinstance(due, Abort):
-            self._line.decline(due.checkpoint, due.cause)
+            self._mailbox.decline(due.checkpoint, due.cause)
             self._outputs.emit(TaskEvent(encode(CancelCheckpointMarker(due.checkpoint))))
         elif isinstance(due, EndData):
             self._end_data(due)
@@ -339,7 +339,7 @@ class StreamLoop:
         began = self._clock()
         barrier = decided.barrier
         if (older := self._snapshots.held) is not None:
-            self._line.decline(older, "a newer checkpoint came before its rows in flight were known")
+            self._mailbox.decline(older, "a newer checkpoint came before its rows in flight were known")
             self._give_up(older)
         self._put(self._chain.end_epoch(), waits=barrier.overtakes_outputs)
         chunks: list[Chunk] = []
@@ -384,7 +384,7 @@ class StreamLoop:
         """Say how far the task is; without checkpoints also publish what sinks have, once a second."""
         if now - self._reported >= REPORT_SECONDS:
             self._reported = now
-            self._line.report(self.metrics())
+            self._mailbox.report(self.metrics())
         if self._publishes and now - self._published >= PUBLISH_SECONDS:
             self._published = now
             self._publish()

@@ -27,7 +27,7 @@ from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.settings import StreamingSettings
-from penstock.shuffle.streaming import HostStore, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
+from penstock.shuffle.streaming import HostStore, Mailbox, StreamEnvironment, StreamInputGate, StreamPartitionWriter
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
 from penstock.stream.event_time import EventTime
@@ -85,7 +85,7 @@ class StreamTaskPlan:
 def run_stream_subtask(
     plan: SubtaskPlan,
     environment_of: EnvironmentOf,
-    line: TaskLine,
+    mailbox: Mailbox,
     settings: Settings,
     streaming: StreamTaskPlan,
     host: HostStore | None = None,
@@ -94,7 +94,7 @@ def run_stream_subtask(
 
     `host` stores small snapshots together with those of other tasks; without one each has a file.
     """
-    task = _StreamTask(plan, line, streaming, settings.streaming, host)
+    task = _StreamTask(plan, mailbox, streaming, settings.streaming, host)
     memory = TaskMemory.of(settings, plan.deployment.attempt.subtask)
     try:
         with limited_memory(memory):
@@ -114,7 +114,7 @@ class _StreamTask:
     def __init__(
         self,
         plan: SubtaskPlan,
-        line: TaskLine,
+        mailbox: Mailbox,
         streaming: StreamTaskPlan,
         settings: StreamingSettings,
         host: HostStore | None,
@@ -122,7 +122,7 @@ class _StreamTask:
         self._plan = plan
         self._host = host
         self._settings = settings
-        self._line = line
+        self._mailbox = mailbox
         self._streaming = streaming
         self._attempt = plan.deployment.attempt
         self._owner = OwnerContext(self._attempt, plan.place, MetricGroup("task"))
@@ -154,7 +154,7 @@ class _StreamTask:
             part = part_name(uid_of(plan.vertex), self._attempt.subtask)
             # One that had finished speaks of no checkpoint, so the host is not to wait for its word.
             host = None if streaming.is_finished else self._host
-            self._store = SnapshotStore(streaming.location, streaming.owner, part, self._line, host)
+            self._store = SnapshotStore(streaming.location, streaming.owner, part, self._mailbox, host)
         conversation = Conversation(
             inputs.channels,
             exactly_once=streaming.consistency == EXACTLY_ONCE,
@@ -164,7 +164,7 @@ class _StreamTask:
         )
         self._step_clock = StepClock()
         parts = TaskParts(
-            self._line,
+            self._mailbox,
             inputs,
             self._outputs,
             self._chain,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.checkpoint.barriers import Alignment, CheckpointBarrier
-from penstock.shuffle.streaming import TaskLine
+from penstock.shuffle.streaming import Mailbox
 from penstock.stream.in_flight import SavedChannel
 from penstock.stream.inputs import StreamInputs
 from penstock.stream.outputs import StreamOutputs
@@ -23,13 +23,13 @@ class Snapshots:
 
     def __init__(
         self,
-        line: TaskLine,
+        mailbox: Mailbox,
         inputs: StreamInputs,
         outputs: StreamOutputs,
         store: SnapshotStore | None,
         persisting: Persisting,
     ) -> None:
-        self._line = line
+        self._mailbox = mailbox
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
@@ -82,7 +82,7 @@ class Snapshots:
         self._held = self._incoming = None
         self._outputs.forget()
         if self._store is None:
-            self._line.decline(held.checkpoint, "this query has no checkpointLocation")
+            self._mailbox.decline(held.checkpoint, "this query has no checkpointLocation")
             return
         if channels:
             held.figures["in_flight_bytes"] = float(sum(channel.size for channel in channels))

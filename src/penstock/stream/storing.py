@@ -26,7 +26,7 @@ from penstock.checkpoint.part_memory import PartMemory
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import Content, PartStorage, append
 from penstock.checkpoint.storage import pieces_of as parts_of
-from penstock.shuffle.streaming import HandedPart, HostStore, TaskLine
+from penstock.shuffle.streaming import HandedPart, HostStore, Mailbox
 from penstock.stream.chain import Chunk
 from penstock.stream.in_flight import SavedChannel, pieces_of
 from penstock.stream.row_log import LogCut
@@ -59,11 +59,11 @@ class SnapshotStore:
     Without a `host` each snapshot has a file of its own.
     """
 
-    def __init__(self, location: str, owner: str, part: str, line: TaskLine, host: HostStore | None = None) -> None:
+    def __init__(self, location: str, owner: str, part: str, mailbox: Mailbox, host: HostStore | None = None) -> None:
         self._location = location
         self._owner = owner
         self._part = part
-        self._line = line
+        self._mailbox = mailbox
         self._host = host
         self._shares = host is not None
         """True if the host's store has stored all that it was given. To leave it is another matter."""
@@ -119,10 +119,10 @@ class SnapshotStore:
                 self._storage = PartStorage(self._location)
             handle = _with_log(self._storage.write(stamp, self._part, chunks), snapshot.log)
         except Exception as error:  # noqa: BLE001 - a checkpoint is declined, the task goes on
-            self._line.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
+            self._mailbox.decline(snapshot.checkpoint, f"{self._part}: {type(error).__name__}: {error}")
             return
         figures = {**snapshot.figures, "bytes": float(handle.bytes), "store_seconds": time.monotonic() - began}
-        self._line.acknowledge(snapshot.checkpoint, pack_part(handle), figures)
+        self._mailbox.acknowledge(snapshot.checkpoint, pack_part(handle), figures)
 
     def _hand_over(self, snapshot: TakenSnapshot, chunks: Iterator[_Made]) -> Iterator[_Made] | None:
         """Have the host's store write these chunks; they are given back where the task is to write them itself."""
@@ -151,7 +151,7 @@ class SnapshotStore:
             self._handed.pop(checkpoint).close()
         if cause:
             self._shares = False
-            self._line.decline(checkpoint, f"{self._part}: {cause}")
+            self._mailbox.decline(checkpoint, f"{self._part}: {cause}")
 
 
 def _with_log(handle: PartHandle, log: LogCut | None) -> PartHandle:

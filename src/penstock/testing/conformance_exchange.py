@@ -36,7 +36,7 @@ from penstock.shuffle import (
     ShuffleEnvironment,
     ShuffleMaster,
 )
-from penstock.shuffle.streaming import TaskLine
+from penstock.shuffle.streaming import Mailbox
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
@@ -77,7 +77,7 @@ class ServiceUnderTest(Protocol):
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """The descriptor of an attempt beside this host, with the host's own id and data address."""
 
-    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
         """The line of the task that has this attachment and works on this attempt; asked of services that stream."""
 
     def cancel(self, attempt: AttemptId) -> None:
@@ -269,9 +269,9 @@ class Exchange:
         self._attached.append(environment)
         return environment
 
-    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
+    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
         """The line of a task with this attachment."""
-        return self._service.task_line(environment, attempt)
+        return self._service.mailbox(environment, attempt)
 
     def cancel(self, owner: OwnerContext) -> None:
         """Tell a task to stop."""

@@ -42,10 +42,10 @@ def fill_up(producer: StreamProducer, begin: int = 0) -> int:
     Returns how many were taken.
     """
     while not (taken := producer.fill(rows=500, begin=begin)):
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
     full_since = time.monotonic()
     while time.monotonic() - full_since < _NO_ROOM_SECONDS:  # a wait ends for other things than room, too
-        producer.line.wait(_NO_ROOM_SECONDS)
+        producer.mailbox.wait(_NO_ROOM_SECONDS)
         if more := producer.fill(rows=500, begin=begin + taken):
             taken += more
             full_since = time.monotonic()
@@ -56,7 +56,7 @@ def overtake(producer: StreamProducer, payload: bytes) -> list[Overtaken]:
     """Send a barrier ahead, and wait for what it overtook."""
     producer.barrier(payload, EventKind.PRIORITY)
     while (overtaken := producer.writer.overtaken()) is None:
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
     assert producer.writer.overtaken() is None
     return list(overtaken)
 
@@ -88,7 +88,7 @@ def in_column(found: Iterable[pa.RecordBatch]) -> list[object]:
 def ahead(consumer: StreamConsumer) -> Received:
     """The next thing that goes ahead of all rows, waited for; no row is taken."""
     while (received := consumer.gate.poll_ahead()) is None:
-        consumer.line.wait(DEADLINE)
+        consumer.mailbox.wait(DEADLINE)
     return received
 
 
@@ -131,12 +131,12 @@ class OvertakingConformance:
         """Three epochs whose ends overtake rows, and one more end in order: the reader compares them all."""
         producer, consumer = streams.pair(subpartitions=2)
         taken = [0, 0, 0]
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         for epoch in range(3):
             for value in range(epoch, 40):
                 taken[epoch] += producer.writer.offer(numbers(value), epoch % 2)
                 producer.writer.flush()
-                producer.line.wait(0)
+                producer.mailbox.wait(0)
             overtake(producer, b"%d" % epoch)
         producer.barrier(b"in order", EventKind.IN_ORDER)
         producer.end()
@@ -168,7 +168,7 @@ class OvertakingConformance:
     ) -> None:
         """The older one stays behind its rows, and each epoch is compared where it ends among the rows."""
         producer = streams.produce(Written(PIPELINED, NUMBERS))
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         taken = producer.writer.offer(numbers(*range(40)), 0)
         producer.barrier(b"one", event_kind)
         if is_between:
@@ -224,8 +224,8 @@ class OvertakingConformance:
             if rest.num_rows or producer.writer.has_pending:
                 while (received := consumer.gate.poll()) is not None:
                     found.append(received)
-                consumer.line.wait(0)
-                producer.line.wait(0.01)
+                consumer.mailbox.wait(0)
+                producer.mailbox.wait(0.01)
         overtaken = overtake(producer, b"whole")
         found += up_to(consumer, b"whole")
         read = in_column(each.batch for each in found if each.batch is not None)
@@ -243,7 +243,7 @@ class OvertakingConformance:
         while len(values(found, 1)) < 3:
             received = consumer.gate.poll({1})
             if received is None:
-                consumer.line.wait(DEADLINE)
+                consumer.mailbox.wait(DEADLINE)
             else:
                 found.append(received)
         assert values(found, 1) == [1, 3, 5]
@@ -262,19 +262,19 @@ class OvertakingConformance:
             while not (found and isinstance(found[-1].event, EpochEnd) and found[-1].event.payload == name):
                 received = consumer.gate.poll({0})
                 if received is None:
-                    consumer.line.wait(DEADLINE)
+                    consumer.mailbox.wait(DEADLINE)
                 else:
                     found.append(received)
             full_since = time.monotonic()
             while time.monotonic() - full_since < _NO_ROOM_SECONDS:
-                producer.line.wait(_NO_ROOM_SECONDS)
+                producer.mailbox.wait(_NO_ROOM_SECONDS)
                 assert not producer.fill(rows=500, begin=taken)
         while sum(each.batch.num_rows for each in found if each.batch is not None) < taken:
             found.append(consumer.next() or Received(0))
         assert values(found) == list(range(taken))
         while not producer.fill(rows=500, begin=taken):
             consumer.gate.poll()
-            producer.line.wait(_NO_ROOM_SECONDS)
+            producer.mailbox.wait(_NO_ROOM_SECONDS)
 
     def test_what_nobody_reads_is_not_overtaken(self, streams: Streams) -> None:
         """The reader of one subpartition has left: the writer hears of the other's rows, and of none of that one."""
@@ -284,7 +284,7 @@ class OvertakingConformance:
         assert values([gone.next() or Received(0)]) == [1]
         gone.gate.close()
         for value in itertools.count():
-            producer.line.wait(0.01)
+            producer.mailbox.wait(0.01)
             producer.give(numbers(value), 0)
             overtaken = overtake(producer, b"%d" % value)
             if not overtaken[0]:

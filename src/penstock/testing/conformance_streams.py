@@ -34,7 +34,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
 from penstock.shuffle.service import OwnerContext
-from penstock.shuffle.streaming import EventKind, StreamEnvironment, StreamInputGate, StreamPartitionWriter, TaskLine
+from penstock.shuffle.streaming import EventKind, Mailbox, StreamEnvironment, StreamInputGate, StreamPartitionWriter
 from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Member, Source, Written, numbers
 from penstock.testing.waiting import DEADLINE
 
@@ -46,23 +46,23 @@ Thing = list[int] | Event
 
 @dataclass(frozen=True, slots=True)
 class StreamProducer:
-    """A writer, the line of its task, and where its data is to be found."""
+    """A writer, the mailbox of its task, and where its data is to be found."""
 
     writer: StreamPartitionWriter
-    line: TaskLine
+    mailbox: Mailbox
     owner: OwnerContext
     descriptor: ShuffleDescriptor
 
     def wait_for_ever(self) -> None:
-        """Wait again and again; ends with what the line raises."""
+        """Wait again and again; ends with what the mailbox raises."""
         while True:
-            self.line.wait(DEADLINE)
+            self.mailbox.wait(DEADLINE)
 
     def give(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
         """Offer until all of it is taken, and flush; waits for room."""
         while (taken := self.writer.offer(batch, subpartition)) < batch.num_rows or self.writer.has_pending:
             batch = batch.slice(taken)
-            self.line.wait(DEADLINE)
+            self.mailbox.wait(DEADLINE)
         self.writer.flush()
 
     def fill(self, subpartition: int = 0, rows: int = 10_000, begin: int = 0) -> int:
@@ -87,24 +87,24 @@ class StreamProducer:
 
 @dataclass(frozen=True, slots=True)
 class StreamConsumer:
-    """A gate, and the line of its task."""
+    """A gate, and the mailbox of its task."""
 
     gate: StreamInputGate
-    line: TaskLine
+    mailbox: Mailbox
     owner: OwnerContext
     update: Callable[[ShuffleDescriptor], bool]
 
     def wait_for_ever(self) -> None:
-        """Wait again and again; ends with what the line raises."""
+        """Wait again and again; ends with what the mailbox raises."""
         while True:
-            self.line.wait(DEADLINE)
+            self.mailbox.wait(DEADLINE)
 
     def next(self) -> Received | None:
         """The next thing, waited for; None when all channels have ended."""
         while (received := self.gate.poll()) is None:
             if self.gate.is_ended:
                 return None
-            self.line.wait(DEADLINE)
+            self.mailbox.wait(DEADLINE)
         return received
 
     def until(self, last: Callable[[Received], bool]) -> list[Received]:
@@ -157,8 +157,8 @@ class Workbench(Protocol):
     def attach(self, host: str) -> ShuffleEnvironment:
         """A task's own attachment to a host."""
 
-    def task_line(self, environment: ShuffleEnvironment, attempt: AttemptId) -> TaskLine:
-        """The line of a task with this attachment."""
+    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
+        """The mailbox of a task with this attachment."""
 
     @staticmethod
     def partition(written: Written) -> PartitionDescriptor:
@@ -187,7 +187,7 @@ class Streams:
         result = ResultPartitionDescriptor(self._exchange.partition(written), descriptor, written.schema)
         (writer,) = streaming(attached).create_stream_writers(owner, [result])
         self._exchange.members.append(writer)
-        return StreamProducer(writer, self._exchange.task_line(attached, owner.attempt), owner, descriptor)
+        return StreamProducer(writer, self._exchange.mailbox(attached, owner.attempt), owner, descriptor)
 
     def register(self, written: Written) -> tuple[OwnerContext, ShuffleDescriptor]:
         """A partition whose writer comes later."""
@@ -206,7 +206,7 @@ class Streams:
         def update(descriptor: ShuffleDescriptor) -> bool:
             return attached.update_partition_info(owner.attempt, descriptor)
 
-        return StreamConsumer(gate, self._exchange.task_line(attached, owner.attempt), owner, update)
+        return StreamConsumer(gate, self._exchange.mailbox(attached, owner.attempt), owner, update)
 
     def pair(self, subpartitions: int = 1) -> tuple[StreamProducer, StreamConsumer]:
         """A producer, and a consumer of all its subpartitions."""
@@ -246,7 +246,7 @@ class StreamConformance:
         """Offered rows wait for the flush; then they come while the writer goes on."""
         producer, consumer = streams.pair()
         assert producer.writer.offer(numbers(1), 0) == 1
-        consumer.line.wait(0)
+        consumer.mailbox.wait(0)
         assert consumer.gate.poll() is None
         producer.writer.flush()
         assert values([consumer.next() or Received(0)]) == [1]
@@ -256,16 +256,16 @@ class StreamConformance:
         assert values(consumer.rest()) == []
 
     def test_without_a_reader_offers_end_and_begin_again_when_it_reads(self, streams: Streams) -> None:
-        """An offer without room takes nothing and does not wait; the line wakes when there is room."""
+        """An offer without room takes nothing and does not wait; the mailbox wakes when there is room."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)  # for the first room
+        producer.mailbox.wait(DEADLINE)  # for the first room
         taken = producer.fill()
         assert 0 < taken * 8 < self.clog_limit
         read = 0
         while producer.writer.offer(numbers(*range(taken, taken + 10)), 0) == 0:
             received = consumer.next()
             read += len(values([] if received is None else [received]))
-            producer.line.wait(0)
+            producer.mailbox.wait(0)
         producer.end()
         things = consumer.rest()
         assert values(things)[-1] == taken + 9
@@ -274,14 +274,14 @@ class StreamConformance:
     def test_a_waiting_producer_is_woken_by_room(self, streams: Streams) -> None:
         """It waits without a look of its own, and is woken by what a reader gives back."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         taken = producer.fill()
         last: list[Received] = []
         while producer.writer.offer(numbers(taken), 0) == 0:
             while (received := consumer.gate.poll()) is not None:
                 last.append(received)
-            consumer.line.wait(0)
-            producer.line.wait(0.01)
+            consumer.mailbox.wait(0)
+            producer.mailbox.wait(0.01)
         producer.end()
         assert values([*last, *consumer.rest()]) == list(range(taken + 1))
 
@@ -302,7 +302,7 @@ class StreamConformance:
     def test_an_event_needs_no_room(self, streams: Streams) -> None:
         """The writer is full: a barrier is taken, and comes after all rows."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         taken = producer.fill()
         producer.barrier(b"behind", EventKind.IN_ORDER)
         producer.end()
@@ -313,7 +313,7 @@ class StreamConformance:
     def test_a_priority_event_overtakes_everything_that_is_queued(self, streams: Streams) -> None:
         """Window and credit are used up, nobody has read a row: it comes before all but what was on its way."""
         producer, consumer = streams.pair()
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         rows = 0
         while producer.writer.offer(numbers(rows), 0):
             producer.writer.flush()
@@ -368,7 +368,7 @@ class StreamConformance:
         """Two producers, one without rows, and a channel without a producer's rows: each says its barrier once."""
         full, idle = streams.produce(), streams.produce(Written(PIPELINED, index=1))
         consumer = streams.consume([(full.descriptor, 0), (idle.descriptor, 0)])
-        full.line.wait(DEADLINE)
+        full.mailbox.wait(DEADLINE)
         taken = full.fill()
         for producer in (full, idle):
             producer.barrier(b"union")
@@ -397,10 +397,10 @@ class StreamConformance:
         """Broadcast rows and one subpartition's own come in the order in which they were offered."""
         producer, consumer = streams.pair(subpartitions=2)
         for value in range(4):
-            producer.line.wait(0.01)
+            producer.mailbox.wait(0.01)
             producer.give(numbers(2 * value), 0)
             while producer.writer.broadcast(numbers(2 * value + 1)) == 0:
-                producer.line.wait(DEADLINE)
+                producer.mailbox.wait(DEADLINE)
         producer.end()
         things = consumer.rest()
         assert values(things, 0) == list(range(8))
@@ -421,8 +421,8 @@ class StreamConformance:
             producer.writer.flush()
             while (received := consumer.gate.poll()) is not None:
                 found.append(received)
-            consumer.line.wait(0)
-            producer.line.wait(0.01)
+            consumer.mailbox.wait(0)
+            producer.mailbox.wait(0.01)
         producer.barrier(b"whole", EventKind.IN_ORDER)
         producer.end()
         found += consumer.rest()
@@ -451,7 +451,7 @@ class StreamConformance:
         """Its rows are dropped; the writer, which was full, has room for the other reader."""
         producer = streams.produce(Written(PIPELINED, subpartitions=2))
         gone, there = (streams.consume([(producer.descriptor, index)]) for index in range(2))
-        producer.line.wait(DEADLINE)
+        producer.mailbox.wait(DEADLINE)
         producer.fill(subpartition=0)
         gone.gate.close()
         producer.give(numbers(1, 2), 1)
@@ -470,7 +470,7 @@ class StreamConformance:
         producer.end()
 
     def test_an_unknown_producer_is_replaced_by_the_real_one(self, streams: Streams) -> None:
-        """The line wakes when the producer is there."""
+        """The mailbox wakes when the producer is there."""
         placeholder = ShuffleDescriptor.unknown(DATASET, 0, self._service_name(streams), PIPELINED)
         consumer = streams.consume([(placeholder, 0)])
         producer = streams.produce()

@@ -6,7 +6,7 @@ suite over it) except spilling and processes: data lives in this process, tasks 
 is only a name. A full back-pressured partition blocks its writer until a reader takes a batch, the task is
 cancelled (`MemoryShuffleEnvironment.cancel`) or the partition ends.
 
-Beyond the interface: `MemoryShuffleEnvironment.cancel`, `.lose` and `.create_task_line`.
+Beyond the interface: `MemoryShuffleEnvironment.cancel`, `.lose` and `.create_mailbox`.
 The service's `request_timeout` is the seconds after which an unproduced partition is PartitionNotProducedError
 (otherwise `spark.penstock.job.slotsTimeout`), its `message_rows` the most rows of a streaming message: a streaming
 partition has room for `exclusiveBuffersPerChannel` messages for each subpartition and `floatingBuffersPerGate` more.
@@ -39,7 +39,7 @@ from penstock.shuffle.errors import PenstockError, SettingError
 from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 from penstock.testing.memory_channels import GateContext
 from penstock.testing.memory_gate import MemoryInputGate
-from penstock.testing.memory_line import MemoryTaskLine
+from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_partition import MemoryPartition
 from penstock.testing.memory_registry import attach, check_kind, detach
 from penstock.testing.memory_stream_gate import MemoryStreamGate
@@ -107,9 +107,9 @@ class MemoryShuffleEnvironment:
         self._members.extend(gates)
         return list(gates)
 
-    def create_task_line(self, attempt: AttemptId) -> MemoryTaskLine:
+    def create_mailbox(self, attempt: AttemptId) -> MemoryMailbox:
         """The line of a streaming task; the test is the JobMaster at its other end."""
-        return MemoryTaskLine(self._registry, self.name, attempt)
+        return MemoryMailbox(self._registry, self.name, attempt)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release what this environment holds of these partitions."""

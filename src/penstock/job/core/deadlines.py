@@ -30,8 +30,8 @@ class DeadlineKind(StrEnum):
     """Tasks of a job that ends; Spark is asked to cancel what does not stop by itself."""
     GRACE = "grace"
     """Tasks whose Spark job has returned already, as after the user's cancel."""
-    LENT = "lent"
-    """Slots that readers lend are counted then, where a DataFrame is still to be read."""
+    LEASED = "leased"
+    """Slots that readers lease are counted then, where a DataFrame is still to be read."""
     CHECKPOINT = "checkpoint"
     """The moment at which the checkpoints of a streaming query are looked at again."""
     ABANDON = "abandon"
@@ -56,5 +56,5 @@ GRACE_SECONDS = 0.5
 UNEXPLAINED_SECONDS = 2.0
 FRAME_SECONDS = 15.0
 """The same where a DataFrame broke off: Spark tries its task again before it gives its job up."""
-LENT_SECONDS = 2.0
+LEASED_SECONDS = 2.0
 ABANDON_SECONDS = 30.0

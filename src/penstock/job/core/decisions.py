@@ -223,7 +223,7 @@ class RegionRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class SendDeployment:
     """A task is to be told what to do."""
 
     call: int
@@ -343,7 +343,7 @@ ForAttempts = (
 )  # fmt: skip
 ForSlots = LetOff | DrainWorker | DropFrame | DismissWorkers | HoldStarts | CancelSpark
 ForRecovery = Fail | AwaitReason | CompareReaders | Withdraw | MakeRoom
-ForCheckpoints = AllThere | RegionRuns | Brief | Interrupt | Unrestorable | TaskEnded
+ForCheckpoints = AllThere | RegionRuns | SendDeployment | Interrupt | Unrestorable | TaskEnded
 ForEnding = Advance | RememberCause | FailForGood
 ForAccounts = Record | Track | Release | ReleaseRead | Unreadable
 

@@ -48,8 +48,8 @@ class JobSubmitted:
 class TaskRegistered:
     """A Spark task of this Spark job is there and asks what to do.
 
-    A worker takes any subtask, again and again; the task of a DataFrame's partition can be that subtask only. A lent
-    worker stays until the job is over.
+    A worker takes any subtask, again and again; the task of a DataFrame's partition can be that subtask only. A
+    leased worker stays until the job is over.
     """
 
     call: int

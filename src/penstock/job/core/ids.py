@@ -14,10 +14,10 @@ from typing import NewType
 from penstock.shuffle import AttemptId
 
 WorkerNumber = NewType("WorkerNumber", int)
-"""Tells the workers of one job apart: launched ones count from 0, lent ones have a negative one of their choice."""
+"""Tells the workers of one job apart: launched ones count from 0, leased ones have a negative one of their choice."""
 
 _WORKER_VERTEX = -2
-_LENT_CODE = -(1 << 30)
+_LEASED_CODE = -(1 << 30)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,8 +52,8 @@ class SparkJobKind(StrEnum):
 
     WORKERS = "workers"
     FRAME = "frame"
-    LENT = "lent"
-    """None of ours: read tasks lend their slots while they wait."""
+    LEASED = "leased"
+    """None of ours: read tasks lease their slots while they wait."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,23 +64,23 @@ class SparkJobId:
     number: int = 0
 
     def __str__(self) -> str:
-        return self.kind if self == LENT else f"{self.kind}{self.number}"
+        return self.kind if self == LEASED else f"{self.kind}{self.number}"
 
     def to_wire(self) -> int:
         """As a number in a control message."""
         if self.kind is SparkJobKind.FRAME:
             return self.number
-        return _LENT_CODE if self.kind is SparkJobKind.LENT else -1 - self.number
+        return _LEASED_CODE if self.kind is SparkJobKind.LEASED else -1 - self.number
 
     @classmethod
     def from_wire(cls, wire: int) -> SparkJobId:
         """Inverse of `to_wire`."""
         if wire >= 0:
             return cls(SparkJobKind.FRAME, wire)
-        return LENT if wire == _LENT_CODE else cls(SparkJobKind.WORKERS, -1 - wire)
+        return LEASED if wire == _LEASED_CODE else cls(SparkJobKind.WORKERS, -1 - wire)
 
 
-LENT = SparkJobId(SparkJobKind.LENT)
+LEASED = SparkJobId(SparkJobKind.LEASED)
 
 
 @dataclass(frozen=True, slots=True)

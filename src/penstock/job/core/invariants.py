@@ -107,11 +107,11 @@ def _check_workers(job: JobCore) -> None:
     everywhere = [worker.number for state in WorkerState for worker in workers.in_state(state)]
     numbers = sorted(worker.number for worker in workers)
     _holds(sorted(everywhere) == numbers, "a worker is nowhere, or in two places")
-    _holds(workers.lent == sum(worker.is_lent for worker in workers), "lent slots are miscounted")
+    _holds(workers.leased == sum(worker.is_leased for worker in workers), "leased slots are miscounted")
     for worker in workers:
         name = f"worker {worker.number}"
         _holds(worker in workers.in_state(worker.state), f"{name} is not where it is looked for")
-        _holds(worker.is_lent or spark_jobs.is_open(worker.spark_job), f"{name} outlived its Spark job")
+        _holds(worker.is_leased or spark_jobs.is_open(worker.spark_job), f"{name} outlived its Spark job")
         _holds(worker.attempt is None or workers.on(worker.attempt) is worker, f"{name} is not found by its attempt")
         if worker.state is WorkerState.WORKING and job.lifecycle.is_active:
             subtask = job.subtasks.current(worker.attempt) if worker.attempt is not None else None

@@ -138,7 +138,7 @@ class JobCore:
 
     def _conclude(self, end: so.Conclude) -> Iterator[so.Decision]:
         """The job is over: give back what it holds, and say how it went."""
-        partitions = () if end.error is not None else tuple(self.attempts.briefings.result_partitions())
+        partitions = () if end.error is not None else tuple(self.attempts.descriptors.result_partitions())
         keep = tuple(item.partition for item in partitions if not item.empty)
         yield from self.accounts.release_all(keep, self.environments)
         self.accounts.record(so.Record(end.entry, self.job))

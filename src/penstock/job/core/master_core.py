@@ -6,8 +6,8 @@ a late partition) is answered or released at once. A job whose core raises is ov
 
 Jobs share the application's slots: `fairness` says who gets the next ones, and from whom they are taken.
 
-Read tasks that wait for what a job makes again may lend it their slots. Those are nobody's to give, so they are not
-counted; but where jobs have lent slots only and must still read a DataFrame, which takes another one, they are
+Read tasks that wait for what a job makes again may lease it their slots. Those are nobody's to give, so they are not
+counted; but where jobs have leased slots only and must still read a DataFrame, which takes another one, they are
 refused.
 """
 
@@ -111,12 +111,12 @@ class MasterCore:
                     return
                 starves = (
                     isinstance(event, events.DeadlinePassed)
-                    and event.deadline.kind is DeadlineKind.LENT
+                    and event.deadline.kind is DeadlineKind.LEASED
                     and event.deadline in job.armed
                 )
                 self._let(job, job.handle, event)
                 if starves:
-                    self._count_lent(job.slots_total)
+                    self._count_leased(job.slots_total)
 
     def _let(self, job: JobCore, work: Callable[..., Iterable[so.Decision] | None], *what: object) -> None:
         """Let a job do something, and all that follows from it; one whose core raises is over."""
@@ -213,12 +213,12 @@ class MasterCore:
         for job, places in begun[1:]:
             self._let(job, job.recovery.stand_back, places)
 
-    def _count_lent(self, total: int) -> None:
-        """Jobs may have nothing but lent slots where they need one of their own: who lends them must give up."""
+    def _count_leased(self, total: int) -> None:
+        """Jobs may have nothing but leased slots where they need one of their own: who leases them must give up."""
         starved = [job for job in self._jobs.values() if job.slots.starved]
         if sum(job.slots.starved for job in starved) >= total:
             for job in starved:
-                self._let(job, job.slots.refuse_lent)
+                self._let(job, job.slots.refuse_leased)
 
     def _release_result(self, event: events.ResultReleased) -> None:
         if event.job in self._jobs:

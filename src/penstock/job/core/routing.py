@@ -108,7 +108,7 @@ def follow(parts: Parts, decision: so.ForParts) -> Iterator[so.Decision]:
 def pass_deadline(parts: Parts, deadline: Deadline) -> Iterator[so.Decision]:
     """The decisions that follow if a deadline has passed that its part still waits for."""
     match deadline.kind:
-        case DeadlineKind.SLOTS | DeadlineKind.DEPLOY | DeadlineKind.LENT:
+        case DeadlineKind.SLOTS | DeadlineKind.DEPLOY | DeadlineKind.LEASED:
             return parts.slots.deadline_passed(deadline)
         case DeadlineKind.RESTART | DeadlineKind.UNEXPLAINED:
             return parts.recovery.deadline_passed(deadline)
@@ -188,8 +188,8 @@ def _checkpoints(checkpoints: Checkpoints, decision: so.ForCheckpoints) -> Itera
             yield from checkpoints.all_there(decision)
         case so.RegionRuns():
             yield from checkpoints.begin(decision)
-        case so.Brief():
-            yield from checkpoints.brief(decision)
+        case so.SendDeployment():
+            yield from checkpoints.complete(decision)
         case so.Interrupt():
             yield from checkpoints.interrupt(decision)
         case so.Unrestorable():

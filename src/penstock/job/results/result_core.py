@@ -237,7 +237,7 @@ class ResultCore:
             return ReadAnswer(ask_again=True)  # lost once more
         if isinstance(state, Made):
             return self._given(state, request)
-        return _lending(state.plan, request) if _is_told(state, request) else ReadAnswer(ask_again=True)
+        return _leasing(state.plan, request) if _is_told(state, request) else ReadAnswer(ask_again=True)
 
     def _given(self, made: Made, request: ReadResult) -> ReadAnswer:
         """The new partition, if the task's stage may read it."""
@@ -285,10 +285,10 @@ def _copy(error: PenstockError) -> PenstockError:
 
 def _is_told(making: Making, request: ReadResult) -> bool:
     """Tell whether there is a job that this reader can work for, and has not."""
-    return making.plan is not None and making.plan.submission.job != request.lent
+    return making.plan is not None and making.plan.submission.job != request.leased
 
 
-def _lending(plan: Rerun | None, request: ReadResult) -> ReadAnswer:
+def _leasing(plan: Rerun | None, request: ReadResult) -> ReadAnswer:
     if plan is None:
         return ReadAnswer(ask_again=True)
     if len(plan.plan) > _PLAN_LIMIT:

@@ -3,7 +3,8 @@
 
 Errors travel inside the answer, so a caller raises what was raised here. A message of another shape is answered and
 nothing else happens. A call without a session is answered before its message is read: the handshake is in the head of
-its calls. So a stranger can have this process hold no more than HTTP/2 lets a connection send unasked, 64 KiB.
+its calls. So an unauthenticated peer can have this process hold no more than HTTP/2 lets a connection send unasked,
+64 KiB.
 """
 
 from __future__ import annotations

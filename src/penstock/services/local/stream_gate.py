@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads an input of a streaming task out of shared segments, and never waits: what has come is there to be polled.
 
-Only the task's line receives (`task_line`). Slices are copied out when they are polled, so their segments go back at
+Only the task's mailbox receives. Slices are copied out when they are polled, so their segments go back at
 once. Those that are fetched ahead of need, for a snapshot, keep theirs until the task polls in order again: it has
 processed them then. Else each checkpoint would let so much more come, and what is in flight would grow. Priority
 events overtake what has come and was not polled. The sums of each epoch are compared at its place among the messages:

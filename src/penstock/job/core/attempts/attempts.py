@@ -20,8 +20,8 @@ from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.attempts.briefings import Briefings
 from penstock.job.core.attempts.deployments import Deployments, lost_to_another
+from penstock.job.core.attempts.descriptors import DeploymentDescriptors
 from penstock.job.core.attempts.questions import Questions
 from penstock.job.core.attempts.unwanted import Unwanted
 from penstock.job.core.attempts.widths import Widths
@@ -52,8 +52,8 @@ class Attempts:
         stages: Stages,
         phase: Phase,
     ) -> None:
-        self.briefings = Briefings(topology, subtasks)
-        self.deployments = Deployments(topology, subtasks, stages, self.briefings, phase)
+        self.descriptors = DeploymentDescriptors(topology, subtasks)
+        self.deployments = Deployments(topology, subtasks, stages, self.descriptors, phase)
         self.questions = Questions(topology, subtasks)
         self.unwanted = Unwanted(topology, subtasks, phase)
         self._widths = Widths(topology, stages.capacity, submitted.target_bytes)
@@ -117,7 +117,7 @@ class Attempts:
         elif self._phase.is_active:
             yield so.TaskEnded(event.attempt)
             for edge in subtask.outputs:
-                yield from self.briefings.announce(subtask, edge)
+                yield from self.descriptors.announce(subtask, edge)
             before, now = subtask.known, dict(event.fingerprints)
             subtask.known = now
             other = tuple(edge for edge in now if edge != RESULT_EDGE and before.get(edge, now[edge]) != now[edge])
@@ -214,7 +214,7 @@ class Attempts:
             return
         for subtask in open_:
             self._subtasks.skip(subtask)
-            yield from self.briefings.announce_empty(subtask)
+            yield from self.descriptors.announce_empty(subtask)
         self._subtasks.confirmed.add(vertex)
         yield so.Record("producers_confirmed", f"DataFrame {self._topology.graph.vertex(vertex).name}")
         yield from self.questions.answer()
@@ -276,7 +276,7 @@ class Attempts:
         self.deployments.leave(subtask)
         self._subtasks.moving.discard(self._stages.region_of(vertex.id).number)
         yield so.Record(reset.why, f"v{vertex.id}.{subtask.index}")
-        self.briefings.renew(self._subtasks.reset(subtask))
+        self.descriptors.renew(self._subtasks.reset(subtask))
 
     def _stop_for_restart(self, subtask: Subtask, attempt: AttemptId) -> Iterator[so.Decision]:
         if subtask.call is None:

@@ -15,7 +15,7 @@ from penstock.graph.regions import Region
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.attempts.briefings import Briefings
+from penstock.job.core.attempts.descriptors import DeploymentDescriptors
 from penstock.job.core.execution.stages import Stages
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.subtasks import Subtasks
@@ -31,14 +31,19 @@ class Deployments:
     """The deployments of one job; a part of `attempts`."""
 
     def __init__(
-        self, topology: JobTopology, subtasks: Subtasks, stages: Stages, briefings: Briefings, phase: Phase
+        self,
+        topology: JobTopology,
+        subtasks: Subtasks,
+        stages: Stages,
+        descriptors: DeploymentDescriptors,
+        phase: Phase,
     ) -> None:
         self.waiting: dict[int, dict[Place, Subtask]] = {}
         """In regions that run together and do not yet: who is ready, and waits for the rest."""
         self._topology = topology
         self._subtasks = subtasks
         self._stages = stages
-        self._briefings = briefings
+        self._descriptors = descriptors
         self._phase = phase
 
     def start(self, start: so.Start) -> Iterator[so.Decision]:
@@ -97,7 +102,7 @@ class Deployments:
         """A partition can be read: tell those who wait for it."""
         subtask = self.producer_of(event.partition)
         if subtask is not None and self._phase.is_active:
-            yield from self._briefings.announce(subtask, self._topology.edge_of(event.partition.dataset)[0])
+            yield from self._descriptors.announce(subtask, self._topology.edge_of(event.partition.dataset)[0])
 
     def producer_of(self, partition: PartitionId) -> Subtask | None:
         """The subtask whose current attempt writes a partition."""
@@ -150,7 +155,7 @@ class Deployments:
         if call is not None and attempt is not None:
             self._subtasks.deploy(subtask)
             yield so.Record("task_deployed", str(attempt))
-            yield so.Brief(call, attempt, self._briefings.deployment(subtask, attempt))
+            yield so.SendDeployment(call, attempt, self._descriptors.deployment(subtask, attempt))
 
 
 def lost_to_another(subtask: Subtask) -> so.Fail:

@@ -115,13 +115,13 @@ class Checkpoints:
         else:
             yield from self._go_on()
 
-    def brief(self, brief: so.Brief) -> Iterator[so.Decision]:
+    def complete(self, sent: so.SendDeployment) -> Iterator[so.Decision]:
         """A task is told what to do, and what it begins with."""
-        deployment = brief.deployment
+        deployment = sent.deployment
         if self._beginnings is not None and self._coordinator is not None:
             behind = self._coordinator.latest_begun
-            deployment = replace(deployment, streaming=self._beginnings.of(brief.attempt, behind))
-        yield do.AnswerRegistration(brief.call, brief.attempt, deployment)
+            deployment = replace(deployment, streaming=self._beginnings.of(sent.attempt, behind))
+        yield do.AnswerRegistration(sent.call, sent.attempt, deployment)
 
     def begin(self, _: so.RegionRuns) -> Iterator[so.Decision]:
         """All tasks run."""

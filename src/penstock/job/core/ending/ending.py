@@ -113,7 +113,7 @@ class Ending:
     def _refuse(self, event: JobEvent, error: PenstockError) -> Iterator[so.Decision]:
         """End a job that was never started."""
         self._lifecycle.move(event)
-        yield so.DismissWorkers()  # lent ones, which need no admission to come
+        yield so.DismissWorkers()  # leased ones, which need no admission to come
         yield so.Conclude("job_refused", error)
 
     # --- the end itself

@@ -15,7 +15,7 @@ from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.failure import Rank
-from penstock.job.core.ids import LENT, SparkJob, WorkerId
+from penstock.job.core.ids import LEASED, SparkJob, WorkerId
 from penstock.job.core.slots.refusals import too_late
 from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.slots.workers import Worker, WorkerState
@@ -58,8 +58,8 @@ class Arrivals:
             self._workers.let_off(lost)
             yield so.Orphan(lost, _WITHOUT_REPORT)
             yield event  # its question stands, once what follows from that is done
-        elif event.spark_job == LENT and self._phase.state in RUNS:
-            self._slots.lends += worker is None
+        elif event.spark_job == LEASED and self._phase.state in RUNS:
+            self._slots.leases += worker is None
             yield from _nothing_to_do(self._workers.register(task.number, event))
         elif not self._phase.is_active:
             if worker is not None and worker.attempt is None and worker.identity in (None, task):

@@ -2,7 +2,7 @@
 """The slots of one job: its workers and Spark jobs, what more it would like to have, and what idle workers get.
 
 The master's core asks every job what it wants (`demand`), takes idle workers from those that have too many
-(`give_back`), lets them use what they have (`use_workers`), and grants what is free. Lent workers are not the job's
+(`give_back`), lets them use what they have (`use_workers`), and grants what is free. Leased workers are not the job's
 to give or to release: they stay until it is over. `arrivals` has those that come and go.
 """
 
@@ -15,7 +15,7 @@ from penstock.graph.regions import Region, slots_needed
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
-from penstock.job.core.deadlines import LENT_SECONDS, Deadline, DeadlineKind, Wanted
+from penstock.job.core.deadlines import LEASED_SECONDS, Deadline, DeadlineKind, Wanted
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.execution.progress import Roll
 from penstock.job.core.execution.stages import Stages
@@ -53,9 +53,9 @@ class Slots:
     ) -> None:
         self.workers = Workers()
         self.spark_jobs = SparkJobs(1 + max(vertex.id for vertex in topology.graph.vertices))
-        self.lends = 0
-        """The number of times that somebody lent a slot."""
-        self._counted_lends = 0
+        self.leases = 0
+        """The number of times that somebody leased a slot."""
+        self._counted_leases = 0
         self._is_held = False
         self._awaits_lost = False
         """True if it was planned anew, does not fit, and waits beside the line until it does."""
@@ -68,14 +68,14 @@ class Slots:
 
     @property
     def held(self) -> int:
-        """The slots of its workers and of its DataFrames' tasks; lent ones are not its own."""
-        return len(self.workers) - self.workers.lent + self.spark_jobs.frame_slots
+        """The slots of its workers and of its DataFrames' tasks; leased ones are not its own."""
+        return len(self.workers) - self.workers.leased + self.spark_jobs.frame_slots
 
     @property
     def starved(self) -> int:
-        """The slots lent to it although it can't go on without other ones, to read a DataFrame; mostly none."""
+        """The slots leased to it although it can't go on without other ones, to read a DataFrame; mostly none."""
         frames = (vertex.id for vertex in self._topology.graph.vertices if vertex.is_bound)
-        return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.lent
+        return 0 if all(self._subtasks.is_confirmed(vertex) for vertex in frames) else self.workers.leased
 
     @property
     def waits(self) -> str:
@@ -126,7 +126,7 @@ class Slots:
 
     def give_back(self, slots: int) -> list[so.Decision]:
         """Release up to so many idle workers that others need more."""
-        own = [worker for worker in self.workers.idle if not worker.is_lent]
+        own = [worker for worker in self.workers.idle if not worker.is_leased]
         count = min(slots, max(0, len(own) - self._match().firm))
         return list(self._release(own[len(own) - count :]))
 
@@ -165,7 +165,7 @@ class Slots:
         yield from [self._start(worker, subtask) for subtask, worker in pairs]
         taken = {worker.number for _, worker in pairs}
         left = [worker for worker in idle if worker.number not in taken]
-        yield from self._release([worker for worker in left[found.kept :] if not worker.is_lent])
+        yield from self._release([worker for worker in left[found.kept :] if not worker.is_leased])
 
     def _start(self, worker: Worker, subtask: Subtask) -> so.Start:
         attempt = AttemptId(self._submitted.job, *subtask.place, subtask.generation)
@@ -197,10 +197,10 @@ class Slots:
                 left -= min(tasks, left)
         return left
 
-    def refuse_lent(self) -> Iterator[so.Decision]:
-        """All slots are lent, and a DataFrame is still to be read: those who lend them must give them up."""
+    def refuse_leased(self) -> Iterator[so.Decision]:
+        """All slots are leased, and a DataFrame is still to be read: those who lease them must give them up."""
         error = SlotsError(no_slot_for_dataframe(self._topology.graph.name, self._stages.capacity.total))
-        for worker in [worker for worker in self.workers.idle if worker.is_lent]:
+        for worker in [worker for worker in self.workers.idle if worker.is_leased]:
             identity = worker.identity
             for call in self.workers.release(worker):
                 if identity is not None:
@@ -255,17 +255,17 @@ class Slots:
             wanted[Deadline(DeadlineKind.SLOTS)] = timeout
         if state is JobState.RUNNING:
             wanted |= {item: timeout for item in self._watched if self._is_awaited(item)}
-        if state in RUNS and self.lends > self._counted_lends and self.starved:
+        if state in RUNS and self.leases > self._counted_leases and self.starved:
             # Counted later: a Spark job that has read its DataFrame may be about to return.
-            wanted[Deadline(DeadlineKind.LENT, self.lends)] = LENT_SECONDS
+            wanted[Deadline(DeadlineKind.LEASED, self.leases)] = LEASED_SECONDS
         return wanted
 
     def deadline_passed(self, deadline: Deadline) -> Iterator[so.Decision]:
         """One of them went by; who starves is counted by the master's core."""
         if deadline.kind is DeadlineKind.SLOTS:
             yield so.FailForGood(self._waited_in_vain(), kind=SlotsError, sequel=True)
-        elif deadline.kind is DeadlineKind.LENT:
-            self._counted_lends = deadline.number
+        elif deadline.kind is DeadlineKind.LEASED:
+            self._counted_leases = deadline.number
         elif deadline.kind is DeadlineKind.DEPLOY:
             self._watched.discard(deadline)
             yield from self._miss_tasks(self._stages.regions[deadline.region])
@@ -316,7 +316,7 @@ class Slots:
         idle, capacity = self.workers.idle, self._stages.capacity
         if not idle or capacity.hosts.are_fine:
             return idle
-        here = [worker for worker in self.workers if worker.identity is not None and not worker.is_lent]
+        here = [worker for worker in self.workers if worker.identity is not None and not worker.is_leased]
         out = {worker.number for worker in here if capacity.hosts.is_out(worker.environment)}
         others_wait = all(self._waits(worker) for worker in here if worker.number not in out)
         if others_wait or self._slots_still_needed > capacity.total - len(out):

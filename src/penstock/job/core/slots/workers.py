@@ -9,7 +9,7 @@ Rules:
   parked: it gets no answer until the first one has ended, and takes its place then. So two never run as one, and
   Spark, which ends the slower of two attempts, never ends the one that works.
 - An attempt that was told to stop while the job goes on is drained: its worker comes back when it has stopped.
-- A lent worker is a read task that waits for what the job makes: it was never launched, and its slot is not the
+- A leased worker is a read task that waits for what the job makes: it was never launched, and its slot is not the
   job's.
 
 If a method gives calls, those are questions to answer with "nothing more to do".
@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.job.core.events import TaskRegistered
-from penstock.job.core.ids import LENT, SparkJobId, TaskId, WorkerId, WorkerNumber
+from penstock.job.core.ids import LEASED, SparkJobId, TaskId, WorkerId, WorkerNumber
 from penstock.lifecycle.table import Lifecycle, Table
 from penstock.shuffle import AttemptId
 
@@ -97,9 +97,9 @@ class Worker(Lifecycle[WorkerState, WorkerEvent]):
         return self._has if isinstance(self._has, AttemptId) else None
 
     @property
-    def is_lent(self) -> bool:
+    def is_leased(self) -> bool:
         """True if no Spark job of the job started it."""
-        return self.spark_job == LENT
+        return self.spark_job == LEASED
 
     @property
     def calls(self) -> list[int]:
@@ -131,8 +131,8 @@ class Workers:
     """All workers of one job, by number and, so that nothing has to be counted, by state."""
 
     def __init__(self) -> None:
-        self.lent = 0
-        """The number that are lent."""
+        self.leased = 0
+        """The number that are leased."""
         self._by_number: dict[WorkerNumber, Worker] = {}
         self._by_attempt: dict[AttemptId, Worker] = {}
         self._in: dict[WorkerState, dict[WorkerNumber, Worker]] = {state: {} for state in WorkerState}
@@ -187,11 +187,11 @@ class Workers:
     def register(self, number: WorkerNumber, event: TaskRegistered) -> list[int]:
         """A worker asks for work, or waits behind another attempt of it; the calls that this one replaces.
 
-        One of an unknown number lends its slot.
+        One of an unknown number leases its slot.
         """
         worker = self._by_number.get(number)
         if worker is None:
-            worker = Worker(number, LENT)
+            worker = Worker(number, LEASED)
         if worker.identity is not None and worker.identity != event.task:
             # It may ask twice: beside another environment, where the first one died.
             asked_before = [parked for parked in worker.parked if parked.task == event.task]
@@ -298,11 +298,11 @@ class Workers:
         self._in[worker.state][worker.number] = worker
         if worker.attempt is not None:
             self._by_attempt[worker.attempt] = worker
-        self.lent += worker.is_lent
+        self.leased += worker.is_leased
 
     def _unfile(self, worker: Worker) -> None:
         if self._by_number.pop(worker.number, None) is not None:
             del self._in[worker.state][worker.number]
-            self.lent -= worker.is_lent
+            self.leased -= worker.is_leased
         if worker.attempt is not None:
             self._by_attempt.pop(worker.attempt, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of a streaming task over a real environment: what ends its wait, what it hears, what it says."""
+"""The mailbox of a streaming task over a real environment: what ends its wait, what it hears, what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from environment_thread import EnvironmentThread, environment
 from penstock.attachment.attachment import Attachment
-from penstock.attachment.task_line import AttachmentLine
+from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.environment.control import NoMaster
 from penstock.link import commands
 from penstock.link.master import AcknowledgeCheckpoint, DataEnded, DeclineCheckpoint, Registered, RegisterTask
@@ -70,12 +70,12 @@ def task(here: EnvironmentThread) -> Iterator[Attachment]:
     found.close()
 
 
-def heard(line: AttachmentLine, count: int) -> list[Action]:
+def heard(mailbox: AttachmentMailbox, count: int) -> list[Action]:
     """So many actions, waited for."""
     found: list[Action] = []
     while len(found) < count:
-        line.wait(DEADLINE)
-        found += line.take_actions()
+        mailbox.wait(DEADLINE)
+        found += mailbox.take_actions()
     return found
 
 
@@ -88,12 +88,12 @@ def test_actions_come_in_order_to_the_attempt_that_they_are_for(here: Environmen
         commands.TaskAction(ATTEMPT, CheckpointAborted(4)),
         commands.TaskAction(ATTEMPT, StopSource()),
     ]
-    line = AttachmentLine(task, ATTEMPT)
+    mailbox = AttachmentMailbox(task, ATTEMPT)
     for command in told:
         here.run(lambda command=command: here.host.obey(command))  # type: ignore[misc]
     wanted = [TriggerCheckpoint(b"\x00barrier"), CheckpointCompleted(3), CheckpointAborted(4), StopSource()]
-    assert heard(line, len(wanted)) == wanted
-    assert line.take_actions() == []
+    assert heard(mailbox, len(wanted)) == wanted
+    assert mailbox.take_actions() == []
 
 
 def test_an_action_that_came_before_its_task_is_told_when_it_is_there(here: EnvironmentThread) -> None:
@@ -101,7 +101,7 @@ def test_an_action_that_came_before_its_task_is_told_when_it_is_there(here: Envi
     here.run(lambda: here.host.obey(commands.TaskAction(OTHER, TriggerCheckpoint(b"early"))))
     task = here.attach()
     task.ask(RegisterTask(OTHER), DEADLINE)
-    assert heard(AttachmentLine(task, OTHER), 1) == [TriggerCheckpoint(b"early")]
+    assert heard(AttachmentMailbox(task, OTHER), 1) == [TriggerCheckpoint(b"early")]
     task.close()
 
 
@@ -110,21 +110,21 @@ def test_what_a_worker_was_told_of_its_last_attempt_is_not_for_the_next(
 ) -> None:
     """It takes none of its actions, goes on to another attempt, and hears that one's alone."""
     here.run(lambda: here.host.obey(commands.TaskAction(ATTEMPT, StopSource())))
-    AttachmentLine(task, ATTEMPT).wait(DEADLINE)
+    AttachmentMailbox(task, ATTEMPT).wait(DEADLINE)
     task.begin()
     task.ask(RegisterTask(OTHER), DEADLINE)
     here.run(lambda: here.host.obey(commands.TaskAction(OTHER, CheckpointCompleted(1))))
-    assert heard(AttachmentLine(task, OTHER), 1) == [CheckpointCompleted(1)]
+    assert heard(AttachmentMailbox(task, OTHER), 1) == [CheckpointCompleted(1)]
 
 
 def test_what_is_said_is_not_waited_for(here: EnvironmentThread, task: Attachment, master: Master) -> None:
     """An acknowledgement from another thread, a refusal and the end of the data arrive with all they carry."""
-    line = AttachmentLine(task, ATTEMPT)
-    thread = threading.Thread(target=lambda: line.acknowledge(5, b"handle", {"bytes": 7.0}))
+    mailbox = AttachmentMailbox(task, ATTEMPT)
+    thread = threading.Thread(target=lambda: mailbox.acknowledge(5, b"handle", {"bytes": 7.0}))
     thread.start()
     thread.join(DEADLINE)
-    line.decline(6, "the disk is full")
-    line.data_ended()
+    mailbox.decline(6, "the disk is full")
+    mailbox.data_ended()
     task.ask(RegisterTask(ATTEMPT), DEADLINE)  # after them
     assert master.asked == [
         AcknowledgeCheckpoint(ATTEMPT, 5, b"handle", {"bytes": 7.0}),
@@ -134,56 +134,56 @@ def test_what_is_said_is_not_waited_for(here: EnvironmentThread, task: Attachmen
 
 
 def test_an_error_in_the_answer_is_raised_where_the_task_waits_next(task: Attachment, master: Master) -> None:
-    """It ends the wait, once for each answer; the line lives on."""
+    """It ends the wait, once for each answer; the mailbox lives on."""
 
     def refuse() -> object:
         raise StaleError("attempt 7 was replaced")
 
     master.answer = refuse
-    line = AttachmentLine(task, ATTEMPT)
-    line.data_ended()
+    mailbox = AttachmentMailbox(task, ATTEMPT)
+    mailbox.data_ended()
     with pytest.raises(StaleError, match="replaced"):
-        line.wait(DEADLINE)
-    line.wait(0)
+        mailbox.wait(DEADLINE)
+    mailbox.wait(0)
 
 
 def test_without_a_jobmaster_the_task_hears_that_there_is_none(tmp_path: Path) -> None:
     """Nothing is said into the void."""
     with environment(tmp_path) as alone:
         task = alone.attach()
-        line = AttachmentLine(task, ATTEMPT)
-        line.acknowledge(1, b"", {})
+        mailbox = AttachmentMailbox(task, ATTEMPT)
+        mailbox.acknowledge(1, b"", {})
         with pytest.raises(ControlError, match="no JobMaster"):
-            line.wait(DEADLINE)
+            mailbox.wait(DEADLINE)
         task.close()
 
 
 def test_a_wait_ends_after_its_seconds(task: Attachment) -> None:
     """Nothing has come; a look takes no time."""
-    line = AttachmentLine(task, ATTEMPT)
-    line.wait(0.01)
+    mailbox = AttachmentMailbox(task, ATTEMPT)
+    mailbox.wait(0.01)
     begin = time.monotonic()
-    line.wait(0.05)
+    mailbox.wait(0.05)
     assert 0.04 < time.monotonic() - begin < DEADLINE
-    line.wait(0)
+    mailbox.wait(0)
 
 
 def test_a_cancelled_task_hears_it_in_each_wait(here: EnvironmentThread, task: Attachment) -> None:
     """Also in one that only looks."""
-    line = AttachmentLine(task, ATTEMPT)
+    mailbox = AttachmentMailbox(task, ATTEMPT)
     here.run(lambda: here.host.obey(commands.CancelTask(ATTEMPT, "the user")))
     for seconds in (DEADLINE, 0):
         with pytest.raises(TaskCancelledError, match="the user"):
-            line.wait(seconds)
+            mailbox.wait(seconds)
 
 
 def test_an_environment_that_is_gone_ends_the_wait(here: EnvironmentThread) -> None:
     """The task does not wait for ever; what it says meanwhile, in a thread that stores, raises nothing there."""
     task = here.attach()
-    line = AttachmentLine(task, ATTEMPT)
-    here.run(lambda: [each.end_session("gone") for each in list(here.host.attendance.tasks)])
+    mailbox = AttachmentMailbox(task, ATTEMPT)
+    here.run(lambda: [each.end_session("gone") for each in list(here.host.task_registry.tasks)])
     for number in range(3):
-        line.acknowledge(number, b"", {})
+        mailbox.acknowledge(number, b"", {})
     with pytest.raises(EnvironmentLostError):
-        line.wait(DEADLINE)
+        mailbox.wait(DEADLINE)
     task.close()

@@ -25,8 +25,8 @@ from penstock.shuffle.requests import Request
 from penstock.shuffle.streaming import HandedPart
 
 
-class AttachmentLine:
-    """A `TaskLine` of one attempt, and its `HostStore`."""
+class AttachmentMailbox:
+    """A `Mailbox` of one attempt, and its `HostStore`."""
 
     def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment

@@ -25,7 +25,7 @@ GATES = 65536
 """Gates that were closed early."""
 
 
-class Attendance:
+class TaskRegistry:
     """The tasks of one environment."""
 
     def __init__(self) -> None:

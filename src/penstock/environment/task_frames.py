@@ -28,7 +28,7 @@ from penstock.link.frames import (
 from penstock.link.wire import Plain
 
 
-class TaskLine:
+class TaskFrames:
     """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks."""
 
     def __init__(self, connection: socket.socket, turn: Turn) -> None:

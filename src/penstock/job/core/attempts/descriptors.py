@@ -20,7 +20,7 @@ from penstock.link.commands import UpdatePartitionInfo
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 
-class Briefings:
+class DeploymentDescriptors:
     """Of one job."""
 
     def __init__(self, topology: JobTopology, subtasks: Roll) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.environment import attendance
-from penstock.environment.attendance import Attendance
+from penstock.environment import task_registry
+from penstock.environment.task_registry import TaskRegistry
 from penstock.link.commands import CancelTask, TaskAction
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, ShuffleDescriptor
 from penstock.shuffle.actions import StopSource, TriggerCheckpoint
@@ -42,7 +42,7 @@ class Task:
         self.told.append(action)
 
 
-def caught_up(here: Attendance, number: AttemptId) -> list[object]:
+def caught_up(here: TaskRegistry, number: AttemptId) -> list[object]:
     """The words that a task hears when it is given this attempt."""
     task: Any = Task()
     here.catch_up(task, number)
@@ -69,14 +69,14 @@ class Gate:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attendance]:
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskRegistry]:
     """One that keeps three of everything."""
     for name in ("CANCELS", "ACTIONS", "UPDATES", "GATES"):
-        monkeypatch.setattr(attendance, name, 3)
-    return Attendance()
+        monkeypatch.setattr(task_registry, name, 3)
+    return TaskRegistry()
 
 
-def left(here: Attendance, *gates: Gate) -> None:
+def left(here: TaskRegistry, *gates: Gate) -> None:
     """These gates have closed."""
     for gate in gates:
         closed: Any = gate
@@ -85,7 +85,7 @@ def left(here: Attendance, *gates: Gate) -> None:
 
 def test_what_comes_before_its_task_is_told_once() -> None:
     """A cancel and actions, in order, when the attempt is deployed."""
-    here = Attendance()
+    here = TaskRegistry()
     actions = [TaskAction(attempt(1), TriggerCheckpoint(b"barrier")), TaskAction(attempt(1), StopSource())]
     for action in actions:
         here.act(action)
@@ -98,7 +98,7 @@ def test_what_comes_before_its_task_is_told_once() -> None:
 
 def test_producers_that_come_first_are_there_for_each_gate_of_their_consumer() -> None:
     """Two inputs of a task may read the same dataset."""
-    here = Attendance()
+    here = TaskRegistry()
     assert not here.update(attempt(1), place(0))
     assert not here.update(attempt(1), place(1))
     assert here.updates(attempt(1)) == here.updates(attempt(1)) == (place(0), place(1))
@@ -107,7 +107,7 @@ def test_producers_that_come_first_are_there_for_each_gate_of_their_consumer() -
 
 def test_a_gate_that_left_is_told_of_its_producers_and_then_forgotten() -> None:
     """The words that it was told are not kept for another."""
-    here = Attendance()
+    here = TaskRegistry()
     gate, complete = Gate(attempt(1), 2), Gate(attempt(1), 0)
     left(here, gate, complete)
     for index in (0, 1):
@@ -121,7 +121,7 @@ def test_a_gate_that_left_is_told_of_its_producers_and_then_forgotten() -> None:
 
 def test_everything_goes_with_its_job() -> None:
     """The words of another job stay."""
-    here = Attendance()
+    here = TaskRegistry()
     gates = [Gate(attempt(1, job)) for job in ("a", "b")]
     left(here, *gates)
     for job in ("a", "b"):
@@ -139,7 +139,7 @@ def test_everything_goes_with_its_job() -> None:
     assert [gate.missing for gate in gates] == [1, 0]
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: Attendance) -> None:
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first(few: TaskRegistry) -> None:
     """Of cancels, actions, producers and gates."""
     gates = [Gate(attempt(number)) for number in range(5)]
     left(few, *gates)

@@ -41,8 +41,8 @@ class Acknowledged(NamedTuple):
     figures: dict[str, float]
 
 
-class MemoryTaskLine:
-    """A `TaskLine`; made by `MemoryShuffleEnvironment.create_task_line`.
+class MemoryMailbox:
+    """A `Mailbox`; made by `MemoryShuffleEnvironment.create_mailbox`.
 
     The test acts by `act` and `refuse`, from any thread, and reads what the task has said: `acknowledged`,
     `declined`, `has_ended` and `metrics`.

@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MOST = 256
-"""Strangers at a time."""
+"""Unauthenticated peers at a time."""
 MOST_OF_ONE = 64
-"""Strangers of one source at a time: more than a host has environments, or a process threads that attach at once."""
+"""Those of one source: more than a host has environments, or a process threads that attach at once."""
 
 
-class Strangers(Generic[T]):
-    """The strangers at one door."""
+class Unauthenticated(Generic[T]):
+    """The unauthenticated peers at one door."""
 
     def __init__(self, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
         self._most = most
@@ -30,8 +30,8 @@ class Strangers(Generic[T]):
     def __len__(self) -> int:
         return len(self._sources)
 
-    def enter(self, stranger: T, source: str) -> T | None:
-        """Somebody has come; who has to go for him, if anybody."""
+    def enter(self, peer: T, source: str) -> T | None:
+        """Note that a peer has come; the one that has to go for it, if any."""
         gone: T | None = None
         same = self._by_source.get(source, {})
         if len(same) >= self._most_of_one:
@@ -41,16 +41,16 @@ class Strangers(Generic[T]):
             gone = next(iter(self._by_source[most]))
         if gone is not None:
             self.leave(gone)
-        self._sources[stranger] = source
-        self._by_source.setdefault(source, {})[stranger] = None
+        self._sources[peer] = source
+        self._by_source.setdefault(source, {})[peer] = None
         return gone
 
-    def leave(self, stranger: T) -> None:
-        """He has proved himself, or is gone; idempotent."""
-        source = self._sources.pop(stranger, None)
+    def leave(self, peer: T) -> None:
+        """It has proved itself, or is gone; idempotent."""
+        source = self._sources.pop(peer, None)
         if source is None:
             return
         same = self._by_source[source]
-        del same[stranger]
+        del same[peer]
         if not same:
             del self._by_source[source]
