@@ -49,7 +49,7 @@ class CountRows:
 
     def add(self, column: pa.Array, slots: Slots, count: int) -> None:
         """One for each row."""
-        np.add.at(self._counts.writable(count), slots, 1)
+        np.add.at(self._counts.writable(slots, count), slots, 1)
 
     def result(self, slots: Slots) -> pa.Array:
         """Never null."""
@@ -66,7 +66,8 @@ class CountValues:
     def add(self, column: pa.Array, slots: Slots, count: int) -> None:
         """One for each row that is not null."""
         missing = null_mask(column)
-        np.add.at(self._counts.writable(count), slots if missing is None else slots[~missing], 1)
+        present = slots if missing is None else slots[~missing]
+        np.add.at(self._counts.writable(present, count), present, 1)
 
     def result(self, slots: Slots) -> pa.Array:
         """Never null."""
@@ -89,7 +90,7 @@ class Sum:
     def add(self, column: pa.Array, slots: Slots, count: int) -> None:
         """Add the rows that are not null; raises ArithmeticOverflowError."""
         values, slots = _present(column, self._dtype, slots)
-        sums = self._sums.writable(count)
+        sums = self._sums.writable(slots, count)
         if self._rules is not None and len(values):
             largest = max(int(values.max()), -int(values.min()))
             self._bound += largest * len(values)
@@ -97,7 +98,7 @@ class Sum:
                 self._check(sums, values, slots)
         with np.errstate(invalid="ignore"):
             np.add.at(sums, slots, values.astype(sums.dtype, copy=False))
-        self._seen.writable(count)[slots] = True
+        self._seen.writable(slots, count)[slots] = True
 
     def result(self, slots: Slots) -> pa.Array:
         """Null where there was no value."""
@@ -131,8 +132,8 @@ class Mean:
         """Add the rows that are not null."""
         values, slots = _present(column, self._dtype, slots)
         with np.errstate(invalid="ignore"):
-            np.add.at(self._sums.writable(count), slots, values.astype(np.float64, copy=False))
-        np.add.at(self._counts.writable(count), slots, 1)
+            np.add.at(self._sums.writable(slots, count), slots, values.astype(np.float64, copy=False))
+        np.add.at(self._counts.writable(slots, count), slots, 1)
 
     def result(self, slots: Slots) -> pa.Array:
         """Null where there was no value."""
@@ -162,8 +163,8 @@ class Extreme:
         """Compare the rows that are not null."""
         values, slots = _present(column, self._dtype, slots)
         with np.errstate(invalid="ignore"):
-            self._choose.at(self._best.writable(count), slots, values)  # type: ignore[attr-defined]
-        self._seen.writable(count)[slots] = True
+            self._choose.at(self._best.writable(slots, count), slots, values)  # type: ignore[attr-defined]
+        self._seen.writable(slots, count)[slots] = True
 
     def result(self, slots: Slots) -> pa.Array:
         """Null where there was no value."""

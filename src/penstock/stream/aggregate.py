@@ -27,6 +27,7 @@ from penstock.stream.accumulators import Accumulator, accumulator
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import KeyIndex, Slots, key_index
 from penstock.stream.keyed_state import ABOUT, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.slot_array import FrozenSlots
 from penstock.stream.state_rows import FrozenRows, StateRows
 
 
@@ -158,7 +159,7 @@ class NumberStates:
         """Take states that `FrozenNumbers` gave."""
         arrays = [array for state in self._accumulators for array in state.arrays]
         for number, array in enumerate(arrays):
-            values = array.writable(count)
+            values = array.writable(slots, count)
             column = batch.column(f"#{number}")
             values[slots] = fixed_values(column, values.dtype)
 
@@ -166,14 +167,14 @@ class NumberStates:
 class FrozenNumbers:
     """Arrays of numbers that do not change any more."""
 
-    def __init__(self, arrays: Sequence[npt.NDArray[np.generic]]) -> None:
+    def __init__(self, arrays: Sequence[FrozenSlots]) -> None:
         self._arrays = tuple(arrays)
 
     def columns(self, start: int, end: int) -> list[pa.Array]:
         """Those of a range of slots; booleans are bytes."""
         found = []
         for array in self._arrays:
-            part = np.ascontiguousarray(array[start:end])
+            part = array.values(start, end)
             part = part.view(np.uint8) if part.dtype == np.bool_ else part
             found.append(pa.Array.from_buffers(_TYPES[part.dtype], len(part), [None, pa.py_buffer(part)]))
         return found

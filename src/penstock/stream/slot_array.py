@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of slots, which a snapshot takes as they are: the first update after it writes to a copy.
+"""Numbers of slots, which a snapshot takes as they are: what changes after it is noted first, as it was.
 
-So the task stands still for the copy of what it changes, and not for the storing.
+So a snapshot costs the task nothing when it is taken, and afterwards as much as the rows that come, however large the
+state is. A copy of the whole state stood still for 100 ms where it was large. The notes end with the snapshot.
+
+Only the task's thread writes. Another one may read a snapshot meanwhile: it copies a range, and then puts back what
+was noted of it. A change is noted ahead of its writing, so a copy that saw half of it is put right.
 """
 
 from __future__ import annotations
@@ -15,59 +19,96 @@ import numpy.typing as npt
 from penstock.stream.key_index import Slots
 
 _LEAST = 1 << 10
+_ROUNDS = 255
+
+
+class _Notes:
+    """The values of slots that changed after one snapshot, as they were; `later` are those after the next one."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Slots, npt.NDArray[Any]]] = []
+        self.later: _Notes | None = None
+
+
+class FrozenSlots:
+    """The values of the first slots as they were at one moment."""
+
+    def __init__(self, values: npt.NDArray[Any], count: int, notes: _Notes) -> None:
+        self._values = values
+        self._count = count
+        self._notes = notes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def values(self, start: int, end: int) -> npt.NDArray[Any]:
+        """A copy of a range of them. Any thread."""
+        found = self._values[start:end].copy()
+        chain = [self._notes]
+        while (later := chain[-1].later) is not None:
+            chain.append(later)
+        for notes in reversed(chain):
+            for slots, values in notes.taken[:]:
+                here = (slots >= start) & (slots < end)
+                found[slots[here] - start] = values[here]
+        return found
 
 
 class SlotArray:
-    """One number for each slot, beginning with `first`.
-
-    There are two arrays once there were snapshots: what is written to, and the one before, which a snapshot may hold.
-    Memory is taken anew only where they grow, because fresh pages cost more than the copy.
-    """
+    """One number for each slot, beginning with `first`."""
 
     def __init__(self, dtype: npt.DTypeLike, first: float = 0) -> None:
         self._first = first
         self._values = _filled(_LEAST, first, np.dtype(dtype))
-        self._snapshot: weakref.ref[npt.NDArray[Any]] | None = None
-        """The values that a snapshot holds; gone when it is stored."""
-        self._spare: npt.NDArray[Any] | None = None
-        self._spare_snapshot: weakref.ref[npt.NDArray[Any]] | None = None
+        self._noted = np.zeros(_LEAST, np.uint8)
+        """The round in which each slot was noted last; kept, because new pages cost more than notes."""
+        self._round = 0
+        self._notes: weakref.ref[_Notes] | None = None
+        """Those of the newest snapshot, as long as it or one before it is held."""
 
-    def writable(self, slots: int) -> npt.NDArray[Any]:
-        """The values of at least so many slots, to be changed in place until the next `frozen`."""
-        if slots > len(self._values):
-            grown = _filled(max(slots, 2 * len(self._values)), self._first, self._values.dtype)
-            grown[: len(self._values)] = self._values
-            self._values, self._spare, self._snapshot = grown, None, None
-        elif self._snapshot is not None and self._snapshot() is not None:
-            self._leave(slots)
+    def writable(self, slots: Slots, count: int) -> npt.NDArray[Any]:
+        """The values of at least `count` slots, of which these may be changed in place."""
+        self._grow(count)
+        notes = None if self._notes is None else self._notes()
+        if notes is None:
+            self._notes = None
+            return self._values
+        fresh = slots[self._noted[slots] != self._round]
+        if len(fresh):
+            notes.taken.append((fresh, self._values[fresh]))
+            self._noted[fresh] = self._round
         return self._values
 
     def at(self, slots: Slots) -> npt.NDArray[Any]:
-        """The values of these slots."""
+        """The values of these slots, of which some may never have been written."""
+        self._grow(int(slots.max(initial=-1)) + 1)
         found: npt.NDArray[Any] = self._values[slots]
         return found
 
-    def frozen(self, slots: int) -> npt.NDArray[Any]:
-        """The values of the first slots, which never change as long as this very array is held."""
-        if slots > len(self._values):
-            self.writable(slots)
-        held = self._snapshot() if self._snapshot is not None else None
-        if held is None or len(held) != slots:
-            if held is not None:
-                self._leave(slots)
-            held = self._values[:slots]
-            self._snapshot = weakref.ref(held)
-        return held
+    def frozen(self, count: int) -> FrozenSlots:
+        """The values of the first slots as they are now."""
+        self._grow(count)
+        self._round += 1
+        if self._round > _ROUNDS:
+            self._noted.fill(0)
+            self._round = 1
+        notes = _Notes()
+        former = None if self._notes is None else self._notes()
+        if former is not None:
+            former.later = notes
+        self._notes = weakref.ref(notes)
+        return FrozenSlots(self._values, count, notes)
 
-    def _leave(self, slots: int) -> None:
-        """Go on in the other array, with the values of the first slots."""
-        spare = self._spare
-        is_held = self._spare_snapshot is not None and self._spare_snapshot() is not None
-        if spare is None or is_held or len(spare) != len(self._values):
-            spare = _filled(len(self._values), self._first, self._values.dtype)
-        spare[:slots] = self._values[:slots]
-        self._spare, self._spare_snapshot = self._values, self._snapshot
-        self._values, self._snapshot = spare, None
+    def _grow(self, count: int) -> None:
+        if count <= len(self._values):
+            return
+        size = max(count, 2 * len(self._values))
+        grown, noted = _filled(size, self._first, self._values.dtype), np.empty(size, np.uint8)
+        grown[: len(self._values)] = self._values
+        noted[: len(self._noted)] = self._noted
+        noted[len(self._noted) :] = 0  # its pages are made now, not by the first rows after a snapshot
+        # Snapshots keep the former array, to which nobody writes any more.
+        self._values, self._noted, self._notes = grown, noted, None
 
 
 def _filled(count: int, value: float, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.record.layout import int64_array
 from penstock.stream.key_index import Slots
-from penstock.stream.slot_array import SlotArray
+from penstock.stream.slot_array import FrozenSlots, SlotArray
 
 NOWHERE = -1
 _SPARE_ROWS = 1 << 16
@@ -27,12 +27,12 @@ class FrozenRows:
     """The rows of all slots at one moment."""
 
     runs: tuple[pa.RecordBatch, ...]
-    where: npt.NDArray[np.int64]
+    where: FrozenSlots
     schema: pa.Schema
 
     def columns(self, start: int, end: int) -> list[pa.ChunkedArray]:
         """The state columns of a range of slots."""
-        rows = int64_array(self.where[start:end])
+        rows = int64_array(self.where.values(start, end))
         columns: list[pa.ChunkedArray] = pa.Table.from_batches(self.runs, self.schema).take(rows).columns
         return columns
 
@@ -49,7 +49,6 @@ class StateRows:
 
     def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have a row."""
-        self._writable(slots)
         known: npt.NDArray[np.bool_] = self._where.at(slots) != NOWHERE
         return known
 
@@ -75,16 +74,16 @@ class StateRows:
 
     def _gather(self) -> None:
         """Leave out the old rows."""
-        where = self._where.writable(self._slots)
-        live = np.flatnonzero(where[: self._slots] != NOWHERE)
+        live = np.flatnonzero(self._where.at(np.arange(self._slots)) != NOWHERE)
         rows = self.take(live)
         self._runs, self._rows = [rows], rows.num_rows
-        where[live] = np.arange(len(live), dtype=np.int64)
+        self._where = SlotArray(np.int64, NOWHERE)
+        self._writable(live)[live] = np.arange(len(live), dtype=np.int64)
 
     def _writable(self, slots: Slots) -> npt.NDArray[np.int64]:
         """The places of the rows of all slots, these among them."""
         self._slots = max(self._slots, int(slots.max(initial=-1)) + 1)
-        return self._where.writable(self._slots)
+        return self._where.writable(slots, self._slots)
 
 
 def _as_batch(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
