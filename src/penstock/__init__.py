@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.api import (
+        BatchProcessor,
         GroupedDataFrame,
         KeyedStream,
         Stream,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BatchProcessor",
     "GroupedDataFrame",
     "KeyedStream",
     "Stream",

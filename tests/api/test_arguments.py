@@ -72,9 +72,34 @@ CALLS = {
         "rebalance has no argument 'cheese': its arguments are numPartitions, mode, service",
     ),
     "a verb with state": (
-        lambda s: s.keyBy("k").transformWithState,
+        lambda s: s.keyBy("k").applyInPandasWithState,
         AttributeError,
-        "there is no state of your own yet: .groupBy",
+        r"write \.groupBy\('k'\)\.transformWithStateInPandas\(processor, schema\)",
+    ),
+    "state without keys": (
+        lambda s: s.transformWithState,
+        AttributeError,
+        r"key the stream first: \.groupBy\('k'\)\.transformWithState\(processor, schema\)",
+    ),
+    "a processor that is none": (
+        lambda s: s.keyBy("k").transformWithState(len, "a int"),
+        TypeError,
+        "takes an object of a class derived from pyspark.sql.streaming.StatefulProcessor, with init, handleInputRows",
+    ),
+    "a processor of rows for batches": (
+        lambda s: s.keyBy("k").transformWithStateInArrow(Column, "a int"),
+        TypeError,
+        r"transformWithStateInArrow takes an object of a class derived from penstock\.BatchProcessor",
+    ),
+    "a processor in complete mode": (
+        lambda s: s.keyBy("k").transformWithStateInArrow(penstock.BatchProcessor(), "a int", "complete"),
+        PlanError,
+        "outputMode is 'append' or 'update', not 'complete'",
+    ),
+    "an unknown time mode": (
+        lambda s: s.keyBy("k").transformWithStateInArrow(penstock.BatchProcessor(), "a int", "update", "Watermark"),
+        PlanError,
+        "timeMode is 'None', 'ProcessingTime', 'EventTime', not 'Watermark'",
     ),
     "zero partitions": (lambda s: s.keyBy("k", numPartitions=0), PlanError, "at least 1, not 0"),
     "zero partitions to spread over": (lambda s: s.rebalance(0), PlanError, "rebalance: numPartitions"),
@@ -175,6 +200,7 @@ def test_import_is_light() -> None:
 def test_public_names() -> None:
     """The package offers exactly these names, each of which resolves."""
     assert sorted(penstock.__all__) == [
+        "BatchProcessor",
         "GroupedDataFrame",
         "KeyedStream",
         "Stream",

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from penstock.stream import key_index as module
 from penstock.stream.key_index import key_index
-from penstock.stream.slot_array import SlotArray
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int64": (pa.int64(), st.integers(-(1 << 63), (1 << 63) - 1)),
@@ -72,26 +71,3 @@ def test_a_table_grows_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None
         for key, slot in zip(keys.tolist(), index.slots([pa.array(keys)]).tolist(), strict=True):
             assert seen.setdefault(key, slot) == slot
     assert sorted(seen.values()) == list(range(len(index)))
-
-
-@given(st.lists(st.tuples(st.sampled_from(["add", "freeze", "store"]), st.integers(0, 40)), max_size=25))
-def test_a_snapshot_keeps_the_numbers_of_its_moment(steps: list[tuple[str, int]]) -> None:
-    """Others are added after it, and other snapshots are held or stored meanwhile."""
-    array = SlotArray(np.int64)
-    model = np.zeros(0, np.int64)
-    held: list[tuple[Any, list[int]]] = []
-    for word, number in steps:
-        if word == "add":
-            count = max(len(model), 100 * number)
-            model = np.concatenate([model, np.zeros(count - len(model), np.int64)])
-            if count:
-                array.writable(count)[number] += 1
-                model[number] += 1
-        elif word == "freeze":
-            held.append((array.frozen(len(model)), model.tolist()))
-        elif held:
-            held.pop(number % len(held))
-        for frozen, expected in held:
-            assert frozen.tolist() == expected
-        if len(model):
-            assert array.at(np.arange(len(model))).tolist() == model.tolist()

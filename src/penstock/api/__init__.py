@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.api.batch_processor import BatchProcessor
     from penstock.api.functions import GroupedDataFrame, fromDataFrame, groupBy, repartition
     from penstock.api.keyed_stream import KeyedStream
     from penstock.api.persisted import datasets
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.api.streaming.reader import readStream
 
 __all__ = [
+    "BatchProcessor",
     "GroupedDataFrame",
     "KeyedStream",
     "Stream",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "batch_processor": ("BatchProcessor",),
     "functions": ("GroupedDataFrame", "fromDataFrame", "groupBy", "repartition"),
     "keyed_stream": ("KeyedStream",),
     "persisted": ("datasets",),

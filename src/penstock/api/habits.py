@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 
 _DATAFRAME = "go on with Spark's own behind toDF()"
 
-_STATE = (
-    "there is no state of your own yet: .groupBy('k').agg(...) keeps what it counts; in a batch job .applyInArrow "
-    "and .applyInPandas have whole groups"
-)
+_KEYED = "key the stream first: .groupBy('k').{}(processor, schema)"
 
 INSTEAD: dict[str, str] = {
     "write": "write .writeParquet(path), or .toDF().write for Spark's other formats",
@@ -70,9 +67,10 @@ INSTEAD: dict[str, str] = {
     "hint": "mode= and service= of each exchange say how rows travel",
     "alias": "rename columns: .withColumnRenamed(old, new)",
     "melt": "write .mapInArrow(fn, schema)",
-    "transformWithState": _STATE,
-    "transformWithStateInPandas": _STATE,
-    "applyInPandasWithState": _STATE,
+    "transformWithState": _KEYED.format("transformWithState"),
+    "transformWithStateInPandas": _KEYED.format("transformWithStateInPandas"),
+    "applyInPandasWithState": "write .groupBy('k').transformWithStateInPandas(processor, schema), its heir in "
+    "PySpark",
     "unpivot": "write .mapInArrow(fn, schema)",
 }
 """By the name that PySpark's DataFrame or GroupedData has for it."""

@@ -17,6 +17,7 @@ from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
 from penstock.api.pairs import CoGroupedStream, joined
 from penstock.api.schemas import function_argument, schema_argument
+from penstock.api.stateful import Modes, stateful_operator
 from penstock.api.stream import Stream
 from penstock.api.streaming.refusals import is_streaming
 from penstock.operators.aggregate_operators import aggregate_pair
@@ -46,6 +47,11 @@ class KeyedStream(Stream):
     def keys(self) -> tuple[str, ...]:
         """The key columns; none where all rows are one group."""
         return self._keys
+
+    @property
+    def upstream(self) -> Stream:
+        """The stream in front of the exchange."""
+        return self._upstream
 
     @property
     def partitions(self) -> int | None:
@@ -128,6 +134,47 @@ class KeyedStream(Stream):
         group, declared = self._group(func, schema, "applyInPandas")
         return self.applied(GroupApplyInPandas(group, self.timezone()), declared)
 
+    def transformWithState(
+        self,
+        statefulProcessor: Any,
+        outputStructType: Any,
+        outputMode: str = "Update",
+        timeMode: str = "None",
+        initialState: Any = None,
+    ) -> Stream:
+        """Call a `StatefulProcessor` of PySpark's for each key with new rows, as `Row` objects.
+
+        State, timers and times to live are kept for each key, and are part of checkpoints. `timeMode` is `None`,
+        `ProcessingTime` or `EventTime`, whose timers fire by the watermark of `withWatermark`.
+        """
+        modes = Modes(outputMode, timeMode, initialState)
+        return self._stateful("transformWithState", statefulProcessor, outputStructType, modes)
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: Any,
+        outputStructType: Any,
+        outputMode: str = "Update",
+        timeMode: str = "None",
+        initialState: Any = None,
+    ) -> Stream:
+        """As `transformWithState`, with the rows of a key as frames."""
+        require_pandas()
+        modes = Modes(outputMode, timeMode, initialState)
+        return self._stateful("transformWithStateInPandas", statefulProcessor, outputStructType, modes)
+
+    def transformWithStateInArrow(
+        self,
+        batchProcessor: Any,
+        outputStructType: Any,
+        outputMode: str = "Update",
+        timeMode: str = "None",
+        initialState: Any = None,
+    ) -> Stream:
+        """Call a `BatchProcessor` with all rows at hand: it reads and writes the state of all their keys at once."""
+        modes = Modes(outputMode, timeMode, initialState)
+        return self._stateful("transformWithStateInArrow", batchProcessor, outputStructType, modes)
+
     def cogroup(self, other: KeyedStream) -> CoGroupedStream:
         """Both streams' groups of the same key side by side: `.applyInArrow` and `.applyInPandas` take both."""
         return CoGroupedStream(self, other)
@@ -142,6 +189,10 @@ class KeyedStream(Stream):
         stream. The right side is collected, of a right join the left: let that be the smaller one.
         """
         return joined(self, other, how, on)
+
+    def _stateful(self, verb: str, processor: Any, schema: Any, modes: Modes) -> Stream:
+        operator = stateful_operator(self, verb, processor, schema, modes)
+        return self.applied(operator, operator.schema)
 
     def _group(self, func: object, schema: object, verb: str) -> tuple[GroupApply, pa.Schema]:
         refuse_ungroupable(self.schema, self._keys)

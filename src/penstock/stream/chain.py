@@ -11,6 +11,7 @@ it gives for it goes through the later steps first.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class StepContext:
     greater, also as text. It is empty for a query without checkpoints. `attempt` counts the attempts of this driver.
     `is_finished`: the task had finished in the restored checkpoint, so no row comes and nothing is to be published.
     `idle_after`: seconds without rows after which an input holds no watermark back; 0: it always does.
+    `clock` gives the seconds since 1970 by which timers of the clock fire.
     """
 
     subtask: int
@@ -53,6 +55,7 @@ class StepContext:
     attempt: int = 0
     is_finished: bool = False
     idle_after: float = 0.0
+    clock: Callable[[], float] = time.time
 
 
 class Step(Protocol):
@@ -143,6 +146,8 @@ class Chain:
         self._place = ""
         self._told = [LEAST] * len(self._steps)
         """The watermark that each step has heard of."""
+        self._timed = [place for place, (_, step) in enumerate(steps) if hasattr(step, "time_passed")]
+        """The places of steps that work by the clock."""
 
     def open(self, context: StepContext, restored: Sequence[State]) -> None:
         """Open all steps; the chunks of each are those whose names begin with its id and a slash.
@@ -204,6 +209,25 @@ class Chain:
                 with self._noted(step):
                     batches += _with_rows(step.on_watermark(progress.watermark))
         return batches, progress
+
+    @property
+    def wake_in(self) -> float | None:
+        """Seconds until a step has something to do by the clock, `time_passed`; None: no step has.
+
+        Steps that work by the clock have these two as well.
+        """
+        waits = [wait for place in self._timed if (wait := self._steps[place][1].wake_in) is not None]  # type: ignore[attr-defined]
+        return min(waits, default=None)
+
+    def time_passed(self) -> list[pa.RecordBatch]:
+        """The rows that the clock's time gives, gone through the later steps."""
+        batches: list[pa.RecordBatch] = []
+        for place, (_, step) in enumerate(self._steps):
+            batches = self._through(step, batches)
+            if place in self._timed:
+                with self._noted(step):
+                    batches += _with_rows(step.time_passed())  # type: ignore[attr-defined]
+        return batches
 
     def end_epoch(self) -> list[pa.RecordBatch]:
         """The rows that the steps held back, gone through the later steps."""

@@ -284,6 +284,14 @@ class ComposedKeys:
             self._append([key.take(int64_array(new)) for key in keys] if len(new) < len(slots) else keys)
         return slots[groups.codes]
 
+    def find(self, columns: Sequence[pa.Array]) -> Slots:
+        """The slot of each row; -1 where there is none."""
+        groups = group_rows(columns, len(columns[0]))
+        keys = [_as_type(key, kind) for key, kind in zip(groups.keys, self._types, strict=True)]
+        words = word_hash(keys)
+        found: Slots = self._compared(self._table.find(words), words, keys)[groups.codes]
+        return found
+
     def add(self, columns: Sequence[pa.Array]) -> Slots:
         """The slots of keys that are new."""
         return self.slots(columns)

@@ -80,7 +80,7 @@ def restored_rows(what: str, restored: Sequence[State], context: StepContext) ->
         for name in (name for name in state if name.startswith(_ROWS)):
             with pa.ipc.open_stream(pa.py_buffer(state[name])) as stream:
                 for batch in stream:
-                    own = _own_rows(batch, context) if moved else batch
+                    own = own_rows(batch, context) if moved else batch
                     if own.num_rows:
                         yield own
 
@@ -132,7 +132,8 @@ def _check(what: str, state: State, context: StepContext) -> bool:
     return True
 
 
-def _own_rows(batch: pa.RecordBatch, context: StepContext) -> pa.RecordBatch:
+def own_rows(batch: pa.RecordBatch, context: StepContext) -> pa.RecordBatch:
+    """The rows whose keys are this subtask's."""
     keys = key_columns(batch)
     if not keys:
         return batch if context.subtask == 0 else batch.slice(0, 0)

@@ -157,6 +157,8 @@ class StreamLoop:
             moments.append(self._conversation.deadline)
         if self._event_time.due_at is not None and self._is_ready:
             moments.append(self._event_time.due_at)
+        if self._is_ready and self._conversation.has_data and (wait := self._chain.wake_in) is not None:
+            moments.append(now + wait)
         if self._source is not None and self._is_ready and self._conversation.has_data:
             wake = self._source.wake_at
             moments.append(wake if wake is not None and wake > now else now + ASK_SECONDS)
@@ -183,6 +185,8 @@ class StreamLoop:
         moved |= self._snapshots.gather()
         if self._is_ready and not self._is_done:
             moved |= self._keep_time()
+        if self._is_ready and not self._is_done:
+            moved |= self._fire()
         if self._is_ready and not self._is_done:
             moved |= self._take()
         now = self._clock()
@@ -248,6 +252,17 @@ class StreamLoop:
         self._put(batches)
         self._pass_on()
         return bool(batches)
+
+    def _fire(self) -> bool:
+        """Let steps do what is due by the clock; whether anything was."""
+        wait = self._chain.wake_in if self._conversation.has_data else None
+        if wait is None or wait > 0:
+            return False
+        batches = self._chain.time_passed()
+        if batches and (event := self._event_time.rows_come()) is not None:
+            self._outputs.emit(event)
+        self._put(batches)
+        return True
 
     def _read(self, source: SourceReader, began: _Moment) -> bool:
         if not self._conversation.has_data:

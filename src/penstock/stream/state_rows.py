@@ -36,6 +36,13 @@ class FrozenRows:
         columns: list[pa.ChunkedArray] = pa.Table.from_batches(self.runs, self.schema).take(rows).columns
         return columns
 
+    def present(self, start: int, end: int) -> tuple[Slots, list[pa.Array]]:
+        """Of a range of slots those that have a row, and the columns of these rows."""
+        where = self.where.values(start, end)
+        places = np.flatnonzero(where != NOWHERE)
+        rows = pa.Table.from_batches(self.runs, self.schema).take(int64_array(where[places]))
+        return places + start, _as_batch(rows, self.schema).columns
+
 
 class StateRows:
     """The state columns of one subtask's slots."""
@@ -46,6 +53,12 @@ class StateRows:
         self._rows = 0
         self._where = SlotArray(np.int64, NOWHERE)
         self._slots = 0
+        self._live = 0
+
+    @property
+    def live(self) -> int:
+        """The number of slots that have a row."""
+        return self._live
 
     def known(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have a row."""
@@ -57,16 +70,39 @@ class StateRows:
         rows = pa.Table.from_batches(self._runs, self._schema).take(int64_array(self._where.at(slots)))
         return _as_batch(rows, self._schema)
 
+    def get(self, slots: Slots) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """The rows of these slots, of nulls where there is none, and where there is one."""
+        known = self.known(slots)
+        schema = pa.schema([field.with_nullable(True) for field in self._schema])
+        if known.all():
+            return known, pa.RecordBatch.from_arrays(self.take(slots).columns, schema=schema)
+        # Row 0 of the known ones stands where there is none, and is made null.
+        there = self.take(slots[known])
+        at = pa.Array.from_buffers(
+            pa.int64(),
+            len(slots),
+            [pa.py_buffer(np.packbits(known, bitorder="little")), pa.py_buffer(np.cumsum(known, dtype=np.int64) - 1)],
+        )
+        return known, pa.RecordBatch.from_arrays([column.take(at) for column in there.columns], schema=schema)
+
     def put(self, slots: Slots, rows: pa.RecordBatch) -> None:
         """Replace the rows of these slots, each of which is there once."""
-        self._writable(slots)[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
+        where = self._writable(slots)
+        self._live += int(np.count_nonzero(where[slots] == NOWHERE))
+        where[slots] = np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64)
         self._runs.append(rows)
         self._rows += rows.num_rows
         while len(self._runs) > 1 and self._runs[-2].num_rows < 2 * self._runs[-1].num_rows:
             last, before = self._runs.pop(), self._runs.pop()
             self._runs.append(pa.concat_batches([before, last]))
-        if self._rows > 2 * self._slots + _SPARE_ROWS:
+        if self._rows > 2 * self._live + _SPARE_ROWS:
             self._gather()
+
+    def remove(self, slots: Slots) -> None:
+        """Remove the rows of these slots, each of which is there once."""
+        where = self._writable(slots)
+        self._live -= int(np.count_nonzero(where[slots] != NOWHERE))
+        where[slots] = NOWHERE
 
     def frozen(self, count: int) -> FrozenRows:
         """All rows of the first slots, which all have one, as they are now."""

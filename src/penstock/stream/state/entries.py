@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Things of which a slot has several, each by a key of its own: the entries of a map, the times of timers.
+
+An entry has a number by which its other values are kept. One that was removed keeps its number, and has it again when
+it is back, until all is built anew (`store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.record.layout import int64_array
+from penstock.stream.key_index import ComposedKeys, Slots
+from penstock.stream.slot_array import FrozenSlots, SlotArray
+from penstock.stream.state.columns import Mask, values_of
+from penstock.stream.state.list_rows import ListRows
+
+_NUMBERS = pa.schema([("entry", pa.int64())])
+_INT64 = np.dtype(np.int64)
+
+
+class Entries:
+    """Entries of one task's slots; `types` are those of an entry's own key."""
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._index = ComposedKeys([pa.int64(), *types])
+        self._is_live = SlotArray(np.bool_)
+        self._of_slot = ListRows(_NUMBERS)
+        self._live = 0
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def live(self) -> int:
+        """The number of entries that are there."""
+        return self._live
+
+    def find(self, slots: Slots, keys: Sequence[pa.Array]) -> Slots:
+        """The entry of each row; -1 where there is none."""
+        found = self._index.find([int64_array(np.ascontiguousarray(slots)), *keys])
+        there = found >= 0
+        there[there] = self._is_live.at(found[there])
+        found[~there] = -1
+        return found
+
+    def add(self, slots: Slots, keys: Sequence[pa.Array]) -> tuple[Slots, Mask]:
+        """The entry of each row, and at which rows it was not there before; one that is there twice counts twice."""
+        known = len(self._index)
+        entries = self._index.slots([int64_array(np.ascontiguousarray(slots)), *keys])
+        if len(self._index) > known:
+            new = np.arange(known, len(self._index), dtype=np.int64)
+            self._of_slot.append(self.owners(new), pa.RecordBatch.from_arrays([int64_array(new)], schema=_NUMBERS))
+        flags = self._is_live.writable(entries, len(self._index))
+        fresh: Mask = ~flags[entries]
+        self._live += len(np.unique(entries[fresh]))
+        flags[entries] = True
+        return entries, fresh
+
+    def remove(self, entries: Slots) -> None:
+        """Remove these, each of which may be there several times."""
+        flags = self._is_live.writable(entries, len(self._index))
+        self._live -= len(np.unique(entries[flags[entries]]))
+        flags[entries] = False
+
+    def of(self, slots: Slots) -> tuple[Slots, Slots]:
+        """The entries of these slots, slot after slot: at which place of `slots` each one's is, and the entries."""
+        owners, rows = self._of_slot.get(slots)
+        entries = values_of(rows.column(0), _INT64)
+        there = self._is_live.at(entries)
+        return owners[there], entries[there]
+
+    def is_live(self, entries: Slots) -> Mask:
+        """Which of these are there."""
+        return self._is_live.at(entries)
+
+    def owners(self, entries: Slots) -> Slots:
+        """The slots of these entries."""
+        return values_of(self._index.keys(entries)[0], _INT64)
+
+    def keys(self, entries: Slots) -> list[pa.Array]:
+        """The own keys of these entries."""
+        return self._index.keys(entries)[1:]
+
+    def frozen(self) -> FrozenEntries:
+        """The entries as they are now."""
+        count = len(self._index)
+        return FrozenEntries(self._index.frozen_keys(0, count), self._is_live.frozen(count), count)
+
+
+class FrozenEntries:
+    """The entries of all slots at one moment."""
+
+    def __init__(self, keys: Sequence[pa.Array | pa.ChunkedArray], is_live: FrozenSlots, count: int) -> None:
+        self._keys = keys
+        self._is_live = is_live
+        self.count = count
+
+    def present(self, start: int, end: int) -> tuple[Slots, Slots, list[pa.Array]]:
+        """Of a range of entries those that are there: their numbers, their slots, and their own keys."""
+        entries = np.flatnonzero(self._is_live.values(start, end)) + start
+        at = int64_array(entries)
+        owners, *keys = [_taken(column, at) for column in self._keys]
+        return entries, values_of(owners, _INT64), keys
+
+
+def _taken(column: pa.Array | pa.ChunkedArray, rows: pa.Array) -> pa.Array:
+    found = column.take(rows)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

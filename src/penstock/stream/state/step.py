@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One subtask of a processor with state: batches and times go in, its calls are made, its state is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.keys import plain
+from penstock.record.key_groups import GroupOwners
+from penstock.record.layout import int64_array
+from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.key_index import Slots
+from penstock.stream.state.batch_states import Moment
+from penstock.stream.state.calls import Calls, Times
+from penstock.stream.state.declarations import Declarations
+from penstock.stream.state.keys import KeyNumbers, Keys
+from penstock.stream.state.store import KeyedStore
+from penstock.stream.state.stored import ABOUT
+from penstock.stream.state.times import EVENT, NONE, PROCESSING, TimerValues
+from penstock.stream.watermarks import MOST
+
+_MILLISECONDS = 1000
+_MICROSECONDS = 1000
+_FOR_EVER = (1 << 63) - 1
+
+
+class Processing(Protocol):
+    """The description of the processor of all subtasks."""
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The key columns with their types."""
+
+    @property
+    def time_mode(self) -> str:
+        """The time of its timers."""
+
+    @property
+    def initial(self) -> pa.Table | None:
+        """The rows with which states begin."""
+
+    def declarations(self) -> Declarations:
+        """An empty declaration of its states."""
+
+    def calls(self) -> Calls:
+        """The calls of a processor of its own."""
+
+
+class ProcessorStep(PlainStep):
+    """One subtask's processor and its state."""
+
+    def __init__(self, operator: Processing) -> None:
+        self._operator = operator
+        self._moment = Moment()
+        self._numbers = KeyNumbers()
+        self._calls: Calls | None = None
+        self._watermark = 0
+        """In milliseconds; 0 before there is one, as in PySpark."""
+        self._context = StepContext(0, 1, 1, "")
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return self._operator.name
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Have the processor declare its states, and take this subtask's keys out of those that are restored."""
+        self._context = context
+        self._calls = self._operator.calls()
+        self._moment.bind(self._declared(self._calls))
+        self._look_at_clock()
+        self._moment.store.restore(restored, context, self._moment.now)
+        if not restored and self._operator.initial is not None and not context.is_finished:
+            for batch in self._operator.initial.to_batches():
+                self._give_initial(batch)
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise CheckpointError where the states of a checkpoint can't be those of this processor."""
+        if ABOUT not in names:
+            return
+        calls = self._operator.calls()
+        try:
+            self._declared(calls).check(read(ABOUT), self.name)
+        finally:
+            calls.close()
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """The rows that a batch of rows gives."""
+        self._look_at_clock()
+        given = list(self._made_calls.rows(self._keys_of(batch), batch, self._times))
+        self._moment.store.tidy(self._moment.now)
+        return given
+
+    @property
+    def wake_in(self) -> float | None:
+        """Seconds until a timer fires; None: there is none."""
+        if self._operator.time_mode != PROCESSING or self._calls is None:
+            return None
+        due = self._moment.store.timers.next
+        return None if due is None else due / _MILLISECONDS - self._context.clock()
+
+    def time_passed(self) -> Iterable[pa.RecordBatch]:
+        """The rows that timers of the clock give which have expired, not all at once where there are many."""
+        if self._operator.time_mode != PROCESSING:
+            return ()
+        self._look_at_clock()
+        return self._fire(*self._moment.store.timers.take(self._moment.now, self._made_calls.most_timers))
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """The rows that timers of event time give which have expired, and those that these register."""
+        if self._operator.time_mode != EVENT:
+            return
+        if watermark == MOST:
+            yield from self._fire_all()
+            return
+        self._watermark = watermark // _MICROSECONDS
+        timers = self._moment.store.timers
+        while timers.next is not None and timers.next <= self._watermark:
+            yield from self._fire(*timers.take(self._watermark, self._made_calls.most_timers))
+
+    def end_input(self, *, stopped: bool) -> Iterable[pa.RecordBatch]:
+        """If the data has ended, all timers of the clock fire that wait now."""
+        return () if stopped or self._operator.time_mode != PROCESSING else self._fire_all()
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """Keys, states and timers as they are now."""
+        return self._moment.store.snapshot(self._context)
+
+    def close(self) -> None:
+        """Have the processor clean up."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+
+    def _declared(self, calls: Calls) -> KeyedStore:
+        declarations = self._operator.declarations()
+        calls.init(declarations, self._moment)
+        declarations.close()
+        return KeyedStore(self._operator.key_schema, declarations.specs, declarations.dropped)
+
+    def _keys_of(self, batch: pa.RecordBatch) -> Keys:
+        store = self._moment.store
+        return self._numbers.keys(
+            store, store.slots([batch.column(key) for key in self._operator.keys], batch.num_rows)
+        )
+
+    def _give_initial(self, batch: pa.RecordBatch) -> None:
+        """Give the processor the rows of the initial state that are this subtask's."""
+        context, keys = self._context, self._operator.keys
+        if keys:
+            owners = GroupOwners(context.max_parallelism, context.parallelism).of(
+                [plain(batch.column(key)) for key in keys]
+            )
+            batch = batch.take(int64_array(np.flatnonzero(owners == context.subtask)))
+        elif context.subtask:
+            return
+        if batch.num_rows:
+            self._made_calls.initial(self._keys_of(batch), batch, self._times)
+
+    def _fire_all(self) -> Iterable[pa.RecordBatch]:
+        """The rows of all timers that wait now, in order of time; those that they register do not fire."""
+        self._look_at_clock()
+        slots, times = self._moment.store.timers.take(_FOR_EVER, self._moment.store.timers.size)
+        for start in range(0, len(slots), self._made_calls.most_timers):
+            end = start + self._made_calls.most_timers
+            yield from self._fire(slots[start:end], times[start:end], tidies=False)
+
+    def _fire(self, slots: Slots, expiries: Times, *, tidies: bool = True) -> list[pa.RecordBatch]:
+        if not len(slots):
+            return []
+        store = self._moment.store
+        given = list(self._made_calls.timers(self._numbers.keys(store, slots), expiries, self._times))
+        if tidies:
+            store.tidy(self._moment.now)
+        return given
+
+    def _look_at_clock(self) -> None:
+        """The time of the next calls; a clock that is put back stands still."""
+        if self._operator.time_mode != NONE:
+            self._moment.now = max(self._moment.now, int(self._context.clock() * _MILLISECONDS))
+
+    @property
+    def _times(self) -> TimerValues:
+        if self._operator.time_mode == NONE:
+            return TimerValues()
+        self._look_at_clock()
+        return TimerValues(self._moment.now, self._watermark)
+
+    @property
+    def _made_calls(self) -> Calls:
+        assert self._calls is not None  # noqa: S101 - opened before
+        return self._calls

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All state of one task's processor: its keys, its variables, its timers.
+
+Keys get slots and keep them. When most keys have no state any more, or expired state may fill the memory, all is
+built anew out of what is live. That costs a pass over the live state, and comes when as much was added since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
+from penstock.operators.keys import plain
+from penstock.record.layout import int64_array
+from penstock.stream.chain import Chunk, State, StepContext
+from penstock.stream.key_index import KeyIndex, Slots, key_index
+from penstock.stream.state.columns import values_of
+from penstock.stream.state.stored import (
+    ABOUT,
+    TIMERS,
+    About,
+    Evolution,
+    about,
+    pieces,
+    refuse_moved,
+    restored_rows,
+    stored_keys,
+)
+from penstock.stream.state.timers import TIME, Timers
+from penstock.stream.state.variables import (
+    ListVariable,
+    MapVariable,
+    ValueVariable,
+    VariableSpec,
+    variable,
+)
+
+_SPARE = 1 << 16
+_INT64 = np.dtype(np.int64)
+_TIMERS = VariableSpec(TIMERS, "timers", pa.schema([(TIME, pa.int64())]))
+AnyVariable = ValueVariable | ListVariable | MapVariable
+
+
+class KeyedStore:
+    """One task's. `keys` is the schema of the key columns; `dropped` are variables that a checkpoint may hold."""
+
+    def __init__(self, keys: pa.Schema, specs: Sequence[VariableSpec], dropped: Collection[str] = ()) -> None:
+        self._keys = keys
+        self._specs = tuple(specs)
+        self._dropped = frozenset(dropped)
+        self._keys_before = 0
+        """The number of keys when all was built anew last."""
+        self._begin()
+
+    @property
+    def timers(self) -> Timers:
+        """The timers of all keys."""
+        return self._timers
+
+    @property
+    def keys(self) -> int:
+        """The number of keys that have slots."""
+        return len(self._index)
+
+    def variable(self, name: str) -> AnyVariable:
+        """A variable by its name."""
+        return self._variables[name]
+
+    def slots(self, columns: Sequence[pa.Array], rows: int) -> Slots:
+        """The slot of each row's key."""
+        return self._index.slots([plain(column) for column in columns] or [pa.nulls(rows)])
+
+    def keys_of(self, slots: Slots) -> pa.RecordBatch:
+        """The keys of these slots."""
+        columns = [_as(column, field.type) for column, field in zip(self._index.keys(slots), self._keys, strict=True)]
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(slots), pa.struct([])))
+        return pa.RecordBatch.from_arrays(columns, schema=self._keys)
+
+    def tidy(self, now: int) -> bool:
+        """Build all anew where much of it is in use no more; whether it was. No slots from before count then."""
+        keys = len(self._index)
+        live = sum(each.live_keys for each in self._variables.values()) + self._timers.live
+        is_sparse = keys > 2 * live + _SPARE or any(each.is_sparse for each in self._variables.values())
+        is_sparse = is_sparse or self._timers.size > 2 * self._timers.live + _SPARE
+        may_expire = any(spec.ttl is not None for spec in self._specs)
+        if not is_sparse and not (may_expire and keys > 2 * self._keys_before + _SPARE):
+            return False
+        former, timers, index = self._variables, self._timers, self._index
+        self._begin()
+        old_keys = index.frozen_keys(0, keys)
+        for name, each in former.items():
+            frozen = each.frozen(keys)
+            for start in range(0, frozen.count, frozen.step):
+                slots, columns = frozen.rows(start, min(frozen.count, start + frozen.step))
+                if each.spec.ttl is not None:
+                    slots, columns = _unexpired(slots, columns, now)
+                if len(slots):
+                    self._variables[name].restore(self._moved(old_keys, slots), columns)
+        waiting = timers.frozen()
+        slots, columns = waiting.rows(0, waiting.count)
+        if len(slots):
+            self._timers.restore(self._moved(old_keys, slots), columns)
+        self._keys_before = len(self._index)
+        return True
+
+    def snapshot(self, context: StepContext) -> list[Chunk]:
+        """All of it as it is now; bytes are made when the chunks are stored."""
+        packed = about(self._keys, [*self._specs, _TIMERS], context)
+        count = len(self._index)
+        keys = self._index.frozen_keys(0, count)
+        chunks: list[Chunk] = [(ABOUT, lambda: packed)]
+        for number, each in enumerate(self._variables.values()):
+            chunks += pieces(number, each.frozen(count), each.spec.names, keys)
+        return chunks + pieces(len(self._variables), self._timers.frozen(), (TIME,), keys)
+
+    def restore(self, states: Sequence[State], context: StepContext, now: int) -> None:
+        """Take this subtask's keys out of the states; raises CheckpointError where that can't be."""
+        for state in states:
+            if ABOUT not in state:
+                raise CorruptCheckpointError(f"{context.place}: its keyed state has no chunk {ABOUT!r}")
+            found = About.of(state[ABOUT], context.place)
+            refuse_moved(found, context)
+            plans = self._plans(found, context.place)
+            for stored in found.variables:
+                for batch in restored_rows(state, found, stored, context) if stored.name in plans else ():
+                    slots = self._index.slots(stored_keys(batch))
+                    plans[stored.name](slots, batch, now)
+        self._keys_before = len(self._index)
+
+    def check(self, abouts: Sequence[bytes], place: str) -> None:
+        """Raise CheckpointError where a state of this description can't be read."""
+        for packed in abouts:
+            self._plans(About.of(packed, place), place)
+
+    def _begin(self) -> None:
+        self._index: KeyIndex = key_index([_plain(field.type) for field in self._keys])
+        self._variables = {spec.name: variable(spec) for spec in self._specs}
+        self._timers = Timers()
+        self._keys_before = 0
+
+    def _plans(self, found: About, place: str) -> Mapping[str, Callable[[Slots, pa.RecordBatch, int], None]]:
+        """By name what takes the rows of a stored variable."""
+        if found.keys.types != self._keys.types:
+            raise CheckpointError(
+                f"{place}: the checkpoint to go on from has keys of types {', '.join(map(str, found.keys.types))}, "
+                f"and the query now {', '.join(map(str, self._keys.types))}: start it at a new checkpointLocation"
+            )
+        plans: dict[str, Callable[[Slots, pa.RecordBatch, int], None]] = {}
+        for stored in found.variables:
+            if stored.name == TIMERS:
+                plans[TIMERS] = lambda slots, batch, _: self._timers.restore(slots, [batch.column(TIME)])
+            elif stored.name in self._variables:
+                kept = self._variables[stored.name]
+                plans[stored.name] = _reading(kept, Evolution(stored, kept.spec, place))
+            elif stored.name not in self._dropped:
+                raise CheckpointError(
+                    f"{place}: the checkpoint to go on from holds the state {stored.name!r}, and the processor has "
+                    f"none of that name ({', '.join(sorted(self._variables)) or 'it has none'}): declare it, or drop "
+                    f"it by handle.deleteIfExists({stored.name!r}) in init"
+                )
+        return plans
+
+    def _moved(self, keys: Sequence[pa.Array | pa.ChunkedArray], slots: Slots) -> Slots:
+        """The new slots of former ones."""
+        at = int64_array(slots)
+        columns = [column.take(at) for column in keys]
+        plain_columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
+        return self._index.slots(plain_columns or [pa.nulls(len(slots))])
+
+
+def _reading(kept: AnyVariable, evolution: Evolution) -> Callable[[Slots, pa.RecordBatch, int], None]:
+    return lambda slots, batch, now: kept.restore(slots, evolution.columns(batch, now))
+
+
+def _unexpired(slots: Slots, columns: list[pa.Array], now: int) -> tuple[Slots, list[pa.Array]]:
+    live = (values_of(columns[-1], _INT64) > now).nonzero()[0]
+    if len(live) == len(slots):
+        return slots, columns
+    return slots[live], [column.take(int64_array(live)) for column in columns]
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return plain(pa.nulls(0, kind)).type
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
