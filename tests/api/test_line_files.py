@@ -195,6 +195,8 @@ def test_bad_lines_of_json(tmp_path: Path) -> None:
         run_local(readJson(None, tmp_path, "n int"))
     with pytest.raises(SettingError, match="column 'b' is binary, which JSON has as base64"):
         readJson(None, tmp_path, "b binary")
+    with pytest.raises(SettingError, match=r"column 'm' is .*JSON is not read into maps: declare it as a struct"):
+        readJson(None, tmp_path, "n int, m array<map<string, int>>")
 
 
 def test_a_type_that_was_found_is_no_reason_for_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,33 @@ def test_options_are_checked_by_format() -> None:
         Settings.from_conf({"spark.penstock.streaming.checkpointInterval": "-1s"})
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1 second", 1),
+        ("10 seconds", 10),
+        ("500ms", 0.5),
+        ("500 milliseconds", 0.5),
+        ("2 Minutes", 120),
+        ("1d", 86400),
+    ],
+)
+def test_durations_may_have_sparks_words(text: str, seconds: float) -> None:
+    """A trigger's `1 second` is an interval here too; a month and a word of nobody's are refused."""
+    settings = Settings.from_conf({"spark.penstock.streaming.checkpointInterval": text})
+    assert settings.streaming.checkpoint_interval == seconds
+    for wrong in ("1 month", "1 fortnight", "second", "1 ss"):
+        with pytest.raises(SettingError, match="a duration such as 100ms, 10s, 5min or 10 seconds"):
+            Settings.from_conf({"spark.penstock.streaming.checkpointInterval": wrong})
+
+
+def test_a_reader_without_a_session_says_so() -> None:
+    """PySpark's `spark.readStream.format` has no brackets; here they take the session."""
+    with pytest.raises(AttributeError, match=r"penstock\.readStream\(spark\)\.format"):
+        penstock.readStream.format("rate")
+    assert not hasattr(penstock.readStream, "nothing")
+
+
 def test_rows_of_an_aggregation_are_those_of_the_batch_verb() -> None:
     """The same names and types, so that a pipeline can change from one to the other."""
     bounded = Stream((SourceStep("rows", pa.schema([("k", pa.string()), ("v", pa.int64())])),))

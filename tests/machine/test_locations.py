@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import readParquet
+from penstock import readParquet, readText
 from penstock.api.parquet_sink import ParquetTarget
 from penstock.api.paths import data_files, located, stored_at
 from penstock.api.streaming.places import filesystem_of
@@ -20,6 +21,7 @@ from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.storage import PartStorage
 from penstock.machine.locations import at_uri, is_uri
 from penstock.shuffle.errors import PlanError, SettingError
+from penstock.stream.folder_looks import listed
 from penstock.testing.local_runner import run_local
 
 FORMS: tuple[Callable[[str], str], ...] = (
@@ -74,3 +76,16 @@ def test_a_file_system_that_cannot_be_loaded_is_named_in_one_line(monkeypatch: p
     monkeypatch.setattr("penstock.api.paths.at_uri", unable)
     with pytest.raises(SettingError, match=r"^hdfs:///x cannot be opened: Unable to load libjvm: write a local path"):
         located("hdfs:///x")
+
+
+def test_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """Spark leaves such a file out without a word; here no reader and no source goes on without it."""
+    (tmp_path / "ok.parquet").touch()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.parquet")).write_bytes(b"x")
+    for read in (
+        lambda: readText(None, tmp_path),
+        lambda: readParquet(None, tmp_path),
+        lambda: listed(pafs.LocalFileSystem(), str(tmp_path)),
+    ):
+        with pytest.raises(ValueError, match=r"a file whose name is not UTF-8: .*caf\\xe9.*: rename it"):
+            read()

@@ -3,13 +3,15 @@
 
 A bad line is looked at by itself, field by field: what fits is kept, as in Spark. Limits: a line whose object another
 reader would take otherwise is an error in each mode: an array of objects, single quotes, and a number, list or object
-where a string is declared, of which Spark takes the text. Binary columns, which Spark reads as base64, are refused.
+where a string is declared, of which Spark takes the text. Columns of bytes, which Spark reads as base64, and of maps
+are refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,18 +69,26 @@ class JsonLines:
         return self.bad.rows(columns, bad, line_array(text), self.schema)
 
 
-def refuse_binary(schema: pa.Schema, verb: str) -> None:
-    """Raise SettingError for columns of bytes: Spark reads base64 there, and Arrow the text itself."""
+def refuse_columns(schema: pa.Schema, verb: str) -> None:
+    """Raise SettingError for columns that Arrow's JSON reader reads otherwise than Spark, or not at all.
+
+    Spark reads base64 into columns of bytes, and Arrow the text itself. Arrow reads no objects into maps.
+    """
     for each in schema:
-        if _holds_binary(each.type):
+        if _holds(each.type, pt.is_map):
+            raise SettingError(
+                f"{verb}: column {each.name!r} is {each.type}, and JSON is not read into maps: declare it as a "
+                "struct of the names that you need, or read lines (readText) and parse them with mapInArrow"
+            )
+        if _holds(each.type, pt.is_binary):
             raise SettingError(
                 f"{verb}: column {each.name!r} is {each.type}, which JSON has as base64: declare it as string, and "
                 "decode it with mapInArrow"
             )
 
 
-def _holds_binary(kind: pa.DataType) -> bool:
-    return pt.is_binary(kind) or any(_holds_binary(kind.field(place).type) for place in range(kind.num_fields))
+def _holds(kind: pa.DataType, asked: Callable[[pa.DataType], bool]) -> bool:
+    return asked(kind) or any(_holds(kind.field(place).type, asked) for place in range(kind.num_fields))
 
 
 class _Reader:

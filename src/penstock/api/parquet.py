@@ -28,7 +28,7 @@ from penstock.api.partition_columns import (
     partition_values,
 )
 from penstock.api.paths import located
-from penstock.machine.locations import is_here
+from penstock.machine.locations import is_here, names_in
 from penstock.operators.columns import only_column
 from penstock.operators.parquet_read import UNIT as INT96_UNIT
 from penstock.operators.parquet_read import open_parquet, rows_schema, with_types
@@ -271,7 +271,10 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str) -> Found:
     if info.is_file:
         return [(inner, ())]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
-    names = sorted(entry.path for entry in entries if entry.is_file and entry.size and _is_data(inner, entry.path))
+    with names_in(shown):
+        names = sorted(
+            entry.path for entry in entries if entry.is_file and entry.size and _is_data(inner, entry.path)
+        )
     if not names:
         raise SettingError(
             f"readParquet: there is no Parquet file in {shown} (names that begin with _ or . do not count): "

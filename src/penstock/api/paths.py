@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from penstock.machine.locations import at_uri, here, is_uri
+from penstock.machine.locations import at_uri, here, is_uri, names_in
 from penstock.shuffle.errors import SettingError
 
 PathLike = str | Path
@@ -83,7 +83,10 @@ def _files(filesystem: pafs.FileSystem, inner: str, shown: str, verb: str) -> li
     if info.is_file:
         return [DataFile(inner, info.size)]
     entries = filesystem.get_file_info(pafs.FileSelector(inner, recursive=True))
-    kept = [DataFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)]
+    with names_in(shown):
+        kept = [
+            DataFile(entry.path, entry.size) for entry in entries if entry.is_file and _is_data(inner, entry.path)
+        ]
     return sorted(kept, key=lambda file: file.path)
 
 

@@ -13,7 +13,7 @@ from penstock.api.csv_quotes import quoting
 from penstock.api.delta import delta_source
 from penstock.api.expressions import is_spark_column
 from penstock.api.iceberg import iceberg_source
-from penstock.api.json_lines import JsonLines, refuse_binary
+from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.line_files import LinesSource, first_lines, lines_source, pieces_of
 from penstock.api.line_formats import Inference, TextLines, csv_schema, json_schema
@@ -188,7 +188,7 @@ def readJson(
     else:
         found = as_nullable(schema_argument(schema, "readJson"))
         bad.check(found, "readJson")
-        refuse_binary(found, "readJson")
+        refuse_columns(found, "readJson")
     form = JsonLines(found, arrow_zone(typing.timezone), bad)
     source = LinesSource(filesystem, files, pieces_of(files), form)
     return _lines(spark, source, "readJson", numPartitions)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
@@ -44,6 +46,20 @@ def is_here(filesystem: pafs.FileSystem) -> bool:
     """Tell whether paths of this file system are paths of this machine."""
     handler = getattr(filesystem, "handler", None)
     return isinstance(filesystem, pafs.LocalFileSystem) or bool(getattr(handler, "is_here", False))
+
+
+@contextmanager
+def names_in(folder: str) -> Iterator[None]:
+    """Read the names of a listing; a name that is no UTF-8, which Arrow can't open either, is a ValueError with it.
+
+    Spark leaves such files out without a word, or reads them, as the JVM's locale is.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{folder} has a file whose name is not UTF-8: {error.object!r}: rename it, or move it elsewhere"
+        ) from None
 
 
 def _as_seen(filesystem: pafs.FileSystem) -> pafs.FileSystem:

@@ -17,7 +17,8 @@ LEAST_MEMORY, MOST_MEMORY = 256 << 20, 4 << 30
 """Of a machine's memory an environment takes this part by default, within these bounds, in bytes."""
 
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_TIME_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME_WORDS = {"millisecond": "ms", "second": "s", "minute": "min", "hour": "h", "day": "d"}
 
 
 def parse_size(text: str) -> int:
@@ -29,11 +30,12 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of a Spark duration such as `100ms`, `10s` or `5min`; a bare number is seconds."""
-    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*", text.lower())
-    if match is None:
-        raise ValueError("a duration such as 100ms, 10s or 5min")
-    return float(match[1]) * _TIME_UNITS[match[2] or ""]
+    """Seconds of a Spark duration such as `100ms`, `10s`, `5min` or `10 seconds`; a bare number is seconds."""
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    unit = "" if match is None else _TIME_WORDS.get(match[2].removesuffix("s"), match[2])
+    if match is None or unit not in _TIME_UNITS:
+        raise ValueError("a duration such as 100ms, 10s, 5min or 10 seconds")
+    return float(match[1]) * _TIME_UNITS[unit]
 
 
 def parse_bool(text: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow.fs as pafs
 
+from penstock.machine.locations import names_in
 from penstock.stream.known_files import DAY_NANOS, Hashes, KnownFiles, hashes_of
 
 _JOIN_SECONDS = 1.0
@@ -116,13 +117,14 @@ class _Thread(threading.Thread):
 
 
 def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
-    """The files of a folder that are to be read; raises OSError where it can't be listed."""
+    """The files of a folder that are to be read; raises OSError, and ValueError for a name that is none."""
     found = filesystem.get_file_info(pafs.FileSelector(folder))
-    return [
-        (info.mtime_ns or 0, info.base_name)
-        for info in found
-        if info.is_file and not info.base_name.startswith(_HIDDEN)
-    ]
+    with names_in(folder):
+        return [
+            (info.mtime_ns or 0, info.base_name)
+            for info in found
+            if info.is_file and not info.base_name.startswith(_HIDDEN)
+        ]
 
 
 def look(

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 from penstock.api.bad_lines import CORRUPT, MODES, BadLines, bad_lines
 from penstock.api.csv_lines import CsvForm, CsvLines
 from penstock.api.csv_quotes import quoting
-from penstock.api.json_lines import JsonLines, refuse_binary
+from penstock.api.json_lines import JsonLines, refuse_columns
 from penstock.api.line_formats import TEXT_SCHEMA, TextLines
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import filesystem_of
@@ -93,7 +93,7 @@ def csv(request: SourceRequest) -> StreamSource:
 def json(request: SourceRequest) -> StreamSource:
     """Files of JSON objects, one on each line, that arrive in a folder."""
     schema, bad = request.declared("json"), _bad_lines(request)
-    refuse_binary(schema, "readStream")
+    refuse_columns(schema, "readStream")
     return _files(request, LineFiles(JsonLines(schema, request.zone, bad)), *_OF_BAD_LINES)
 
 

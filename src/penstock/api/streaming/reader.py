@@ -19,9 +19,21 @@ from penstock.shuffle.errors import PlanError
 from penstock.stream.sources import StreamSource
 
 
-def readStream(spark: Any) -> StreamReader:
-    """Read a stream without an end, as PySpark's `spark.readStream`; rows flow once it is written and started."""
-    return StreamReader(spark)
+class _ReadStream:
+    """The function `readStream`; its attributes are those of a reader that nobody gave a session."""
+
+    def __call__(self, spark: Any) -> StreamReader:
+        """Read a stream without an end, as PySpark's `spark.readStream`; rows flow once it is written and started."""
+        return StreamReader(spark)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError; for a reader's steps with the way to write them."""
+        if hasattr(StreamReader, name):
+            raise AttributeError(f"readStream takes the session first: penstock.readStream(spark).{name}(...)")
+        raise AttributeError(f"penstock.readStream has no attribute {name!r}")
+
+
+readStream = _ReadStream()  # noqa: N816 - PySpark's name
 
 
 class StreamReader(TakesOptions):
