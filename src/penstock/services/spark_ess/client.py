@@ -96,7 +96,7 @@ def address_of(text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def refuse_strangers(access: Access, address: Address, *, is_accepted: bool) -> None:
+def refuse_unauthenticated(access: Access, address: Address, *, is_accepted: bool) -> None:
     """SettingError for a service that other hosts reach without a login, unless that is accepted knowingly."""
     host, port = address
     if access.secret or is_accepted or _is_loopback(host):
