@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         readStream,
         readText,
         repartition,
+        session_window,
         streams,
+        window,
     )
 
 __all__ = [
@@ -49,7 +51,9 @@ __all__ = [
     "readStream",
     "readText",
     "repartition",
+    "session_window",
     "streams",
+    "window",
 ]
 
 

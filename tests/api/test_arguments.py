@@ -217,7 +217,9 @@ def test_public_names() -> None:
         "readStream",
         "readText",
         "repartition",
+        "session_window",
         "streams",
+        "window",
     ]
     assert all(callable(getattr(penstock, name)) and name in dir(penstock) for name in penstock.__all__)
     with pytest.raises(AttributeError, match="nothing"):

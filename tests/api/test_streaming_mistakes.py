@@ -17,11 +17,10 @@ import pytest
 import penstock
 from penstock.api.lineage import SourceStep
 from penstock.api.stream import Stream
+from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import Options
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.refusals import (
-    output_mode,
-    refuse_append,
     refuse_one_folder,
     refuse_scattered,
     warn_of_rows_again,
@@ -284,9 +283,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], Any], type[BaseException], str, str]]
 
 def test_modes_that_go() -> None:
     """PySpark takes them in any case: update for all streams, append for those whose rows do not change."""
-    refuse_append(counts().branches, output_mode("Update"))
-    refuse_append(counts().branches, None)
-    refuse_append(rate().branches, output_mode("APPEND"))
+    in_mode(counts().branches, output_mode("Update"))
+    in_mode(counts().branches, None)
+    in_mode(rate().branches, output_mode("APPEND"))
 
 
 def test_a_query_into_files_that_nobody_can_go_on_with_warns(tmp_path: Path) -> None:

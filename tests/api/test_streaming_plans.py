@@ -106,8 +106,6 @@ def test_streams_of_several_branches_are_written_by_one_stage() -> None:
         ("run", Stream.run),
         ("count", Stream.count),
         ("take", lambda stream: stream.take(3)),
-        ("distinct", Stream.distinct),
-        ("dropDuplicates", Stream.dropDuplicates),
     ],
 )
 def test_actions_that_need_all_rows_are_refused_by_name(name: str, act: Callable[[Stream], object]) -> None:
@@ -121,7 +119,6 @@ def test_actions_that_need_all_rows_are_refused_by_name(name: str, act: Callable
     [
         ("sortBy", lambda stream: stream.sortBy("value")),
         ("applyInArrow", lambda stream: stream.keyBy("value").applyInArrow(lambda t: t, stream.schema)),
-        ("join", lambda stream: stream.keyBy("value").join(rate().drop("timestamp").keyBy("value"))),
         ("limit", lambda stream: stream.limit(3)),
         ("hybrid", lambda stream: stream.rebalance(mode="hybrid")),
         ("blocking", lambda stream: stream.rebalance(mode="blocking")),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.api.stream import Stream
     from penstock.api.streaming.query import StreamingQuery, streams
     from penstock.api.streaming.reader import readStream
+    from penstock.api.windows import session_window, window
 
 __all__ = [
     "BatchProcessor",
@@ -38,7 +39,9 @@ __all__ = [
     "readStream",
     "readText",
     "repartition",
+    "session_window",
     "streams",
+    "window",
 ]
 
 _MODULES = {
@@ -51,6 +54,7 @@ _MODULES = {
     "stream": ("Stream",),
     "streaming.query": ("StreamingQuery", "streams"),
     "streaming.reader": ("readStream",),
+    "windows": ("session_window", "window"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

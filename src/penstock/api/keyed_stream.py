@@ -15,8 +15,9 @@ import pyarrow as pa
 from penstock.api.grouping import aggregated, plain_aggregations
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineInput, ExchangeChoice, ExchangeStep
+from penstock.api.narrow import rows_argument
 from penstock.api.pairs import CoGroupedStream, joined
-from penstock.api.schemas import function_argument, schema_argument
+from penstock.api.schemas import column_arguments, function_argument, schema_argument
 from penstock.api.stateful import Modes, stateful_operator
 from penstock.api.stream import Stream
 from penstock.api.streaming.refusals import is_streaming
@@ -26,6 +27,7 @@ from penstock.operators.exchanges import PartitionerSpec
 from penstock.operators.frames import require_pandas
 from penstock.operators.functions import GroupApply, GroupApplyInArrow, GroupApplyInPandas, group_form
 from penstock.operators.keys import refuse_ungroupable
+from penstock.shuffle.errors import PlanError
 
 
 @suggests_arguments
@@ -179,16 +181,42 @@ class KeyedStream(Stream):
         """Both streams' groups of the same key side by side: `.applyInArrow` and `.applyInPandas` take both."""
         return CoGroupedStream(self, other)
 
+    def top(self, num: int, *cols: str, ascending: bool | Sequence[bool] = False) -> Stream:
+        """The first rows of each key by these columns, the greatest first unless told otherwise, with their `rank`.
+
+        A query gives a row whenever it takes a rank: the newest row of each key and rank counts.
+        """
+        from penstock.stream.top_rows import TopRows
+
+        count = rows_argument(num, "top")
+        columns = column_arguments(cols, self.schema, "top")
+        if not (count and columns and self._keys):
+            raise PlanError("top needs a number of rows, columns to order by, and keys: keyBy('k').top(3, 'price')")
+        directions = [ascending] * len(columns) if isinstance(ascending, bool) else list(ascending)
+        if len(directions) != len(columns):
+            raise PlanError(f"top: ascending has {len(directions)} values for {len(columns)} columns")
+        pairs = tuple(zip(columns, directions, strict=True))
+        operator = TopRows(self.schema, self._keys, count, pairs)
+        return self.applied(operator, operator.result_schema)
+
     def join(
-        self, other: KeyedStream, how: str = "inner", on: Sequence[str | tuple[str, str]] | None = None
+        self,
+        other: KeyedStream,
+        how: str = "inner",
+        on: Sequence[str | tuple[str, str]] | None = None,
+        between: tuple[str, str, str, str] | None = None,
     ) -> Stream:
         """The equi-join on the keys: inner, left, right, full, left_semi or left_anti; null matches nothing.
 
         The result has the keys once, then this stream's other columns, then the other's. If the key columns have
         different names, `on` must give the pairs, `[("mine", "theirs")]`, and the result has the names of this
         stream. The right side is collected, of a right join the left: let that be the smaller one.
+
+        Two streams without an end have an inner join. `between=("mine", "theirs", "-1 minute", "1 hour")` bounds the
+        time of the other row less the time of this one; with it rows are dropped when the watermark says that nothing
+        can meet them any more. A bounded stream on the right is a table that does not change: it is read now.
         """
-        return joined(self, other, how, on)
+        return joined(self, other, how, on, between)
 
     def _stateful(self, verb: str, processor: Any, schema: Any, modes: Modes) -> Stream:
         operator = stateful_operator(self, verb, processor, schema, modes)

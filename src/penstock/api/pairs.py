@@ -17,6 +17,8 @@ from penstock.api.habits import not_a_condition
 from penstock.api.known_arguments import suggests_arguments
 from penstock.api.lineage import CombineStep
 from penstock.api.schemas import function_argument, schema_argument
+from penstock.api.stream_joins import joined_streams
+from penstock.api.streaming.refusals import is_streaming
 from penstock.graph import Combine
 from penstock.operators.aggregates import plain_type
 from penstock.operators.cogroup import CoGroupApply, CoGroupApplyInArrow, CoGroupApplyInPandas, takes_key
@@ -78,7 +80,11 @@ class CoGroupedStream:
 
 
 def joined(
-    left: KeyedStream, right: KeyedStream, how: str, on: Sequence[str | tuple[str, str]] | None = None
+    left: KeyedStream,
+    right: KeyedStream,
+    how: str,
+    on: Sequence[str | tuple[str, str]] | None = None,
+    between: tuple[str, str, str, str] | None = None,
 ) -> Stream:
     """The equi-join of two keyed streams on their keys."""
     check_pair(left, right, "join")
@@ -88,6 +94,10 @@ def joined(
         raise PlanError("join needs key columns: key both sides with keyBy; a cross join is Spark's to do")
     one, other = sides_of(left, right)
     _check_columns(one, other, kind)
+    if is_streaming(left.branches) or is_streaming(right.branches):
+        return joined_streams(left, right, kind, between)
+    if between is not None:
+        raise PlanError("join: between= is for two streams without an end; filter the joined rows instead")
     schema = join_schema(one, other, kind)
     return combined(left, right, EquiJoin(one, other, kind, schema), schema)
 

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
 from penstock.api.actions import all_rows, dataframe_of, explained, few_rows, first_rows, require_session, run_now
+from penstock.api.duplicates import within_watermark, without_duplicates
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
@@ -38,7 +39,6 @@ from penstock.api.sorting import sort_keys, sorted_stream
 from penstock.api.streaming.refusals import is_streaming, refuse_stream
 from penstock.api.unions import by_name, united
 from penstock.graph import Operator, columns_text
-from penstock.operators.aggregates import Aggregation
 from penstock.operators.exchanges import PartitionerSpec, custom_exchange, exchange, hash_exchange
 from penstock.operators.frames import require_pandas
 from penstock.operators.functions import (
@@ -144,7 +144,8 @@ class Stream:
     ) -> KeyedStream:
         """Bring rows with equal keys together. Without columns, all rows are one group in one task.
 
-        A Column that is no plain column becomes one first, under the name Spark gives it.
+        A Column that is no plain column becomes one first, under the name Spark gives it. With `F.window` or
+        `F.session_window` among the keys the result has aggregations only (`penstock.api.windows.WindowedStream`).
         """
         return self._keyed("keyBy", cols, numPartitions, mode, service)
 
@@ -158,7 +159,10 @@ class Stream:
         self, verb: str, cols: Sequence[Any], partitions: int | None, mode: str | None, service: str | None
     ) -> KeyedStream:
         from penstock.api.keyed_stream import KeyedStream
+        from penstock.api.windows import windowed
 
+        if (found := windowed(self, verb, cols, _choice(verb, partitions, mode, service))) is not None:
+            return cast("KeyedStream", found)
         made, keys = grouped_keys(self.schema, self.session, cols, verb)
         stream = self if made is None else self.projected(made)
         if not keys and partitions not in (None, 1):
@@ -278,21 +282,20 @@ class Stream:
 
     def distinct(self) -> Stream:
         """Each row once; an exchange by all columns."""
-        refuse_stream(self.branches, "distinct")
-        return self.keyBy(*self.columns).reduced(())
+        return without_duplicates(self, None, "distinct")
 
     def dropDuplicates(self, subset: Sequence[str] | None = None) -> Stream:
-        """One row for each combination of these columns' values, by default of all; any of those there are."""
-        refuse_stream(self.branches, "dropDuplicates")
-        if subset is None or set(subset) == set(self.columns):
-            return self.distinct()
-        if not subset:  # by nothing all rows are equal, as in Spark
-            return self.limit(1)
-        keys = column_arguments([subset] if isinstance(subset, str) else tuple(subset), self.schema, "dropDuplicates")
-        firsts = [Aggregation(name, name, "first") for name in self.columns if name not in keys]
-        return self.keyBy(*keys).reduced(firsts).select(*self.columns)
+        """One row for each combination of these columns' values, by default of all; in a query the first that comes.
+
+        A query keeps the combinations for ever, but where the watermark's column is among the columns.
+        """
+        return without_duplicates(self, subset, "dropDuplicates")
 
     drop_duplicates = dropDuplicates
+
+    def dropDuplicatesWithinWatermark(self, subset: Sequence[str] | None = None) -> Stream:
+        """As `dropDuplicates` for rows of a query that are not further apart than the delay of their watermark."""
+        return within_watermark(self, subset)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; the columns' names and types must be the same."""

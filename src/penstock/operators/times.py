@@ -31,6 +31,15 @@ def time_column(schema: pa.Schema, name: object, verb: str) -> str:
     return name
 
 
+def time_of_window(schema: pa.Schema, name: object, verb: str) -> str:
+    """The name of a column of timestamps or windows; raises SchemaError for one that is none."""
+    if isinstance(name, str) and name in schema.names:
+        kind = schema.field(name).type
+        if pt.is_struct(kind) and any(field.name == "end" and pt.is_timestamp(field.type) for field in kind):
+            return name
+    return time_column(schema, name, verb)
+
+
 def microseconds_of(column: pa.Array) -> tuple[Times, npt.NDArray[np.bool_] | None]:
     """The times in microseconds, rounded down; and which are null, None where none is."""
     values: Times = fixed_values(column, np.dtype(np.int64))

@@ -20,7 +20,6 @@ from penstock.operators.group_merges import boolean_array
 from penstock.record.key_groups import HASH, GroupOwners
 from penstock.stream.arrow_pieces import stream_pieces
 from penstock.stream.chain import Buffer, Chunk, State, StepContext
-from penstock.stream.key_index import KeyIndex
 
 VERSION: Final = 1
 CHUNK_ROWS = 1 << 20
@@ -35,7 +34,36 @@ class FrozenStates(Protocol):
         """The state columns of a range of slots."""
 
 
-def frozen_chunks(what: str, index: KeyIndex, states: FrozenStates, context: StepContext) -> list[Chunk]:
+class FrozenKeys(Protocol):
+    """The keys of all slots at one moment."""
+
+    def __len__(self) -> int:
+        """The number of slots."""
+
+    def frozen_keys(self, start: int, end: int) -> Sequence[pa.Array | pa.ChunkedArray]:
+        """The key columns of a range of slots, as values that never change."""
+
+
+class KeyedTable:
+    """Keys and states that lie in batches, the first `keys` columns of which are the keys: each row is a slot."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, keys: int) -> None:
+        self._table = pa.Table.from_batches(batches, schema)
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def frozen_keys(self, start: int, end: int) -> list[pa.ChunkedArray]:
+        """The key columns of a range of rows."""
+        return [column.slice(start, end - start) for column in self._table.columns[: self._keys]]
+
+    def columns(self, start: int, end: int) -> list[pa.ChunkedArray]:
+        """The other columns."""
+        return [column.slice(start, end - start) for column in self._table.columns[self._keys :]]
+
+
+def frozen_chunks(what: str, index: FrozenKeys, states: FrozenStates, context: StepContext) -> list[Chunk]:
     """The chunks of all keys and their states; bytes are made when the chunks are stored.
 
     `what` says what the states are: rows of other states are not read back.

@@ -8,7 +8,6 @@ import warnings
 from penstock.api.lineage import (
     CombineStep,
     ExchangeStep,
-    OperatorStep,
     ResourcesStep,
     SourceStep,
     Step,
@@ -21,11 +20,6 @@ from penstock.shuffle import load_service
 from penstock.shuffle.errors import PlanError
 from penstock.task.endpoints import exchange_of
 
-_BY_KEY = (
-    "group by these columns and aggregate, groupBy('k').agg(...), which gives a row for each key that has changed"
-)
-_OF_ALL_ROWS = {"distinct": _BY_KEY, "dropDuplicates": _BY_KEY}
-"""The words to write in a query in place of a verb that is no action."""
 _LOOK_UP = (
     "a table is joined by a class that loads it once for each task, mapInArrow(LookUp, schema): docs/streaming.md "
     "shows one"
@@ -40,8 +34,6 @@ def is_streaming(branches: tuple[Step, ...]) -> bool:
 def refuse_stream(branches: tuple[Step, ...], verb: str) -> None:
     """Raise PlanError where an action would have to read a stream to an end that it may not have."""
     if is_streaming(branches):
-        if verb in _OF_ALL_ROWS:
-            raise PlanError(f"{verb} needs all rows, and what readStream gives may have no end: {_OF_ALL_ROWS[verb]}")
         raise PlanError(
             f"{verb} needs all rows, and what readStream gives may have no end: write it with "
             "stream.writeStream.format(...).start(...), or read the files with readParquet, readText and the like"
@@ -65,39 +57,6 @@ def refuse_batch(branches: tuple[Step, ...]) -> None:
         if isinstance(step, ResourcesStep):
             raise PlanError(
                 "withResources is for batch jobs: all tasks of a streaming query run in slots of one kind"
-            )
-
-
-def output_mode(mode: object) -> str:
-    """A mode's name; raises TypeError or PlanError for what is none, or not possible here."""
-    if not isinstance(mode, str):
-        raise TypeError(f"writeStream.outputMode takes 'append' or 'update', not {type(mode).__name__}")
-    name = mode.lower()
-    if name == "complete":
-        raise PlanError(
-            "outputMode('complete') is not there: it would write every group again with each checkpoint. Say "
-            "outputMode('update'), which writes the groups that have changed, or leave it out"
-        )
-    if name not in ("append", "update"):
-        raise PlanError(
-            f"outputMode({mode!r}): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID): say append or "
-            "update, or leave it out"
-        )
-    return name
-
-
-def refuse_append(branches: tuple[Step, ...], mode: str | None) -> None:
-    """Raise PlanError where each row is to be written once, and an aggregation gives them again."""
-    from penstock.stream.aggregate import KeyedAggregate
-
-    if mode != "append":
-        return
-    for step in in_order(branches):
-        if isinstance(step, OperatorStep) and isinstance(step.operator, KeyedAggregate):
-            raise PlanError(
-                "outputMode('append') does not go with an aggregation that has no watermark (PySpark's "
-                f"STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): the rows of {step.operator.name} change as long as "
-                "the query runs. Say outputMode('update'), which writes a row whenever a key has changed"
             )
 
 

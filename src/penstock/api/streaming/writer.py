@@ -15,13 +15,12 @@ from penstock.api.habits import INSTEAD_OF_WRITER
 from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step
 from penstock.api.plan import PLANNING_SLOTS, plan_query
 from penstock.api.streaming.in_flight import most_in_flight
+from penstock.api.streaming.modes import in_mode, output_mode
 from penstock.api.streaming.options import TakesOptions
 from penstock.api.streaming.places import checkpoints_at
 from penstock.api.streaming.query import QueryHooks, StartedQuery, StreamingQuery, streams
 from penstock.api.streaming.refusals import (
     is_streaming,
-    output_mode,
-    refuse_append,
     refuse_batch,
     refuse_in,
     refuse_one_folder,
@@ -67,10 +66,11 @@ class StreamWriter(TakesOptions):
         return self
 
     def outputMode(self, outputMode: str) -> Self:
-        """`append`: each row once; `update`: of an aggregation a row for each key that has changed.
+        """`append`: each row once; `update`: of an aggregation a row for each key or window that has changed.
 
-        Left out it is what the query can do: `update` for an aggregation, else the two are the same. An aggregation
-        in `append` is refused at `start`, as its rows change until a watermark says that they do not.
+        Left out it is what the query can do: `append` for windows behind a watermark, `update` for any other
+        aggregation, else the two are the same. An aggregation by keys alone in `append` is refused at `start`, as its
+        rows change as long as the query runs.
         """
         self._mode = output_mode(outputMode)
         return self
@@ -86,7 +86,7 @@ class StreamWriter(TakesOptions):
                 "writeStream is for streams of penstock.readStream: this one has writeParquet() and toDF()"
             )
         refuse_batch(self._branches)
-        refuse_append(self._branches, self._mode)
+        in_mode(self._branches, self._mode)
         session = require_session(self._session, "writeStream")
         from penstock.spark.runtime import SparkRuntime
 
@@ -127,7 +127,8 @@ class StreamWriter(TakesOptions):
     ) -> StreamingQuery:
         total = runtime.total_slots()
         is_kept = bool(settings.streaming.checkpoint_location)
-        graph = query_graph(self._branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
+        branches = in_mode(self._branches, self._mode)
+        graph = query_graph(branches, sink, settings, runtime.slots_at_hand(), options, is_kept=is_kept)
         runtime.refuse(graph, total)
         handle, master = runtime.start(graph, settings)
         run = str(uuid.uuid4())
@@ -184,7 +185,7 @@ def explained_query(branches: tuple[Step, ...], session: Any) -> str:
         runtime = SparkRuntime.of(session)
         slots, settings = runtime.slots_at_hand(), runtime.settings()
     options = query_options("", "(the query's name)", "", settings.streaming)
-    return explain_graph(query_graph(branches, _AnySink(), settings, slots, options))
+    return explain_graph(query_graph(in_mode(branches, None), _AnySink(), settings, slots, options))
 
 
 class _AnySink(NoopSink):

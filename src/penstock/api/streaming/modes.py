@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output modes: which rows the aggregations of a query give, and what a mode needs of the plan.
+
+| aggregation | `append` | `update` | left out |
+|---|---|---|---|
+| by windows, behind a watermark | each window once | each window that has changed | `append` |
+| by windows, without a watermark | refused | as above | `update` |
+| by session windows, or windows that rows have | each window once | refused, sessions as by Spark | `append` |
+| by keys alone | refused | each key that has changed | `update` |
+
+Windows whose rows another step with state takes are given once in any mode: changes would be counted as rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.api.lineage import ExchangeStep, OperatorStep, Step, in_order, parents_of, with_parents
+from penstock.operators.expressions import ColumnRef
+from penstock.operators.verbs import Project
+from penstock.operators.window_aggregates import PartialWindows
+from penstock.operators.windows import FixedWindows
+from penstock.shuffle.errors import PlanError
+
+APPEND, UPDATE = "append", "update"
+
+
+def output_mode(mode: object) -> str:
+    """A mode's name; raises TypeError or PlanError for what is none, or not possible here."""
+    if not isinstance(mode, str):
+        raise TypeError(f"writeStream.outputMode takes 'append' or 'update', not {type(mode).__name__}")
+    name = mode.lower()
+    if name == "complete":
+        raise PlanError(
+            "outputMode('complete') is not there: it would write every group again with each checkpoint. Say "
+            "outputMode('update'), which writes the groups that have changed, or leave it out"
+        )
+    if name not in (APPEND, UPDATE):
+        raise PlanError(
+            f"outputMode({mode!r}): there is no such mode (PySpark's STREAMING_OUTPUT_MODE.INVALID): say append or "
+            "update, or leave it out"
+        )
+    return name
+
+
+def in_mode(branches: tuple[Step, ...], mode: str | None) -> tuple[Step, ...]:
+    """The branches with aggregations that give what the mode says; raises PlanError where that can't be."""
+    from penstock.stream.aggregate import KeyedAggregate
+    from penstock.stream.window_aggregate import WindowAggregate
+
+    steps = list(in_order(branches))
+    made: dict[int, Step] = {}
+    for step in steps:
+        new = with_parents(step, lambda parent: made[id(parent)])
+        operator = step.operator if isinstance(step, OperatorStep) else None
+        if isinstance(operator, KeyedAggregate) and mode == APPEND:
+            raise PlanError(
+                "outputMode('append') does not go with an aggregation that has no watermark (PySpark's "
+                f"STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): the rows of {operator.name} change as long as "
+                "the query runs. Say outputMode('update'), which writes a row whenever a key has changed"
+            )
+        if isinstance(operator, WindowAggregate) and isinstance(new, OperatorStep):
+            is_last = not any(_aggregates(later) and _reads(later, step) for later in steps)
+            new = replace(new, operator=replace(operator, updates=_updates(step, operator, mode, is_last=is_last)))
+        made[id(step)] = new
+    return tuple(made[id(step)] for step in branches)
+
+
+def _updates(step: Step, operator: object, mode: str | None, *, is_last: bool) -> bool:
+    """Tell whether windows are given whenever they change, instead of once."""
+    spec = operator.spec  # type: ignore[attr-defined]
+    wanted = mode if is_last else APPEND
+    has_watermark = all(_has_watermark(parent) for parent in parents_of(step))
+    if wanted == UPDATE or (wanted is None and not has_watermark):
+        if not isinstance(spec.windows, FixedWindows):
+            raise PlanError(
+                f"{spec.windows.title} gives each window once: name the time with "
+                "withWatermark(column, delay) ahead of groupBy, and leave outputMode('update') out"
+            )
+        return True
+    if not has_watermark:
+        why = "outputMode('append')" if is_last else "an aggregation of its rows"
+        raise PlanError(
+            f"{spec.windows.title}: {why} needs a watermark that says when a window is whole (PySpark's "
+            "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): write withWatermark(column, delay) ahead of groupBy, on "
+            "each stream ahead of a union"
+        )
+    _refuse_other_time(step)
+    return False
+
+
+def _has_watermark(step: Step) -> bool:
+    """Tell whether all rows of a step come from behind a watermark."""
+    from penstock.stream.watermark_step import AssignWatermark
+
+    if isinstance(step, OperatorStep) and isinstance(step.operator, AssignWatermark):
+        return True
+    parents = parents_of(step)
+    return bool(parents) and all(_has_watermark(parent) for parent in parents)
+
+
+def _refuse_other_time(step: Step) -> None:
+    """Raise PlanError where windows are of another column than the watermark: they would close at any time."""
+    waiting: list[tuple[Step, str]] = [(step, "")]
+    while waiting:
+        at, name = waiting.pop()
+        if isinstance(at, ExchangeStep):
+            waiting += [(parent, name) for parent in at.parents]
+        elif isinstance(at, OperatorStep) and (before := _before(at, name)) is not None:
+            waiting.append((at.parent, before))
+
+
+def _before(step: OperatorStep, name: str) -> str | None:
+    """The name that a column has in front of an operator; None where it begins there, or nobody knows."""
+    from penstock.stream.watermark_step import AssignWatermark
+    from penstock.stream.window_aggregate import WindowAggregate
+
+    operator = step.operator
+    if isinstance(operator, PartialWindows):
+        return operator.spec.windows.column
+    if isinstance(operator, WindowAggregate):
+        return name if not name else None  # its windows have the time of its watermark
+    if isinstance(operator, AssignWatermark) and name != operator.column:
+        raise PlanError(
+            f"a window over column {name!r} would be closed by {operator.name}, which is another time: name the same "
+            "column in both, or put withWatermark directly ahead of groupBy"
+        )
+    if isinstance(operator, AssignWatermark):
+        return None
+    if isinstance(operator, Project):
+        place = operator.schema.get_field_index(name)
+        expression = operator.expressions[place] if place >= 0 else None
+        return expression.name if isinstance(expression, ColumnRef) else None
+    return name if name in step.parent.schema.names else None
+
+
+def _aggregates(step: Step) -> bool:
+    from penstock.stream.aggregate import KeyedAggregate
+    from penstock.stream.duplicates import DropDuplicates
+    from penstock.stream.state.operator import StatefulOperator
+    from penstock.stream.stream_join import StreamJoin
+    from penstock.stream.top_rows import TopRows
+    from penstock.stream.window_aggregate import WindowAggregate
+
+    kinds = (KeyedAggregate, WindowAggregate, StatefulOperator, StreamJoin, TopRows, DropDuplicates)
+    return isinstance(step, OperatorStep) and isinstance(step.operator, kinds)
+
+
+def _reads(step: Step, source: Step) -> bool:
+    """Tell whether rows of another step reach this one."""
+    return step is not source and any(each is source for each in in_order((step,)))

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a stream without those whose keys came before: `dropDuplicates` and `dropDuplicatesWithinWatermark`.
+
+The first row of each key passes at once. Without a time each key is kept for ever. With one a key is dropped when the
+watermark has passed its time, plus the delay for `dropDuplicatesWithinWatermark`; rows that are older than the
+watermark are late then: they are counted, and nothing else, because nobody knows any more if they came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.group_merges import boolean_array
+from penstock.operators.keys import plain
+from penstock.operators.times import Times
+from penstock.operators.windows import times_in
+from penstock.record.layout import fixed_values, int64_array
+from penstock.shuffle.errors import PlanError
+from penstock.stream.chain import Chunk, PlainStep, State, StepContext
+from penstock.stream.key_index import KeyIndex, Slots, key_index
+from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, key_columns, refuse_other, restored_rows
+from penstock.stream.lateness import Lateness
+from penstock.stream.slot_array import SlotArray
+from penstock.stream.watermarks import LEAST, MOST
+
+_SPARE = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class DropDuplicates:
+    """The first row of each key, after an exchange by the keys. `time` empty: keys are kept for ever."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str = ""
+    keeps: int = 0
+    uid: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that `explain` shows."""
+        kept = f", kept by {self.time}" if self.time else ""
+        return f"without duplicates by {', '.join(self.keys)}{kept}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raises PlanError: bounded streams have verbs of their own for it."""
+        raise PlanError(f"{self.name} is for streams without an end")
+
+    def step(self) -> DuplicatesStep:
+        """The step of one subtask."""
+        return DuplicatesStep(self)
+
+
+class DuplicatesStep(PlainStep):
+    """One subtask's keys, each with the time up to which it is kept."""
+
+    def __init__(self, operator: DropDuplicates) -> None:
+        self._operator = operator
+        self._kinds = [plain(pa.nulls(0, operator.schema.field(key).type)).type for key in operator.keys]
+        self._index: KeyIndex = key_index(self._kinds)
+        self._until = SlotArray(np.int64, LEAST)
+        self._lateness = Lateness()
+        self._context = StepContext(0, 1, 1, "")
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return self._operator.name
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Take this subtask's keys; raises CheckpointError for those of another step."""
+        self._context = context
+        self._lateness.open(context, restored)
+        for batch in restored_rows(self._what, restored, context):
+            keys = key_columns(batch)
+            slots = self._index.slots(keys)
+            until = fixed_values(batch.column(len(keys)), np.dtype(np.int64))
+            self._until.writable(slots, len(self._index))[slots] = until
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise CheckpointError where the keys of a checkpoint are of another step."""
+        if ABOUT in names:
+            refuse_other(self._what, read(ABOUT), self.name)
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """The rows whose keys have not come before."""
+        operator = self._operator
+        if not operator.time:
+            slots = self._slots(batch)
+            kept = np.full(len(slots), MOST, np.int64)
+            return self._first(batch, slots, kept, LEAST)
+        times, missing = times_in(batch.column(operator.time))
+        if missing is not None:  # a row without a time is never late, and its key is kept for ever
+            times = np.where(missing, MOST - operator.keeps, times)
+        passed = self._lateness.passed([plain(batch.column(key)) for key in operator.keys])
+        is_late = np.asarray(times < passed)
+        if is_late.any():
+            self._lateness.late_rows += int(is_late.sum())
+            batch, times = batch.filter(boolean_array(~is_late)), times[~is_late]
+        if not batch.num_rows:
+            return ()
+        return self._first(batch, self._slots(batch), times + operator.keeps, self._lateness.watermark)
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """Drop keys that it has passed, when they are more than those that stay."""
+        self._lateness.advance(watermark)
+        if self._operator.time and len(self._index) > _SPARE:
+            live = self._live()
+            if 2 * len(live) < len(self._index):
+                keys, until = self._index.keys(live), self._until.at(live)
+                self._index, self._until = key_index(self._kinds), SlotArray(np.int64, LEAST)
+                slots = self._index.add(keys)
+                self._until.writable(slots, len(self._index))[slots] = until
+        return ()
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """The keys that are kept."""
+        live = self._live()
+        keys = self._index.keys(live)
+        until = int64_array(np.ascontiguousarray(self._until.at(live)))
+        names = [*(f"k{at}" for at in range(len(keys))), "until"]
+        whole = pa.RecordBatch.from_arrays([*keys, until], names=names)
+        table = KeyedTable([whole], whole.schema, len(keys))
+        return [self._lateness.chunk(), *frozen_chunks(self._what, table, table, self._context)]
+
+    def metrics(self) -> dict[str, float]:
+        """Rows that were late."""
+        return {"rows_late": float(self._lateness.late_rows)}
+
+    @property
+    def _what(self) -> str:
+        return f"{self.name} ({', '.join(str(kind) for kind in self._kinds)})"
+
+    def _slots(self, batch: pa.RecordBatch) -> Slots:
+        return self._index.slots([plain(batch.column(key)) for key in self._operator.keys])
+
+    def _live(self) -> Slots:
+        """The slots of keys that are kept."""
+        count = len(self._index)
+        until = self._until.at(np.arange(count))
+        live: Slots = np.flatnonzero(until >= max(self._lateness.watermark, LEAST + 1))
+        return live
+
+    def _first(self, batch: pa.RecordBatch, slots: Slots, kept: Times, watermark: int) -> Iterable[pa.RecordBatch]:
+        """The first row of each key that is not kept; its key is kept from here on."""
+        fresh = np.flatnonzero(self._until.at(slots) < max(watermark, LEAST + 1))
+        if not len(fresh):
+            return ()
+        _, places = np.unique(slots[fresh], return_index=True)
+        chosen = np.sort(fresh[places])
+        own = slots[chosen]
+        self._until.writable(own, len(self._index))[own] = kept[chosen]
+        return (batch if len(chosen) == batch.num_rows else batch.take(int64_array(chosen)),)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inner join of two streams without an end: each row meets all rows of the other side that have come before it.
+
+With a bound on the time between two rows that meet, the watermark drops rows that nothing can meet any more; without
+one both sides are kept for ever. So each pair is given once, in whatever order the rows come. A late row meets what
+is still there, and is not kept where nothing on time can meet it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.group_merges import boolean_array
+from penstock.operators.intervals import interval_text
+from penstock.operators.join_sides import LEFT, RIGHT, SIDE, JoinedSides, others_of
+from penstock.operators.times import Times
+from penstock.operators.windows import times_in
+from penstock.record.layout import fixed_values, int64_array
+from penstock.shuffle.errors import PlanError
+from penstock.stream.chain import Chunk, PlainStep, State, StepContext, chunks_of
+from penstock.stream.join_side import JoinSide, Mask
+from penstock.stream.key_index import key_index
+from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, refuse_other, restored_rows
+from penstock.stream.watermarks import LEAST
+
+_NAMES = ("left", "right")
+_SPARE = 1 << 12
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The bound on two rows that meet: the right one's time less the left one's, in microseconds."""
+
+    times: tuple[str, str]
+    lower: int
+    upper: int
+
+    @property
+    def text(self) -> str:
+        """As it is shown."""
+        left, right = self.times
+        return f"{right} - {left} in {interval_text(self.lower)} .. {interval_text(self.upper)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoin:
+    """After an exchange of both sides by their keys."""
+
+    sides: JoinedSides
+    between: Between | None = None
+    uid: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that `explain` shows."""
+        bound = "" if self.between is None else f", {self.between.text}"
+        return f"join by {', '.join(self.sides.left.keys)}{bound}"
+
+    def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raises PlanError: bounded streams have a join of their own."""
+        raise PlanError(f"{self.name} is a join of two streams without an end")
+
+    def step(self) -> JoinStep:
+        """The step of one subtask."""
+        return JoinStep(self)
+
+
+class JoinStep(PlainStep):
+    """One subtask's rows of both sides."""
+
+    def __init__(self, operator: StreamJoin) -> None:
+        self._operator = operator
+        sides = operator.sides
+        self._keys = len(sides.left.keys)
+        fields = list(sides.schema)
+        self._kinds = [field.type for field in fields[: self._keys]]
+        self._columns = [[*range(self._keys), *sides.columns(number)] for number in (LEFT, RIGHT)]
+        self._schemas = [pa.schema([*fields[: self._keys], *others_of(side)]) for side in (sides.left, sides.right)]
+        self._index = key_index(self._kinds)
+        self._sides = (JoinSide(), JoinSide())
+        self._watermark = LEAST
+        self._context = StepContext(0, 1, 1, "")
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+        return self._operator.name
+
+    def open(self, context: StepContext, restored: Sequence[State]) -> None:
+        """Take this subtask's rows; raises CheckpointError for those of another join."""
+        self._context = context
+        for number, name in enumerate(_NAMES):
+            own = [found for state in restored if (found := chunks_of(state, name))]
+            for batch in restored_rows(self._what(number), own, context):
+                self._keep(number, pa.RecordBatch.from_arrays(batch.columns, schema=self._schemas[number]))
+
+    def check(self, names: Collection[str], read: Callable[[str], Sequence[bytes]]) -> None:
+        """Raise CheckpointError where the rows of a checkpoint are of another join."""
+        for number, name in enumerate(_NAMES):
+            if f"{name}/{ABOUT}" in names:
+                refuse_other(self._what(number), read(f"{name}/{ABOUT}"), self.name)
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """The pairs that these rows make with what came before, and with each other."""
+        side = fixed_values(batch.column(SIDE), np.dtype(np.int8))
+        for number in (LEFT, RIGHT):
+            chosen = np.flatnonzero(side == number)
+            if len(chosen):
+                found = batch if len(chosen) == len(side) else batch.take(int64_array(chosen))
+                columns = [found.column(place) for place in self._columns[number]]
+                rows = pa.RecordBatch.from_arrays(columns, schema=self._schemas[number])
+                yield from self._pairs(number, rows)
+                self._keep(number, rows)
+
+    def on_watermark(self, watermark: int) -> Iterable[pa.RecordBatch]:
+        """Drop rows that nothing can meet any more."""
+        self._watermark = watermark
+        if self._operator.between is not None:
+            for number, side in enumerate(self._sides):
+                side.drop(lambda rows, number=number: self._is_over(number, rows))  # type: ignore[misc]
+            if len(self._index) > _SPARE and 2 * sum(map(len, self._sides)) < len(self._index):
+                self._gather()
+        return ()
+
+    def snapshot(self, checkpoint: int) -> list[Chunk]:
+        """All rows of both sides."""
+        chunks: list[Chunk] = []
+        for number, name in enumerate(_NAMES):
+            table = KeyedTable(self._sides[number].batches, self._schemas[number], self._keys)
+            found = frozen_chunks(self._what(number), table, table, self._context)
+            chunks += [(f"{name}/{chunk}", make) for chunk, make in found]
+        return chunks
+
+    def metrics(self) -> dict[str, float]:
+        """Rows that are kept."""
+        return {"rows_kept": float(sum(map(len, self._sides)))}
+
+    def _what(self, number: int) -> str:
+        kinds = ", ".join(str(field.type) for field in self._schemas[number])
+        return f"{self.name}, {_NAMES[number]} ({kinds})"
+
+    def _pairs(self, number: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        slots = self._index.slots(rows.columns[: self._keys])
+        for given, others in self._sides[1 - number].matches(slots):
+            own = rows.take(int64_array(given))
+            left, right = (own, others) if number == LEFT else (others, own)
+            if self._operator.between is not None:
+                meets = self._meets(left, right, self._operator.between)
+                if not meets.all():
+                    left, right = (each.filter(boolean_array(meets)) for each in (left, right))
+            if left.num_rows:
+                columns = [*left.columns, *right.columns[self._keys :]]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._operator.sides.result_schema)
+
+    def _meets(self, left: pa.RecordBatch, right: pa.RecordBatch, between: Between) -> Mask:
+        times, missing = zip(
+            *(times_in(rows.column(name)) for rows, name in zip((left, right), between.times, strict=True)),
+            strict=True,
+        )
+        apart = times[1] - times[0]
+        meets: Mask = (apart >= between.lower) & (apart <= between.upper)
+        for each in missing:
+            if each is not None:
+                meets &= ~each
+        return meets
+
+    def _keep(self, number: int, rows: pa.RecordBatch) -> None:
+        if self._operator.between is not None and self._watermark > LEAST:
+            over = self._is_over(number, rows)
+            if over.any():
+                rows = rows.filter(boolean_array(~over))
+        if rows.num_rows:
+            self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows)
+
+    def _is_over(self, number: int, rows: pa.RecordBatch) -> Mask:
+        """A mask of rows that no row on time can meet: not one that is as old as the watermark, nor a later one."""
+        between = self._operator.between
+        assert between is not None  # noqa: S101 - asked by the callers
+        times, missing = times_in(rows.column(between.times[number]))
+        until: Times = times + (between.upper if number == LEFT else -between.lower)
+        over: Mask = until < min(self._watermark, _NEVER)
+        return over if missing is None else over | missing
+
+    def _gather(self) -> None:
+        """Number the keys anew: most have no rows any more."""
+        kept = [side.batches for side in self._sides]
+        self._index, self._sides = key_index(self._kinds), (JoinSide(), JoinSide())
+        for number, batches in enumerate(kept):
+            for rows in batches:
+                self._sides[number].add(self._index.slots(rows.columns[: self._keys]), rows)
