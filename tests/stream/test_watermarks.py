@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
@@ -38,6 +37,7 @@ from penstock.stream.watermarks import (
     stored_watermark,
 )
 from penstock_torture.local_query import LocalQuery, location
+from timed_queries import graph_of, published, rows, run_through
 from timed_rows import BY_KEY, DISORDER, JUDGED, SECOND, TIMED, Judge, JudgeStep, timed
 
 CHANNELS = 3
@@ -120,7 +120,7 @@ def test_a_task_without_rows_is_idle_after_a_while() -> None:
     assert never.progress(1e9) == Progress(90)
 
 
-def rows(*times: int | None) -> pa.RecordBatch:
+def timed_batch(*times: int | None) -> pa.RecordBatch:
     """Rows of these times."""
     count = len(times)
     return pa.record_batch([pa.array([0] * count), pa.array(range(count)), pa.array(times, pa.int64())], schema=TIMED)
@@ -133,10 +133,10 @@ def test_rows_find_the_watermark_of_the_rows_in_front_of_them() -> None:
     chain = Chain([("assign", assign), ("judge", judge)])
     chain.open(StepContext(0, 1, 128, "test"), [])
     event_time = EventTime(chain, 0)
-    (first,) = chain.push(rows(100, None, 50))
+    (first,) = chain.push(timed_batch(100, None, 50))
     assert first["late"].to_pylist() == [0, 0, 0]
     event_time.move(0.0, 0.0)
-    (second,) = chain.push(rows(80, 95))
+    (second,) = chain.push(timed_batch(80, 95))
     assert second["late"].to_pylist() == [10, 0]
     event = event_time.take_event()
     assert isinstance(event, TaskEvent)
@@ -187,11 +187,6 @@ def judged(folder: Path, rows: int | None, widths: tuple[int, int], delay: int =
     return JobGraph("judged", vertices, edges)
 
 
-def published(folder: Path) -> pa.Table:
-    """The rows that a plain reader sees."""
-    return ds.dataset(folder / "out", format="parquet").to_table()
-
-
 @pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_row_is_late_whose_disorder_is_within_the_delay(tmp_path: Path, seed: int, unaligned: bool) -> None:
@@ -221,6 +216,19 @@ def test_a_row_is_late_where_the_delay_is_too_short(tmp_path: Path) -> None:
         query.start()
         query.run_through()
     assert 0 < pc.max(published(tmp_path)["late"]).as_py() < DISORDER + SECOND
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_late_rows_and_rows_on_time_are_all_rows(tmp_path: Path, seed: int) -> None:
+    """Two streams of one with a delay that is too short, through kills: each row is in one of them, once."""
+    chance = random.Random(seed)
+    stream = rows(3000, 6000).withWatermark("ts", "20 milliseconds")
+    late, others = stream.lateRows("ts"), stream.onTime("ts")
+    both = others.withColumn("late", pc.scalar(0)).union(late.withColumn("late", pc.scalar(1)))
+    run_through(graph_of(both, tmp_path), tmp_path, chance, unaligned=bool(seed), kills=3)
+    table = published(tmp_path)
+    assert sorted(table["value"].to_pylist()) == list(range(3000))
+    assert 0 < pc.sum(table["late"]).as_py() < 3000
 
 
 def test_a_source_that_has_nothing_holds_nothing_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.api.actions import all_rows, dataframe_of, explained, few_rows, first_rows, require_session, run_now
 from penstock.api.duplicates import within_watermark, without_duplicates
+from penstock.api.event_time import by_lateness, with_watermark
 from penstock.api.expressions import condition, is_spark_column, projection, with_columns
 from penstock.api.grouping import grouped_keys
 from penstock.api.habits import missing_attribute, no_direction, no_item, no_rows_here, no_stream
@@ -45,8 +46,6 @@ from penstock.operators.functions import (
     MapInArrow,
     MapInPandas,
 )
-from penstock.operators.intervals import microseconds
-from penstock.operators.times import time_column
 from penstock.operators.verbs import Project
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PlanError, SettingError
@@ -120,15 +119,15 @@ class Stream:
         `delayThreshold` is an interval such as `10 minutes`. A batch job has no late rows, and ignores it as Spark
         does.
         """
-        column = time_column(self.schema, eventTime, "withWatermark")
-        delay = microseconds(delayThreshold, "withWatermark: the delay")
-        if delay < 0:
-            raise PlanError(f"withWatermark: the delay must not be negative, but it is {delayThreshold!r}")
-        if not is_streaming(self.branches):
-            return self
-        from penstock.stream.watermark_step import AssignWatermark
+        return with_watermark(self, eventTime, delayThreshold)
 
-        return self.applied(AssignWatermark(column, delay), self.schema)
+    def onTime(self, eventTime: str) -> Stream:
+        """The rows of a query that are not older than the watermark where they come; others are its `lateRows`."""
+        return by_lateness(self, eventTime, "onTime")
+
+    def lateRows(self, eventTime: str) -> Stream:
+        """The rows of a query that are older than the watermark where they come: `onTime` has the others."""
+        return by_lateness(self, eventTime, "lateRows")
 
     def withResources(self, profile: Any) -> Stream:
         """The stage that gives these rows, from its exchange or source on, with a `pyspark.resource.ResourceProfile`.

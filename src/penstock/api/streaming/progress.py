@@ -42,7 +42,8 @@ class ProgressReports:
         """The report of the time since the last one."""
         now = time.monotonic()
         seconds, self._at = max(now - self._at, 1e-6), now
-        stages = [self._stage(vertex, seconds) for vertex in progress.vertices]
+        stages = [self._stage(vertex) for vertex in progress.vertices]
+        operators = self._state_operators(progress)
         read = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sources)
         written = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sinks)
         self.is_idle = all(stage["rowsIn"] == 0 and self._has_told(stage["id"], progress) for stage in stages)
@@ -59,7 +60,7 @@ class ProgressReports:
                 "triggerExecution": round(seconds * 1000),
                 "checkpoint": round(checkpoints.seconds * 1000),
             },
-            "stateOperators": [],
+            "stateOperators": operators,
             "sources": [
                 {"description": stage["name"], "numInputRows": stage["rowsIn"]}
                 for stage in stages
@@ -73,23 +74,33 @@ class ProgressReports:
             "lastRestart": restart_cause(checkpoints),
         }
 
-    def _stage(self, vertex: VertexProgress, seconds: float) -> dict[str, Any]:
-        before = self._last.get(vertex.vertex, {})
+    def _state_operators(self, progress: JobProgress) -> list[dict[str, Any]]:
+        """The stages that drop late rows, as PySpark reports them, with those since the last report."""
+        return [
+            {"operatorName": vertex.name, "numRowsDroppedByWatermark": round(self._since(vertex, "rows_late"))}
+            for vertex in progress.vertices
+            if "rows_late" in vertex.metrics
+        ]
 
-        def since(name: str) -> float:
-            now = vertex.metrics.get(name, 0.0)
-            return max(0.0, now - before.get(name, 0.0)) if now >= before.get(name, 0.0) else now
+    def _since(self, vertex: VertexProgress, name: str) -> float:
+        """The growth of a stage's figure since the last report; all of it where the stage began anew."""
+        before, now = self._last.get(vertex.vertex, {}).get(name, 0.0), vertex.metrics.get(name, 0.0)
+        return now - before if now >= before else now
 
-        ran = since("seconds")
-        shares = [min(1.0, since(name) / max(ran, 1e-6)) for name in ("idle_seconds", "back_pressured_seconds")]
+    def _stage(self, vertex: VertexProgress) -> dict[str, Any]:
+        ran = self._since(vertex, "seconds")
+        shares = [
+            min(1.0, self._since(vertex, name) / max(ran, 1e-6))
+            for name in ("idle_seconds", "back_pressured_seconds")
+        ]
         idle, pressed = shares if ran else (1.0, 0.0)  # a stage that does not run yet is busy with nothing
         return {
             "id": vertex.vertex,
             "name": vertex.name,
             "tasks": vertex.parallelism,
             "running": vertex.running,
-            "rowsIn": round(since("rows_in")),
-            "rowsOut": round(since("rows_out")),
+            "rowsIn": round(self._since(vertex, "rows_in")),
+            "rowsOut": round(self._since(vertex, "rows_out")),
             "busy": round(max(0.0, 1.0 - idle - pressed), 3),
             "idle": round(idle, 3),
             "backPressured": round(pressed, 3),

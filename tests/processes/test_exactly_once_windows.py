@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each window once and whole, in real processes: tasks, environments, executors and the driver are killed.
+
+A run begins with one number of tasks and goes on with others. Numbers have event times out of order within the delay,
+so that all windows of all rows are known. `PENSTOCK_WINDOW_RUNS` says how many seeds are tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyarrow import fs
+
+from penstock.api.lineage import SourceStep
+from penstock.api.stream import Stream
+from penstock.api.streaming.modes import in_mode
+from penstock.api.streaming.writer import query_graph
+from penstock.api.windows import session_window, window
+from penstock.checkpoint.errors import FencedError
+from penstock.graph.streaming import StreamingOptions
+from penstock.job.query_storage import QueryStorage
+from penstock.job.shell.master import JobHandle
+from penstock.shuffle.errors import JobError
+from penstock.shuffle.settings import RestartSettings
+from penstock.stream.folder_sink import FolderSink
+from penstock.stream.rate import RateSource
+from penstock_torture.process_launcher import Nursery
+from process_cluster import STREAMING_PRELOADED, ProcessCluster, kill
+
+pytestmark = pytest.mark.processes
+
+RUNS = int(os.environ.get("PENSTOCK_WINDOW_RUNS", "6"))
+ROWS = 8_000
+RATE = 8_000
+KEYS = 7
+SLOTS = 6
+SECOND = 1_000_000
+SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+RESTARTS = RestartSettings("exponential", attempts=1 << 30, delay=0.02, max_delay=0.2, user_errors=10)
+VICTIMS = ("task", "task", "environment", "executor", "driver")
+KINDS = ("tumbling", "sliding", "session", "join")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One for all tests of this file."""
+    with Nursery(STREAMING_PRELOADED) as made:
+        yield made
+
+
+def timed(keys: int, second: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Gives each number a key and a time, a millisecond apart and up to half a second early; travels as a whole."""
+
+    def give(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = np.array(batch.column("value").to_pylist(), np.int64)
+            times = second + values * 1000 - values * 2_654_435_761 % 500 * 1000
+            columns = [
+                pa.array(values % keys),
+                batch.column("value"),
+                pa.array(times).cast(pa.timestamp("us", "UTC")),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=["key", "value", "ts"])
+
+    return give
+
+
+def query(kind: str, width: int) -> Stream:
+    """Counts of windows, or pairs of rows within a bound, of one source or two."""
+
+    def source() -> Stream:
+        rate = RateSource(RATE, 1, ROWS)
+        step = SourceStep(rate.name, rate.schema, rate, partitions=1, streaming=True)  # type: ignore[arg-type]
+        return Stream((step,)).mapInArrow(timed(KEYS, SECOND), SCHEMA).withWatermark("ts", "1 second")
+
+    if kind == "join":
+        left, right = (
+            source().withColumnsRenamed({"value": name, "ts": f"{name}_ts"}).keyBy("key", numPartitions=width)
+            for name in ("l", "r")
+        )
+        return left.join(right, between=("l_ts", "r_ts", "0 seconds", "20 milliseconds")).select("key", "l", "r")
+    windows = {
+        "tumbling": window("ts", "300 milliseconds"),
+        "sliding": window("ts", "400 milliseconds", "100 milliseconds"),
+        "session": session_window("ts", "8 milliseconds"),
+    }
+    counted = source().keyBy("key", windows[kind].alias("w"), numPartitions=width)
+    return counted.agg(n=("*", "count"), s=("value", "sum"))
+
+
+def start(cluster: ProcessCluster, folder: Path, kind: str, width: int, unaligned: bool) -> JobHandle:
+    """Start the query, as a new driver does."""
+    stream = query(kind, width)
+    options = StreamingOptions(
+        "q", "windows", str(folder / "checkpoints"), interval=0.02, buffer_timeout=0.01, unaligned=unaligned
+    )
+    sink = FolderSink(fs.LocalFileSystem(), str(folder / "out"), stream.schema, "windows")
+    graph = query_graph(in_mode(stream.branches, None), sink, cluster.settings, SLOTS + 1, options)
+    storage = QueryStorage(options)
+    storage.claim({vertex.uid: vertex.parallelism for vertex in graph.vertices})
+    streaming = replace(cluster.settings.streaming, watermark_interval=0.005)
+    settings = replace(cluster.settings, restart=RESTARTS, streaming=streaming)
+    return cluster.submit_graph(graph, SLOTS, settings, storage)
+
+
+def strike(victim: str, cluster: ProcessCluster, chance: random.Random) -> None:
+    """Kill one of these."""
+    executors = [executor for executor in cluster.launcher.executors if not executor.is_dead]
+    if victim == "task":
+        paths = [Path(f"/proc/{executor.pid}/task/{executor.pid}/children") for executor in executors]
+        found: list[int] = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found += [int(pid) for pid in path.read_text().split()]
+        if found:
+            kill(chance.choice(sorted(found)))
+    elif victim == "environment":
+        if attached := sorted(cluster.attached()):
+            kill(chance.choice(attached))
+    elif executors:
+        chance.choice(executors).kill()
+
+
+def expected(kind: str) -> Counter[tuple[int, ...]]:
+    """The rows of all numbers at once: key, bounds, count and sum of each window, or the pairs."""
+    values = np.arange(ROWS)
+    times = SECOND + values * 1000 - values * 2_654_435_761 % 500 * 1000
+    found: Counter[tuple[int, ...]] = Counter()
+    if kind == "join":
+        for key in range(KEYS):
+            own = values[key::KEYS]
+            apart = times[own][None, :] - times[own][:, None]
+            for left, right in zip(*np.nonzero((apart >= 0) & (apart <= 20_000)), strict=True):
+                found[key, int(own[left]), int(own[right])] += 1
+        return found
+    members: dict[tuple[int, int, int], list[int]] = {}
+    if kind == "session":
+        for key in range(KEYS):
+            own = values[key::KEYS]
+            own = own[np.argsort(times[own], kind="stable")]
+            for part in np.split(own, np.flatnonzero(np.diff(times[own]) > 8_000) + 1):
+                members[key, int(times[part[0]]), int(times[part[-1]]) + 8_000] = part.tolist()
+    else:
+        size, slide = (300_000, 300_000) if kind == "tumbling" else (400_000, 100_000)
+        for value, moment in zip(values.tolist(), times.tolist(), strict=True):
+            for begin in range(moment // slide * slide, moment - size, -slide):
+                members.setdefault((value % KEYS, begin, begin + size), []).append(value)
+    return Counter({(*place, len(own), sum(own)): 1 for place, own in members.items()})
+
+
+def published(folder: Path, kind: str) -> Counter[tuple[int, ...]]:
+    """The rows that a plain reader sees."""
+    table = ds.dataset(folder / "out", format="parquet").to_table()
+    if kind == "join":
+        columns = [table[name].to_pylist() for name in ("key", "l", "r")]
+    else:
+        bounds = table["w"].combine_chunks()
+        columns = [
+            table["key"].to_pylist(),
+            *(bounds.field(at).cast(pa.int64()).to_pylist() for at in ("start", "end")),
+        ]
+        columns += [table["n"].to_pylist(), table["s"].to_pylist()]
+    return Counter(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_each_window_and_each_pair_once_through_kills(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    """Several kills at random moments; a new driver takes over with another number of tasks."""
+    chance = random.Random(seed)
+    kind, unaligned = KINDS[seed % len(KINDS)], chance.random() < 0.5
+    clusters = [ProcessCluster(nursery)]
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: [cluster.close() for cluster in clusters])
+        handle = start(clusters[-1], tmp_path, kind, chance.choice((1, 2, 3)), unaligned)
+        for _ in range(chance.randint(2, 4)):
+            with contextlib.suppress(TimeoutError):
+                handle.wait(chance.uniform(0.1, 0.6))
+                break
+            victim = chance.choice(VICTIMS)
+            if victim == "driver":
+                clusters.append(ProcessCluster(nursery))
+                former, handle = handle, start(clusters[-1], tmp_path, kind, chance.choice((1, 2, 3)), unaligned)
+                with pytest.raises((FencedError, JobError)):
+                    former.wait(30)
+            else:
+                strike(victim, clusters[-1], chance)
+        handle.wait(60)
+        assert published(tmp_path, kind) == expected(kind)
