@@ -67,13 +67,21 @@ def _clashes(conf: Mapping[str, str]) -> list[Finding | None]:
         _set(
             conf, "spark.speculation", "second attempts of running tasks break pipelined exchanges: set it to false"
         ),
-        _set(conf, "spark.dynamicAllocation.enabled", "executors go with the data they hold: set it to false"),
+        _dynamic_allocation(conf),
         *(_set(conf, key, "workers that wait for a slower stage are killed: set it to false") for key in _KILLERS),
     ]
     if conf.get("spark.penstock.security.acceptPlainText", "false").lower() != "true":
         advice = "Penstock sends rows in plain text: see spark.penstock.security.acceptPlainText"
         found += [_set(conf, key, advice) for key in _ENCRYPTED]
     return found
+
+
+def _dynamic_allocation(conf: Mapping[str, str]) -> Finding | None:
+    service = "spark.penstock.shuffle.service"
+    if conf.get(service, "local") != "local":
+        return None
+    advice = f"executors go with the data they hold: set it to false, or {service}=spark_ess"
+    return _set(conf, "spark.dynamicAllocation.enabled", advice)
 
 
 def _set(conf: Mapping[str, str], key: str, advice: str) -> Finding | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from penstock.partition.file_input import FileInput
-from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.ids import DatasetId, PartitionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,20 @@ def read_header(file: FileInput, magic: bytes) -> tuple[FileHeader, int]:
     return FileHeader(partition, schema, count, compression, bool(flags & SELF_CONTAINED)), end
 
 
+def partition_in(path: Path, magic: bytes) -> PartitionId | None:
+    """The partition that a file belongs to, by its header; None for another file, or none."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(HEADER.size)
+            if start[: len(magic)] != magic or CHECKSUM.unpack(file.read(CHECKSUM.size))[0] != _checksum(start):
+                return None
+            _, _, _, schema_size, dataset_size, index, attempt, _, _ = HEADER.unpack(start)
+            file.seek(_START + schema_size)
+            return PartitionId(DatasetId.of(file.read(dataset_size).decode()), index, attempt)
+    except (OSError, struct.error, ValueError):
+        return None
+
+
 def pack_footer(footer: bytes, magic: bytes) -> bytes:
     """The footer with its checksum and magic."""
     return footer + TAIL.pack(xxhash.xxh3_64_intdigest(footer), magic)
@@ -107,6 +122,10 @@ def read_footer(file: FileInput, layout: struct.Struct, magic: bytes) -> tuple[t
     if checksum != xxhash.xxh3_64_intdigest(footer):
         raise file.incomplete("the checksum of its footer does not match")
     return layout.unpack(footer), begin
+
+
+def _checksum(data: bytes) -> int:
+    return int(xxhash.xxh3_64_intdigest(data))
 
 
 def _schema(file: FileInput, size: int) -> pa.Schema:

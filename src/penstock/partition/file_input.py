@@ -49,14 +49,19 @@ class FileOrigin:
 
 
 class FileInput:
-    """One file, mapped. `buffer` and `view` are its bytes."""
+    """One file, mapped, or `data` that has come of it. `buffer` and `view` are its bytes."""
 
     __slots__ = ("_buffer", "_map", "_view", "path", "size", "where")
 
-    def __init__(self, path: Path, where: FileOrigin) -> None:
+    def __init__(self, path: Path, where: FileOrigin, data: pa.Buffer | None = None) -> None:
         self.path = path
         self.where = where
         self._map: mmap.mmap | None = None
+        self._buffer: pa.Buffer | None = data
+        if data is not None:
+            self.size = data.size
+            self._view: memoryview | None = memoryview(data)
+            return
         try:
             with path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
@@ -66,8 +71,7 @@ class FileInput:
             raise PartitionLostError(f"{where}: its file {path} is gone") from error
         except OSError as error:
             raise PartitionLostError(f"{where}: its file {path} cannot be read: {error}") from error
-        self._buffer: pa.Buffer | None = None
-        self._view: memoryview | None = memoryview(self._map if self._map is not None else b"")
+        self._view = memoryview(self._map if self._map is not None else b"")
 
     @property
     def buffer(self) -> pa.Buffer:

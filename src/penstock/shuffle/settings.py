@@ -124,6 +124,27 @@ class BlockingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EssSettings:
+    """Spark's external shuffle service, where `spark_ess` moves an edge's rows. Times in seconds.
+
+    Empty and 0 mean: as Spark's own conf has it. `application` is Spark's id of it, `secret` that of
+    `spark.authenticate`, `port` is `spark.shuffle.service.port`. `directories` are separated by commas, and the
+    service must be able to read them; else files lie beside those of the executors. A service that does not answer
+    for `retry_timeout` is lost, with what it serves. A reader that comes before its producer has written anything
+    waits for `request_timeout`. A service without `spark.authenticate` that others than this machine reach is
+    refused, unless `accept_unauthenticated` says that the network is safe.
+    """
+
+    application: str = ""
+    secret: str = field(default="", repr=False)
+    port: int = 0
+    directories: str = ""
+    retry_timeout: float = 60.0
+    request_timeout: float = 60.0
+    accept_unauthenticated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettings:
     """One task. `group_memory` is what it collects for groups, joins and sorts before it spills. Sizes in bytes."""
 
@@ -236,6 +257,7 @@ class Settings:
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     blocking: BlockingSettings = field(default_factory=BlockingSettings)
+    ess: EssSettings = field(default_factory=EssSettings)
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     driver: DriverSettings = field(default_factory=DriverSettings)
     job: JobSettings = field(default_factory=JobSettings)
@@ -278,6 +300,7 @@ _CONCERNS = {
     "shuffle": ShuffleSettings,
     "network": NetworkSettings,
     "blocking": BlockingSettings,
+    "ess": EssSettings,
     "environment": EnvironmentSettings,
     "driver": DriverSettings,
     "job": JobSettings,
@@ -292,6 +315,8 @@ _TIMES = {
     "flush_timeout",
     "start_timeout",
     "lease_timeout",
+    "retry_timeout",
+    "request_timeout",
     "slots_timeout",
     "result_lease",
     "delay",
@@ -377,6 +402,9 @@ def _validate(settings: Settings) -> None:
         (settings.blocking.target_bytes > 0, "blocking.targetBytes", "must be positive"),
         (settings.environment.scope in ("host", "executor"), "environment.scope", "must be host or executor"),
         (settings.environment.lease_timeout > 0, "environment.leaseTimeout", "must be positive"),
+        (settings.ess.port < 1 << 16, "ess.port", "must be below 65536"),
+        (settings.ess.retry_timeout > 0, "ess.retryTimeout", "must be positive"),
+        (settings.ess.request_timeout > 0, "ess.requestTimeout", "must be positive"),
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
         (settings.observe.metrics_port < 1 << 16, "observe.metricsPort", "must be below 65536"),

@@ -54,7 +54,8 @@ def refuse_conf(conf: Mapping[str, str], service: str) -> None:
     if goes and _is_true(conf, "spark.dynamicAllocation.enabled"):
         raise SettingError(
             f"spark.dynamicAllocation.enabled=true removes executors whose data the {service} shuffle service still"
-            " holds: set it to false, or choose another service with spark.penstock.shuffle.service"
+            " holds: set it to false, or, where the cluster runs Spark's shuffle service, set"
+            f" {PREFIX}shuffle.service=spark_ess"
         )
 
 

@@ -56,6 +56,7 @@ from penstock.spark.result_reader import PersistedSource, read_partitions, readi
 from penstock.spark.result_scan import LazyResult, result_frame
 from penstock.spark.results_in_use import ResultsInUse
 from penstock.spark.shared_workers import in_shared_workers
+from penstock.spark.shuffle_service import with_shuffle_service
 from penstock.spark.slots import (
     certain_slots,
     environments_now,
@@ -107,7 +108,7 @@ class SparkRuntime:
         load_service(settings.shuffle.service)
         refuse_conf(conf, settings.shuffle.service)
         refuse_plain_text(conf, settings.security)
-        return settings
+        return with_shuffle_service(self._context, conf, settings)
 
     @property
     def is_local(self) -> bool:
@@ -163,6 +164,7 @@ class SparkRuntime:
         """
         conf = {**session_conf(self._spark), **options}
         settings = Settings.from_conf({key: value for key, value in conf.items() if key.startswith(PREFIX)})
+        settings = with_shuffle_service(self._context, conf, settings)
         self.settings()  # refuses what Penstock can't run under
         if any(key.startswith(f"{PREFIX}restart.") for key in conf):
             return settings

@@ -37,7 +37,10 @@ _THEIRS = (
     (r"nulls in input cannot be viewed as non-nullable", "PySpark cannot collect its own maps"),
     (r"RESULT_COLUMN_TYPES_MISMATCH.*tz=", "PySpark refuses the time zone that it gave itself"),
     (r"NonExistentTimeError|AmbiguousTimeError", "pandas has no clock for an hour that a time zone left out"),
-    (r"NullPointerException|ClassCastException|INTERNAL_ERROR|MatchError", "Spark fails inside"),
+    (
+        r"NullPointerException|ClassCastException|INTERNAL_ERROR|MatchError|java.lang.AssertionError",
+        "Spark fails inside",
+    ),
     (
         r"UNRESOLVED_COLUMN.*\x60|INVALID_ATTRIBUTE_NAME_SYNTAX|INVALID_EXTRACT_BASE_FIELD_TYPE",
         "names are exact, with dots too",

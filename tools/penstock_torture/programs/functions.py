@@ -115,10 +115,12 @@ _PANDAS = {
                     if isinstance(values, np.ndarray) and values.flags.writeable:
                         values[:] = values[::-1].copy()""",
 }
+_EMPTY = ".replace('array([], dtype=float64)', 'array([], dtype=object)')"
+"""An empty array of structs or times has another type in PySpark's frames: a difference that the pages name."""
 _PANDAS_SHOWN = """
     for frame in frames:
-        texts = [repr(row) for row in frame[%r].itertuples(index=False, name=None)]
-        yield pd.DataFrame({"shown": pd.Series(texts, dtype=object)})"""
+        texts = [repr(row)EMPTY for row in frame[%r].itertuples(index=False, name=None)]
+        yield pd.DataFrame({"shown": pd.Series(texts, dtype=object)})""".replace("EMPTY", _EMPTY)
 
 _GROUP_ARROW = {
     "same": "return table",
@@ -145,8 +147,8 @@ _GROUP_PANDAS = {
 _GROUP_PANDAS_OTHER = {
     "shown": (
         """
-        rows = sorted(repr(row) for row in frame.itertuples(index=False, name=None))
-        return pd.DataFrame({"shown": rows})""",
+        rows = sorted(repr(row)EMPTY for row in frame.itertuples(index=False, name=None))
+        return pd.DataFrame({"shown": rows})""".replace("EMPTY", _EMPTY),
         "shown string",
     ),
     "types": (

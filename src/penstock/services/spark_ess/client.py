@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a shuffle service, each on a connection of its own, with a deadline: for writers and for the driver.
+
+A service that is being restarted is waited for as long as the settings say. Its refusal is an error at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from penstock.services.spark_ess.messages import ask_folders, read_folders, register_executor
+from penstock.services.spark_ess.sasl import SaslLogin
+from penstock.services.spark_ess.session import Login
+from penstock.services.spark_ess.wire import Address, ServiceRefusedError, Wire, ask
+from penstock.shuffle.errors import ProtocolError, SettingError
+from penstock.shuffle.settings import EssSettings
+
+PORT = 7337
+"""Spark's own."""
+_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The words by which an application is let in, and its patience in seconds."""
+
+    application: str
+    secret: str = field(repr=False)
+    port: int
+    patience: float
+
+    @classmethod
+    def of(cls, settings: EssSettings, application: str) -> Access:
+        """As the settings say; `application` is its name where they say none."""
+        return cls(
+            settings.application or application, settings.secret, settings.port or PORT, settings.retry_timeout
+        )
+
+    def login(self) -> Login | None:
+        """The login of a new connection."""
+        return SaslLogin(self.application, self.secret) if self.secret else None
+
+
+def call(access: Access, address: Address, bodies: Sequence[bytes], check: Callable[[], object]) -> list[bytes]:
+    """The answers to these requests. ServiceRefusedError, AuthenticationError, or TimeoutError with its cause."""
+    deadline = time.monotonic() + access.patience
+    while True:
+        try:
+            wire = Wire(address, access.login())
+            try:
+                return ask(wire, list(bodies), max(0.0, deadline - time.monotonic()), check)
+            finally:
+                wire.close()
+        except ConnectionError as error:
+            if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                host, port = address
+                raise TimeoutError(
+                    f"no shuffle service of Spark answers at {host}:{port} within {access.patience:.0f} s"
+                    f" (spark.penstock.ess.retryTimeout): {error}"
+                ) from error
+        check()
+        time.sleep(_PAUSE_SECONDS)
+
+
+def registered(
+    access: Access, address: Address, executor: str, folders: Sequence[str], check: Callable[[], object]
+) -> tuple[str, ...]:
+    """The folders that the service knows for an executor: these, if it knew none.
+
+    It knows one list for each executor. So whoever comes later takes over what the first one said; after two at the
+    same time the one is right whose list is there in the end, which a writer looks at again.
+    """
+    try:
+        found = _folders(call(access, address, [ask_folders(access.application, executor)], check), executor)
+    except ServiceRefusedError:
+        found = ()
+    if found:
+        return found
+    bodies = [register_executor(access.application, executor, folders), ask_folders(access.application, executor)]
+    return _folders(call(access, address, bodies, check)[1:], executor)
+
+
+def _folders(answers: Sequence[bytes], executor: str) -> tuple[str, ...]:
+    return read_folders(answers[0]).get(executor, ())
+
+
+def address_of(text: str) -> Address:
+    """Host and port of `tcp://host:port`; ProtocolError for another text."""
+    host, separator, port = text.removeprefix("tcp://").rpartition(":")
+    if not separator or not port.isdecimal():
+        raise ProtocolError(f"{text!r:.200} is no address of a shuffle service")
+    return host.strip("[]"), int(port)
+
+
+def refuse_unauthenticated(access: Access, address: Address, *, is_accepted: bool) -> None:
+    """SettingError for a service that other hosts reach without a login, unless that is accepted knowingly."""
+    host, port = address
+    if access.secret or is_accepted or _is_loopback(host):
+        return
+    raise SettingError(
+        f"the shuffle service at {host}:{port} asks nobody who he is, so whoever reaches that port reads and deletes"
+        " the rows of this application: set spark.authenticate and spark.authenticate.secret for the cluster, or, if"
+        " the network is safe without, spark.penstock.ess.acceptUnauthenticated=true"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {each[4][0] for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return bool(found) and all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate over partitions that shuffle services serve: one connection to each service, read without threads.
+
+Rules: nothing is received that no reader has asked for, so a task that is busy leaves bytes with the kernel and the
+service, not in its own memory. Channels whose data is there take turns. A gate that waits looks every twentieth
+of a second whether the task was told to stop, or a producer became known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
+from penstock.services.spark_ess.channel import ChannelReader, Patience
+from penstock.services.spark_ess.client import Access, address_of
+from penstock.services.spark_ess.fetches import Fetched
+from penstock.services.spark_ess.line import ServiceLine
+from penstock.services.spark_ess.wire import Address, wait_for
+from penstock.shuffle import (
+    ChannelDescriptor,
+    InputGateDescriptor,
+    OwnerContext,
+    PartitionId,
+    Received,
+    ShuffleDescriptor,
+    TaskHost,
+)
+from penstock.shuffle.errors import PartitionError
+from penstock.shuffle.settings import EssSettings
+
+_LOOK_SECONDS = 0.05
+
+
+class EssGate:
+    """An `InputGate`."""
+
+    def __init__(
+        self,
+        host: TaskHost,
+        owner: OwnerContext,
+        descriptor: InputGateDescriptor,
+        settings: EssSettings,
+        access: Access,
+    ) -> None:
+        self.descriptor = descriptor
+        self._host = host
+        self._metrics = owner.metrics
+        self._access = access
+        self._patience = Patience(settings.request_timeout, settings.retry_timeout)
+        self._unknown: dict[int, ChannelDescriptor] = {}
+        self._updates: deque[tuple[int, ShuffleDescriptor]] = deque()
+        self._readers: dict[int, ChannelReader] = {}
+        self._turns: deque[int] = deque()
+        self._lines: dict[Address, ServiceLine] = {}
+        self._error: BaseException | None = None
+        self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
+
+    def setup(self) -> None:
+        """Begin with the partitions that are known already."""
+        self._lifecycle.move(GateEvent.SET_UP)
+        for number, channel in enumerate(self.descriptor.channels):
+            if channel.source.is_unknown:
+                self._unknown[number] = channel
+            else:
+                self._open(number, channel)
+
+    def next(self, timeout: float | None = None) -> Received | None:
+        """The next batch or event, or None when every channel has ended; TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._host.check_cancelled()
+            received = self._advance()
+            if received is not None:
+                return received
+            if not self._readers and not self._unknown:
+                return None
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"no input within {timeout} s")
+            self._wait(_LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS))
+
+    def resume_consumption(self, channel: int) -> None:
+        """No channel is ever blocked."""
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._lifecycle.move(GateEvent.CLOSE)
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        self._readers.clear()
+        self._unknown.clear()
+
+    def update(self, real: ShuffleDescriptor) -> bool:
+        """Put a producer where it is unknown; whether this gate waits for it. Any thread."""
+        wanted = PartitionId(real.partition.dataset, real.partition.index, -1)
+        found = [number for number, channel in list(self._unknown.items()) if channel.source.partition == wanted]
+        self._updates.extend((number, real) for number in found)
+        return bool(found)
+
+    def _advance(self) -> Received | None:
+        """Give what is there, or do what can be done without waiting, and give what that has brought."""
+        if self._error is not None:
+            raise self._error
+        while self._updates:
+            number, real = self._updates.popleft()
+            if (channel := self._unknown.pop(number, None)) is not None:
+                self._open(number, ChannelDescriptor(real, channel.subpartition, channel.count))
+        try:
+            received = self._ready()
+            if received is None:
+                self._move()
+                received = self._ready()
+        except PartitionError as error:
+            self._error = error
+            raise
+        return received
+
+    def _ready(self) -> Received | None:
+        for _ in range(len(self._turns)):
+            reader = self._readers[self._turns[0]]
+            received = reader.next()
+            if reader.is_over:
+                del self._readers[self._turns.popleft()]
+            else:
+                self._turns.rotate(-1)
+            if received is not None:
+                if received.batch is not None:
+                    self._metrics.add("rows_in", received.batch.num_rows)
+                return received
+        return None
+
+    def _move(self) -> None:
+        now = time.monotonic()
+        for reader in list(self._readers.values()):
+            if wanted := reader.wants(now):
+                self._line(reader).fetches.want(wanted)
+        for line in list(self._lines.values()):
+            for fetched in self._fetched(line, now):
+                if (waiting := self._readers.get(fetched.wanted.channel)) is not None:
+                    line.fetches.want(waiting.took(fetched, now))
+                    self._metrics.add("bytes_in", 0 if fetched.data is None else fetched.data.size)
+
+    def _fetched(self, line: ServiceLine, now: float) -> list[Fetched]:
+        try:
+            return line.move(now)
+        except TimeoutError as error:
+            lost = [reader for reader in self._readers.values() if self._line(reader) is line and not reader.is_over]
+            raise lost[0].lose(str(error)) from error
+
+    def _wait(self, seconds: float) -> None:
+        now = time.monotonic()
+        dues = [reader.due for reader in self._readers.values()] + [line.due for line in self._lines.values()]
+        soonest = min([seconds, *(due - now for due in dues if due is not None)])
+        wires = [line.wire for line in self._lines.values() if line.wire is not None and line.fetches]
+        wait_for(wires, max(0.001, soonest))
+
+    def _open(self, number: int, channel: ChannelDescriptor) -> None:
+        self._readers[number] = ChannelReader(number, channel, self.descriptor.schema, self._patience)
+        self._turns.append(number)
+
+    def _line(self, reader: ChannelReader) -> ServiceLine:
+        address = address_of(reader.wanted.source.address)
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = ServiceLine(self._access, address)
+        return line

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to one service, for as long as somebody wants something of it: made again where it breaks.
+
+Rules: a service that gives nothing for `patience` seconds while something is wanted is lost. Only time counts in
+which somebody looks: a task may take as long as it likes with what it has. A login that fails and bytes that are no
+protocol are raised at once, as trying again would not help.
+"""
+
+from __future__ import annotations
+
+from penstock.services.spark_ess.client import Access
+from penstock.services.spark_ess.fetches import Fetched, Fetches
+from penstock.services.spark_ess.wire import Address, Wire
+
+_PAUSE_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
+"""The longest time between two looks that counts as waiting."""
+
+
+class ServiceLine:
+    """One service of one gate."""
+
+    def __init__(self, access: Access, address: Address) -> None:
+        self.fetches = Fetches(access.application)
+        self.address = address
+        self.wire: Wire | None = None
+        self._access = access
+        self._again = 0.0
+        self._looked: float | None = None
+        self._stalled = 0.0
+        self._cause = "it does not answer"
+
+    @property
+    def due(self) -> float | None:
+        """The time of the next try, if that is what there is to wait for."""
+        return self._again if self.wire is None and self.fetches else None
+
+    def move(self, now: float) -> list[Fetched]:
+        """Do what can be done without waiting; what has come. TimeoutError, with the cause, where it is lost."""
+        self._count(now)
+        if self.wire is None:
+            if not self.fetches or now < self._again:
+                return []
+            self._connect(now)
+        found: list[Fetched] = []
+        wire = self.wire
+        if wire is None:
+            return found
+        try:
+            for message in wire.move():
+                self._stalled = 0.0
+                found += self.fetches.took(message)
+            if found:
+                wire.flush()
+        except ConnectionError as error:
+            found += self._broke(error, now)
+        return found
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+
+    def _count(self, now: float) -> None:
+        """Count the time that has been waited for nothing."""
+        since, self._looked = self._looked, now
+        if not self.fetches:
+            self._stalled = 0.0
+        elif since is not None:
+            self._stalled += min(now - since, _LOOK_SECONDS)
+        if self._stalled > self._access.patience:
+            host, port = self.address
+            self.close()
+            raise TimeoutError(
+                f"the shuffle service at {host}:{port} gave nothing for {self._access.patience:.0f} s"
+                f" (spark.penstock.ess.retryTimeout): {self._cause}"
+            )
+
+    def _connect(self, now: float) -> None:
+        try:
+            self.wire = Wire(self.address, self._access.login())
+        except ConnectionError as error:
+            self._cause, self._again = str(error), now + _PAUSE_SECONDS
+            return
+        self.fetches.begin(self.wire.session)
+
+    def _broke(self, error: ConnectionError, now: float) -> list[Fetched]:
+        was_made = self.wire is not None and not self.wire.is_connecting
+        self.close()
+        self._cause, self._again = str(error), now + _PAUSE_SECONDS * (not was_made)
+        return self.fetches.end(blames=was_made)

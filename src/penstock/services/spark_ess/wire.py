@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket of a session with a shuffle service: nothing here waits but `wait`, and that has a deadline.
+
+A connection that is refused or broken is a ConnectionError, whatever the system calls it; whether to try again is the
+caller's.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from penstock.services.spark_ess.frames import Answer, Failure, Message
+from penstock.services.spark_ess.session import Login, Session
+from penstock.shuffle.errors import PenstockError
+
+T = TypeVar("T")
+Address = tuple[str, int]
+
+_UNDER_WAY = (0, errno.EINPROGRESS)
+_MOST_AT_ONCE = 32
+"""The reads from the socket in one `move`, so that several services take turns."""
+_LOOK_SECONDS = 0.05
+_CHUNK_BYTES = 1 << 31
+
+
+class ServiceRefusedError(PenstockError):
+    """The service has answered a request with an error."""
+
+
+class Wire:
+    """One connection; it is being made when the constructor returns."""
+
+    def __init__(self, address: Address, login: Login | None) -> None:
+        self.session = Session(login, _CHUNK_BYTES)
+        self._unsent = memoryview(b"")
+        self.is_connecting = True
+        """It is not known yet whether anybody is there."""
+        host, port = address
+        try:
+            family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        except OSError as error:
+            raise ConnectionError(f"{host} is no host that is known here: {error}") from error
+        self._socket = socket.socket(family, kind | socket.SOCK_CLOEXEC, number)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun = self._socket.connect_ex(place)
+        if begun not in _UNDER_WAY:
+            self.close()
+            raise ConnectionError(f"no connection to {host}:{port}: {errno.errorcode.get(begun, begun)}")
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for `select`."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """True if it can go on when the socket takes bytes."""
+        return self.is_connecting or bool(self._unsent)
+
+    def move(self) -> list[Message]:
+        """Send what can be sent, take what has come. ConnectionError when there is no connection any more."""
+        return self._guarded(self._move)
+
+    def flush(self) -> None:
+        """Send what was asked meanwhile, as far as the socket takes it. Errors as of `move`."""
+        if not self.is_connecting:
+            self._guarded(self._send)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something can be moved, or so long."""
+        wait_for([self], seconds)
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        self._socket.close()
+
+    def _move(self) -> list[Message]:
+        if self.is_connecting and not self._is_connected():
+            return []
+        self._send()
+        found = self._receive()
+        self._send()  # a login goes on at once
+        return found
+
+    @staticmethod
+    def _guarded(action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise ConnectionError(f"the connection broke: {error}") from error
+
+    def _is_connected(self) -> bool:
+        if not _poll([self], 0):
+            return False
+        failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failure:
+            raise ConnectionError(f"no connection: {errno.errorcode.get(failure, failure)}")
+        self.is_connecting = False
+        return True
+
+    def _send(self) -> None:
+        while True:
+            if not self._unsent:
+                self._unsent = memoryview(self.session.outgoing())
+            if not self._unsent:
+                return
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                return
+
+    def _receive(self) -> list[Message]:
+        found: list[Message] = []
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                count = self._socket.recv_into(self.session.reader.room())
+            except BlockingIOError:
+                break
+            if not count:
+                if found:
+                    break  # said again the next time
+                raise ConnectionResetError("the shuffle service closed the connection")
+            found += self.session.received(count)
+        return found
+
+
+def wait_for(wires: Iterable[Wire], seconds: float) -> None:
+    """Wait until one of these can be moved, or so long."""
+    _poll(wires, seconds)
+
+
+def _poll(wires: Iterable[Wire], seconds: float) -> bool:
+    poll = select.poll()  # `select` takes no descriptor above 1023
+    for wire in wires:
+        poll.register(
+            wire, select.POLLOUT if wire.is_connecting else select.POLLIN | select.POLLOUT * wire.wants_write
+        )
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def ask(wire: Wire, bodies: list[bytes], seconds: float, check: Callable[[], object] = lambda: None) -> list[bytes]:
+    """The answers to requests, on a wire that nobody else uses.
+
+    `check` is called while this waits, and may raise. ServiceRefusedError where one is answered with an error,
+    TimeoutError and ConnectionError where there is no answer.
+    """
+    numbers = [wire.session.ask(body) for body in bodies]
+    answers: dict[int, bytes] = {}
+    deadline = time.monotonic() + seconds
+    while len(answers) < len(numbers):
+        check()
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the shuffle service did not answer within {seconds:.0f} s")
+        wire.wait(min(left, _LOOK_SECONDS))
+        for message in wire.move():
+            match message:
+                case Answer(request, body):
+                    answers[request] = body
+                case Failure(_, text):
+                    raise ServiceRefusedError(text)
+                case _:
+                    pass
+    return [answers[number] for number in numbers]

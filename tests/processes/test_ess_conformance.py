@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service `spark_ess` keeps the promises of blocking partitions, over Spark's own unmodified shuffle service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from effort import some_of
+from ess_harness import EssHarness
+from ess_process import EssProcess
+from penstock.services.spark_ess import SparkEssShuffleService
+from penstock.testing.conformance import ShuffleServiceConformance
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def ess(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EssProcess]:
+    """A service that asks for a secret."""
+    conf = {"spark.authenticate": "true", "spark.authenticate.secret": "the cluster's secret"}
+    process = EssProcess(tmp_path_factory.mktemp("ess"), conf)
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def application(ess: EssProcess) -> Iterator[EssHarness]:
+    """The application of the suite; it leaves no file."""
+    harness = EssHarness(ess, "app-20260101-0001", {"spark.penstock.ess.secret": "the cluster's secret"})
+    yield harness
+    harness.close()
+    assert not list(ess.folder.glob("*/*/penstock/*/shuffle_*"))
+    assert not list(ess.folder.glob("*/*/penstock/*writing-*"))
+
+
+class TestSparkEss(ShuffleServiceConformance):
+    """The kinds that are complete before they are read. All are kept the same way, so one stands for two."""
+
+    kinds = some_of(SparkEssShuffleService.capabilities.kinds, 2)
+    request_timeout = 2.0
+
+    @pytest.fixture
+    def service(self, application: EssHarness) -> Iterator[EssHarness]:
+        """The shared application."""
+        yield application
+        application.forget_hosts()
