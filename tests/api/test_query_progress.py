@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.api.streaming.loads import LATE_SECONDS, Loads
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
-from penstock.job.core.result import CheckpointCounts, CheckpointReport
+from penstock.job.core.result import CheckpointCounts, CheckpointReport, VertexProgress
 from query_reports import NAMES, look, planned
 
 
@@ -79,6 +80,56 @@ def test_report_names_the_stage_that_holds_the_query_back() -> None:
     assert [stage["busy"] for stage in report["stages"]] == [0.2, 1.0, 0.1]
     calm = ProgressReports(graph, NAMES).report(look(graph, idle, idle, idle))
     assert calm["heldBackBy"] is None
+
+
+def test_report_says_why_a_query_is_held_back() -> None:
+    """The source's own stage is named if it works most of the time, with the operator and the busiest task."""
+    graph = planned()
+    source = {"seconds": 1.0, "operator.(reading)": 0.1, "operator.slow": 0.85, "rows_in": 5.0, "rows_out": 4.0}
+    calm = {"seconds": 1.0, "idle_seconds": 0.95}
+    progress = look(graph, {**source, "files_outstanding": 3.0, "bytes_outstanding": 900.0}, calm, calm)
+    report = ProgressReports(graph, NAMES).report(progress)
+    name = graph.vertices[0].name
+    assert report["heldBackBy"] == name
+    found = report["bottleneck"]
+    assert (found["stage"], found["name"], found["cause"], found["operator"]) == (0, name, "operator", "slow")
+    assert found["text"].startswith(name)
+    assert report["stages"][0]["operators"] == {"slow": 0.85, "(reading)": 0.1}
+    assert report["stages"][0]["busiest"] == {"subtask": 0, "busy": 1.0}
+    (told,) = report["sources"]
+    assert (told["numInputRows"], told["numOutputRows"]) == (5, 4)
+    assert (told["filesOutstanding"], told["bytesOutstanding"]) == (3, 900)
+
+
+def test_a_source_that_can_not_tell_says_none() -> None:
+    """Nobody knows what a generator has left."""
+    report = ProgressReports(planned(), NAMES).report(look(planned(), {}, {}, {}))
+    assert (report["sources"][0]["filesOutstanding"], report["sources"][0]["bytesOutstanding"]) == (None, None)
+    assert report["bottleneck"] is None
+
+
+def test_a_task_in_a_long_call_is_busy_and_one_whose_report_is_late_is_not() -> None:
+    """A task that says nothing is taken as before for some seconds, then as busy; one that has ended as neither."""
+    told = {"seconds": 4.0, "idle_seconds": 3.5, "operator.map": 0.4}
+    vertex = VertexProgress(0, "a", 1, 1, 0, told, (told,), (True,))
+    loads = Loads(0, "a")
+    assert loads.since_last(vertex, 10.0).work == 0.125
+    assert loads.since_last(vertex, 11.0).work == 0.125
+    silent = loads.since_last(vertex, 10.0 + LATE_SECONDS)
+    assert silent.work == 1
+    assert silent.subtasks[0].operators == {"map": 0.4}
+    assert loads.since_last(replace(vertex, runs=(False,)), 20.0).work == 0
+
+
+def test_report_names_the_slowest_part_of_the_last_checkpoint() -> None:
+    """The stage by its name, the task, and the phase that took longest."""
+    graph = planned()
+    uids = [vertex.uid for vertex in graph.vertices]
+    tasks = {f"{uids[0]}.0": {"store_seconds": 0.1}, f"{uids[1]}.2": {"store_seconds": 3.0, "align_seconds": 1.0}}
+    reports = (CheckpointReport(1, 4.0, "", tasks), CheckpointReport(2, 1.0, "late", {}))
+    report = ProgressReports(graph, NAMES).report(look(graph, {}, {}, {}, counts=CheckpointCounts(reports=reports)))
+    expected = {"stage": graph.vertices[1].name, "subtask": 2, "phase": "async", "seconds": 3.0}
+    assert report["checkpoints"]["slowest"] == expected
 
 
 def test_a_stage_that_does_not_run_yet_is_not_busy() -> None:

@@ -15,10 +15,7 @@ from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.master import Heartbeat
 from penstock.observe import catalogue
 from penstock.shuffle import AttemptId, Metric
-
-OPERATOR_GROUP = "operator."
-KEY_GROUP = "key."
-SERVICE_GROUP = "service."
+from penstock.shuffle.metrics import OPERATOR_GROUP, SERVICE_GROUP
 
 
 class Sample(NamedTuple):

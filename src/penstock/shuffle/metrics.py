@@ -17,6 +17,12 @@ _ENGINES = ("channel", "checkpoint", "driver", "environment", "job", "stage", "t
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
+OPERATOR_GROUP, KEY_GROUP, SERVICE_GROUP = "operator.", "key.", "service."
+"""The beginnings of figures in a task's report: seconds by operator, shares of keys, and what a service counts."""
+READING, WRITING = "(reading)", "(writing)"
+"""The parts of a task's work that no operator does: its input and its outputs."""
+
+
 class MetricKind(StrEnum):
     """A counter only grows, a gauge is what it is now."""
 

@@ -93,7 +93,7 @@ class FilesSource:
         yield from read_whole(FilesReader(bounded, (subtask, parallelism), FileProgress(), world))
 
     def listed(self) -> Listed:
-        """Time of change (nanoseconds) and name of each file; raises OSError where the folder can't be listed."""
+        """Time of change (nanoseconds), name and bytes of each file; raises OSError where it can't be listed."""
         return listed(self.filesystem, self.folder)
 
 
@@ -125,6 +125,24 @@ class _Looking:
     """When the one under way did."""
 
 
+class _Sizes:
+    """The bytes of files that are not done, with their sum."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: dict[str, int] = {}
+
+    def add(self, sizes: dict[str, int]) -> None:
+        """These files are new, or have come back."""
+        for name, size in sizes.items():
+            self.total += size - self._of.get(name, 0)
+            self._of[name] = size
+
+    def drop(self, name: str) -> None:
+        """A file is done, or gone; one that is not known, because it was restored, counts nothing."""
+        self.total -= self._of.pop(name, 0)
+
+
 class FilesReader:
     """One subtask's files; `share` is its number and how many share the folder."""
 
@@ -137,6 +155,7 @@ class FilesReader:
         self._again = list(progress.begun)
         """Files that were begun, and that are to be opened again."""
         self._gone: dict[str, _Gone] = {}
+        self._sizes = _Sizes()
         self._file = ""
         self._rows: Iterator[Placed] = iter(())
         self._part: Placed | None = None
@@ -171,6 +190,10 @@ class FilesReader:
         self._part = (position, batch.slice(max_rows)) if batch.num_rows > max_rows else None
         self._progress.begun[self._file].position = position
         return given
+
+    def outstanding(self) -> dict[str, float]:
+        """Files that are seen and not read to their end, and their bytes; all bytes of one that is begun count."""
+        return {"files": len(self._progress.waiting) + len(self._progress.begun), "bytes": self._sizes.total}
 
     def snapshot(self) -> bytes:
         """The files that are done, and the positions in the others."""
@@ -220,6 +243,7 @@ class FilesReader:
         self._file = ""
         self._gone.pop(name, None)
         self._progress.finish(name, self._day)
+        self._sizes.drop(name)
         return False
 
     def _next_file(self) -> str | None:
@@ -244,6 +268,7 @@ class FilesReader:
         if begun.position == START and not self._source.is_bounded:
             _LOG.warning("%s left the folder before it was read; it is read if it comes back", path)
             del self._progress.begun[name]
+            self._sizes.drop(name)
             self._looking.due = max(self._looking.due or 0.0, now + _RETRY_SECONDS[0])
             return
         if not begun.gone_since:
@@ -298,6 +323,7 @@ class FilesReader:
         looking.due = now + self._source.listing_seconds * max(1.0, took / LISTING_SHARE)
         self._refuse_old(found)
         self._progress.looked(found.known, found.new)
+        self._sizes.add({name: found.sizes[name] for name in found.new if name in found.sizes})
         self._progress.is_listed = True
         return True
 

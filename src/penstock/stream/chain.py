@@ -20,6 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.checkpoint.errors import CheckpointError
+from penstock.shuffle.metrics import OPERATOR_GROUP
 from penstock.stream.watermarks import LEAST, Progress
 
 Buffer = bytes | bytearray | memoryview
@@ -144,6 +145,8 @@ class Chain:
     def __init__(self, steps: Sequence[tuple[str, Step]]) -> None:
         self._steps = tuple(steps)
         self._place = ""
+        self._seconds = dict.fromkeys(_titles(self._steps).values(), 0.0)
+        self._titles = _titles(self._steps)
         self._told = [LEAST] * len(self._steps)
         """The watermark that each step has heard of."""
         self._timed = [place for place, (_, step) in enumerate(steps) if hasattr(step, "time_passed")]
@@ -256,8 +259,8 @@ class Chain:
         return chunks
 
     def metrics(self) -> dict[str, float]:
-        """The figures of all steps that have `metrics()`, added up by their names."""
-        found: dict[str, float] = {}
+        """The seconds of each step, and the figures of all that have `metrics()`, added up by their names."""
+        found = {OPERATOR_GROUP + title: seconds for title, seconds in self._seconds.items()}
         for _, step in self._steps:
             metrics: Callable[[], Mapping[str, float]] | None = getattr(step, "metrics", None)
             for name, value in ({} if metrics is None else metrics()).items():
@@ -293,12 +296,24 @@ class Chain:
 
     @contextmanager
     def _noted(self, step: Step) -> Iterator[None]:
-        """An error that the step raises gets a note with its name."""
+        """The step's time is counted as its own, and an error that it raises gets a note with its name."""
+        began = time.monotonic()
         try:
             yield
         except BaseException as error:
             error.add_note(f"raised in {step.name} of {self._place}")
             raise
+        finally:
+            self._seconds[self._titles[id(step)]] += time.monotonic() - began
+
+
+def _titles(steps: Sequence[tuple[str, Step]]) -> dict[int, str]:
+    """The names of steps for people; of two with one name the second has its number too."""
+    titles: dict[int, str] = {}
+    for _, step in steps:
+        same = sum(other.name == step.name for _, other in steps[: len(titles)])
+        titles[id(step)] = f"{step.name} #{same + 1}" if same else step.name
+    return titles
 
 
 def chunks_of(state: State, identity: str) -> dict[str, bytes]:

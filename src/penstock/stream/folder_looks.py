@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -22,8 +22,8 @@ from penstock.stream.known_files import DAY_NANOS, Hashes, KnownFiles, hashes_of
 _JOIN_SECONDS = 1.0
 _HIDDEN = (".", "_")
 
-Listed = Sequence[tuple[int, str]]
-"""Time of change (nanoseconds) and name of each file."""
+Listed = Sequence[tuple[int, str, int]]
+"""Time of change (nanoseconds), name and bytes of each file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Look:
 
     known: KnownFiles
     new: dict[str, int]
-    refused: Listed
+    refused: Sequence[tuple[int, str]]
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the new files."""
 
 
 Work = Callable[[], Look]
@@ -121,7 +123,7 @@ def listed(filesystem: pafs.FileSystem, folder: str) -> Listed:
     found = filesystem.get_file_info(pafs.FileSelector(folder))
     with names_in(folder):
         return [
-            (info.mtime_ns or 0, info.base_name)
+            (info.mtime_ns or 0, info.base_name, info.size or 0)
             for info in found
             if info.is_file and not info.base_name.startswith(_HIDDEN)
         ]
@@ -135,11 +137,12 @@ def look(
     `share` is its number and how many subtasks there are.
     """
     known, forgotten = known.plus(read), known.forgotten
-    names = hashes_of([name for _, name in files])
+    names = hashes_of([name for _, name, _ in files])
     own = names % np.uint64(share[1]) == share[0]
-    days = np.fromiter((changed // DAY_NANOS for changed, _ in files), np.int64, len(files))
+    days = np.fromiter((changed // DAY_NANOS for changed, _, _ in files), np.int64, len(files))
     known = known.seen(names[own], days[own], clock_day)
     places = np.flatnonzero(own)
     new = sorted((files[place] for place in places[known.unknown(names[own])]), reverse=True)
-    refused = [(changed, name) for changed, name in new if changed // DAY_NANOS <= forgotten]
-    return Look(known, {name: changed // DAY_NANOS for changed, name in new}, refused)
+    refused = [(changed, name) for changed, name, _ in new if changed // DAY_NANOS <= forgotten]
+    days_of = {name: changed // DAY_NANOS for changed, name, _ in new}
+    return Look(known, days_of, refused, {name: size for _, name, size in new})

@@ -5,8 +5,8 @@ A turn looks, in this order, at: the coordinator's words, pending output, what i
 source, the flush deadline. It takes one step of input at most, which `Pace` keeps short. While output is pending no
 input is taken, and nothing that must stay behind it (a barrier, an end) is passed on; a barrier that overtakes rows
 passes it, and makes it part of the snapshot, which is stored when all its rows in flight are known. The task waits
-in `mailbox.wait` and nowhere else; there the time is counted: back-pressured while output is pending, idle otherwise,
-and busy is all the rest.
+in `mailbox.wait` and nowhere else; there the time is counted: back-pressured while output is pending, storing while
+the log of rows is full, idle otherwise, and busy is all the rest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, Chec
 from penstock.record.joining import joined
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
+from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
 from penstock.shuffle.streaming import EventKind, Mailbox
 from penstock.stream.chain import SOURCE, Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.event_time import EventTime
 from penstock.stream.inputs import StreamInputs
+from penstock.stream.key_sample import KeySample
 from penstock.stream.outputs import StreamOutputs
 from penstock.stream.pace import Pace
 from penstock.stream.persisting import AtCheckpoint, Persisting
 from penstock.stream.snapshots import Snapshots
-from penstock.stream.sources import SourceReader
+from penstock.stream.sources import SourceReader, outstanding_of
 from penstock.stream.storing import SnapshotStore, TakenSnapshot
 
 REPORT_SECONDS = 0.5
@@ -64,6 +66,7 @@ class TaskParts:
     step_clock: Callable[[], float] | None = None
     persisting: Persisting = field(default_factory=AtCheckpoint)
     event_time: EventTime | None = None
+    keys: KeySample = field(default_factory=KeySample)
 
 
 class _Moment(NamedTuple):
@@ -75,12 +78,18 @@ class _Moment(NamedTuple):
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of a task: since its begin, of these idle, and of these back-pressured."""
+    """Seconds of a task: since its begin, of these waiting for input, for room at its outputs, or in its log of rows.
+
+    `reading` is the part of its work that its source took, `writing` that of its outputs.
+    """
 
     clock: Callable[[], float]
     began: float = field(init=False)
     idle: float = 0.0
     back_pressured: float = 0.0
+    storing: float = 0.0
+    reading: float = 0.0
+    writing: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -91,6 +100,9 @@ class Times:
             "seconds": self.clock() - self.began,
             "idle_seconds": self.idle,
             "back_pressured_seconds": self.back_pressured,
+            "storing_seconds": self.storing,
+            OPERATOR_GROUP + READING: self.reading,
+            OPERATOR_GROUP + WRITING: self.writing,
         }
 
 
@@ -120,10 +132,12 @@ class StreamLoop:
         self._counts = dict.fromkeys(_COUNTS, 0.0)
         self._reported = self._published = self._times.began
         self._publications = 0
+        self._keys = parts.keys
         self._is_done = False
 
     def run(self) -> None:
         """Go on until the task is finished; raises what the mailbox, a gate or a step raises."""
+        self._mailbox.report(self.metrics())  # from here on it is known that a task which says nothing is at work
         moved = True
         while not self._is_done:
             self._wait(0.0 if moved else self._patience())
@@ -132,7 +146,9 @@ class StreamLoop:
 
     def metrics(self) -> dict[str, float]:
         """The figures so far."""
-        return {**self._counts, **self._times.figures(), **self._chain.metrics()}
+        outstanding = {} if self._source is None else outstanding_of(self._source)
+        found = {**self._counts, **self._times.figures(), **outstanding, **self._chain.metrics()}
+        return {**found, **self._keys.figures()}
 
     def _wait(self, seconds: float) -> None:
         """The one place where a task waits."""
@@ -142,10 +158,12 @@ class StreamLoop:
         began = self._clock()
         self._mailbox.wait(seconds)
         waited = self._clock() - began
-        if self._outputs.is_empty and self._persisting.has_room:
+        if not self._outputs.is_empty:
+            self._times.back_pressured += waited
+        elif self._persisting.has_room:
             self._times.idle += waited
         else:
-            self._times.back_pressured += waited
+            self._times.storing += waited
 
     def _patience(self) -> float:
         """Seconds until there may be something to do that nothing announces."""
@@ -268,6 +286,7 @@ class StreamLoop:
         if not self._conversation.has_data:
             return False
         batch = source.poll(self._pace.rows)
+        self._times.reading += self._clock() - began.clock
         if batch is not None and batch.num_rows:
             self._step([batch], began)
             return True
@@ -283,6 +302,7 @@ class StreamLoop:
         rows = size = 0
         given = self._counts["bytes_out"]
         for batch in joined(batches):
+            self._keys.look(batch, began.clock)
             rows += batch.num_rows
             size += batch.nbytes
             self._counts["rows_in"] += batch.num_rows
@@ -299,7 +319,9 @@ class StreamLoop:
             self._counts["rows_out"] += batch.num_rows
             self._counts["bytes_out"] += batch.nbytes
             self._counts["batches_out"] += 1
-        self._outputs.put(batches, self._clock(), waits=waits)
+        began = self._clock()
+        self._outputs.put(batches, began, waits=waits)
+        self._times.writing += self._clock() - began
 
     def _decided(self, decisions: list[Decision]) -> None:
         """Do at once what waits for no row; the rest is due."""

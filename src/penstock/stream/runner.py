@@ -26,6 +26,7 @@ from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.operators.memory import TaskMemory, limited_memory
 from penstock.shuffle import MetricGroup, OwnerContext, Settings
 from penstock.shuffle.errors import PlanError
+from penstock.shuffle.metrics import SERVICE_GROUP
 from penstock.shuffle.settings import StreamingSettings
 from penstock.shuffle.streaming import HostStore, Mailbox, StreamEnvironment, StreamInputGate, StreamPartitionWriter
 from penstock.stream.chain import StepContext
@@ -33,6 +34,7 @@ from penstock.stream.conversation import Conversation
 from penstock.stream.event_time import EventTime
 from penstock.stream.in_flight import allows_overtaking, edge_uids, uid_of
 from penstock.stream.inputs import StreamInputs
+from penstock.stream.key_sample import KeySample
 from penstock.stream.loop import SOURCE_STATE, StreamLoop, TaskParts
 from penstock.stream.outputs import OutputChannels, StreamOutput, StreamOutputs
 from penstock.stream.outside import outside
@@ -174,6 +176,7 @@ class _StreamTask:
             self._step_clock,
             self._persisting,
             EventTime(self._chain, inputs.channels, self._settings.watermark_interval, states),
+            KeySample(self._key_columns()),
         )
         self._loop = StreamLoop(parts, conversation, time.monotonic)
 
@@ -184,7 +187,7 @@ class _StreamTask:
     def metrics(self) -> dict[str, float]:
         if self._loop is None:
             return {}
-        inner = {f"service.{name}": value for name, value in self._owner.metrics.snapshot().items()}
+        inner = {SERVICE_GROUP + name: value for name, value in self._owner.metrics.snapshot().items()}
         return {**inner, "rows_dropped_in_flight": self._dropped, **self._loop.metrics()}
 
     def fail(self, cause: BaseException) -> None:
@@ -232,6 +235,13 @@ class _StreamTask:
             gate.setup()
         edges = [self._edges[deployed.edge] for deployed in self._plan.deployment.inputs]
         return StreamInputs(self._gates, edges, self._attempt.subtask)
+
+    def _key_columns(self) -> tuple[str, ...]:
+        """The columns by which the rows of all inputs are dealt out; none where these differ, or are our own."""
+        graph = self._plan.graph
+        keys = {getattr(edge.exchange, "keys", ()) for edge in graph.inputs_of(self._plan.vertex.id)}
+        found: tuple[str, ...] = keys.pop() if len(keys) == 1 else ()
+        return () if any("#" in name for name in found) else found
 
     def _channels(self, output: OutputDeployment) -> OutputChannels | None:
         if output.edge not in self._edges:

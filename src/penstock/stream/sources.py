@@ -87,6 +87,11 @@ class OutsideReader:
         with outside(f"{self._name} can't be read"):
             return self._reader.poll(max_rows)
 
+    def outstanding(self) -> dict[str, float]:
+        """As the reader says, if it can tell."""
+        tell = getattr(self._reader, "outstanding", None)
+        return {} if tell is None else dict(tell())
+
     def snapshot(self) -> bytes:
         """The reader's position."""
         with outside(f"{self._name} can't tell its position"):
@@ -96,6 +101,12 @@ class OutsideReader:
         """Close the reader."""
         with outside(f"{self._name} can't be closed"):
             self._reader.close()
+
+
+def outstanding_of(reader: SourceReader) -> dict[str, float]:
+    """The files and bytes that a reader knows of and has not given, where it has `outstanding()`."""
+    tell = getattr(reader, "outstanding", None)
+    return {} if tell is None else {f"{name}_outstanding": value for name, value in tell().items()}
 
 
 def what_is_read(source: object) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,11 +33,13 @@ from penstock.shuffle import (
     ShuffleEnvironment,
 )
 from penstock.shuffle.errors import NotWantedError, PlanError
+from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
 from penstock.task.chain import chained
 from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
 from penstock.task.failure import Blame
 from penstock.task.inputs import TaskInput
+from penstock.task.operator_clock import OperatorClock
 from penstock.task.summary import SummaryWriter
 
 _REPORT_SECONDS = 0.5
@@ -69,10 +71,11 @@ class SubtaskReport:
     """The report of one subtask.
 
     The figures are rows_in, rows_out, bytes_in, bytes_out, batches_in, batches_out, seconds, idle_seconds (waiting
-    for input), back_pressured_seconds (waiting to write), spilled_bytes, and whatever the service's writers and
-    gates count, under `service.`. `sizes` holds, per output that is a stored partition, the bytes of each
-    subpartition, and `fingerprints`, per output, a number that is the same for the same rows. `left` are the inputs
-    that it has not read to their end, and `is_cut` says that nobody wanted its rows before it had written them all.
+    for input), back_pressured_seconds (waiting to write), spilled_bytes, the seconds of each operator under
+    `operator.`, and whatever the service's writers and gates count, under `service.`. `sizes` holds, per output that
+    is a stored partition, the bytes of each subpartition, and `fingerprints`, per output, a number that is the same
+    for the same rows. `left` are the inputs that it has not read to their end, and `is_cut` says that nobody wanted
+    its rows before it had written them all.
     """
 
     metrics: dict[str, float]
@@ -126,6 +129,7 @@ class _Task:
         self._gates: list[InputGate] = []
         self._input = TaskInput((), control)
         self._counts = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out"), 0)
+        self._times = OperatorClock(WRITING)
         self._process = os.getpid()
         self._began = self._reported = time.monotonic()
         self._failed = False
@@ -172,11 +176,12 @@ class _Task:
         """Pull the whole input through the chain into the outputs."""
         blame = Blame()
         combine, operators = chained(self._plan.vertex.combine, self._plan.vertex.operators, self._is_kept)
-        chain: list[Generator[pa.RecordBatch, None, None]] = [blame.input(self._counted(side)) for side in inputs]
+        timed, place = self._times.timed, self._plan.place
+        chain = [timed(READING, blame.input(self._counted(side))) for side in inputs]
         if combine is not None:
-            chain.append(blame.combine(combine, tuple(chain), self._plan.place))
+            chain.append(timed(combine.name, blame.combine(combine, tuple(chain), place)))
         for operator in operators:
-            chain.append(blame.operator(operator, self._breathing(chain[-1]), self._plan.place))
+            chain.append(timed(operator.name, blame.operator(operator, self._breathing(chain[-1]), place)))
         try:
             for batch in chain[-1]:
                 self._write(batch)
@@ -230,8 +235,18 @@ class _Task:
         figures["seconds"] = time.monotonic() - self._began
         figures["idle_seconds"] = self._input.idle_seconds
         figures["back_pressured_seconds"] = waited
-        figures.update((f"service.{name}", value) for name, value in inner.items())
+        figures.update((SERVICE_GROUP + name, value) for name, value in inner.items())
+        figures.update((OPERATOR_GROUP + name, value) for name, value in self._operators(waited).items())
         return figures
+
+    def _operators(self, waited: float) -> dict[str, float]:
+        """Their times; waits for input and for room are no work."""
+        seconds = self._times.seconds()
+        reading = [name for name in seconds if name.startswith(READING)]
+        together = sum(seconds.pop(name) for name in reading)
+        seconds[READING] = max(0.0, together - self._input.idle_seconds)
+        seconds[WRITING] = max(0.0, seconds[WRITING] - waited)
+        return seconds
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = self._counts

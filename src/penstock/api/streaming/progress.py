@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.api.streaming.loads import Loads
 from penstock.graph import JobGraph
+from penstock.graph.streaming import vertex_of_part
+from penstock.job.core.bottleneck import Bottleneck, Load, StageLoad, holding_back
 from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
 
 _TASK_FIGURES = {
@@ -21,8 +24,13 @@ _TASK_FIGURES = {
     "referredBytes": "referred_bytes",
     "loggedBytes": "logged_bytes",
 }
-_WAITING_SHARE = 0.05
-"""A stage that others wait for is not itself back-pressured beyond this share of its time."""
+_PHASES = {
+    "startDelay": "start_seconds",
+    "alignment": "align_seconds",
+    "sync": "freeze_seconds",
+    "async": "store_seconds",
+}
+_SHOWN = 0.01
 
 
 class ProgressReports:
@@ -32,8 +40,10 @@ class ProgressReports:
         self._graph = graph
         self._names = dict(names)
         self._sources = [vertex.id for vertex in graph.vertices if not graph.inputs_of(vertex.id)]
+        self._stages = {vertex.uid: vertex.name for vertex in graph.vertices}
         self._sinks = [vertex.id for vertex in graph.vertices if not graph.outputs_of(vertex.id)]
         self._last: dict[int, Mapping[str, float]] = {}
+        self._loads: dict[int, Loads] = {}
         self._at = time.monotonic()
         self.is_idle = False
         """True if nothing came to any stage in the time of the last report. One that says nothing may be at work."""
@@ -42,7 +52,9 @@ class ProgressReports:
         """The report of the time since the last one."""
         now = time.monotonic()
         seconds, self._at = max(now - self._at, 1e-6), now
-        stages = [self._stage(vertex) for vertex in progress.vertices]
+        loads = {vertex.vertex: self._load(vertex) for vertex in progress.vertices}
+        stages = [self._stage(vertex, loads[vertex.vertex]) for vertex in progress.vertices]
+        found = holding_back(list(loads.values()))
         operators = self._state_operators(progress)
         read = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sources)
         written = sum(stage["rowsIn"] for stage in stages if stage["id"] in self._sinks)
@@ -62,14 +74,15 @@ class ProgressReports:
             },
             "stateOperators": operators,
             "sources": [
-                {"description": stage["name"], "numInputRows": stage["rowsIn"]}
-                for stage in stages
+                _source(vertex, stage)
+                for vertex, stage in zip(progress.vertices, stages, strict=True)
                 if stage["id"] in self._sources
             ],
             "sink": {"description": self._sink_name(), "numOutputRows": written},
             "stages": stages,
-            "heldBackBy": _held_back_by(stages),
-            "checkpoints": _checkpoints(checkpoints),
+            "heldBackBy": None if found is None else found.name,
+            "bottleneck": None if found is None else _shown(found),
+            "checkpoints": _checkpoints(checkpoints, self._stages),
             "restarts": checkpoints.restarts,
             "lastRestart": restart_cause(checkpoints),
         }
@@ -82,18 +95,20 @@ class ProgressReports:
             if "rows_late" in vertex.metrics
         ]
 
+    def _load(self, vertex: VertexProgress) -> StageLoad:
+        """The work of each subtask since the last report."""
+        return self._loads.setdefault(vertex.vertex, Loads(vertex.vertex, vertex.name)).since_last(vertex, self._at)
+
     def _since(self, vertex: VertexProgress, name: str) -> float:
         """The growth of a stage's figure since the last report; all of it where the stage began anew."""
         before, now = self._last.get(vertex.vertex, {}).get(name, 0.0), vertex.metrics.get(name, 0.0)
         return now - before if now >= before else now
 
-    def _stage(self, vertex: VertexProgress) -> dict[str, Any]:
+    def _stage(self, vertex: VertexProgress, load: StageLoad) -> dict[str, Any]:
         ran = self._since(vertex, "seconds")
-        shares = [
-            min(1.0, self._since(vertex, name) / max(ran, 1e-6))
-            for name in ("idle_seconds", "back_pressured_seconds")
-        ]
-        idle, pressed = shares if ran else (1.0, 0.0)  # a stage that does not run yet is busy with nothing
+        waits = ("idle_seconds", "back_pressured_seconds", "storing_seconds")
+        shares = [min(1.0, self._since(vertex, name) / max(ran, 1e-6)) for name in waits]
+        idle, pressed, storing = shares if ran else (1.0, 0.0, 0.0)  # one that does not run is busy with nothing
         return {
             "id": vertex.vertex,
             "name": vertex.name,
@@ -101,9 +116,11 @@ class ProgressReports:
             "running": vertex.running,
             "rowsIn": round(self._since(vertex, "rows_in")),
             "rowsOut": round(self._since(vertex, "rows_out")),
-            "busy": round(max(0.0, 1.0 - idle - pressed), 3),
+            "busy": round(max(0.0, 1.0 - idle - pressed - storing), 3),
             "idle": round(idle, 3),
             "backPressured": round(pressed, 3),
+            "busiest": {"subtask": load.busiest, "busy": round(load.work, 3)},
+            "operators": _operators(load.subtasks[load.busiest]),
         }
 
     def _has_told(self, vertex: int, progress: JobProgress) -> bool:
@@ -125,13 +142,61 @@ def restart_cause(counts: CheckpointCounts) -> str | None:
     return counts.cause.partition("\n")[0] or None
 
 
-def _checkpoints(counts: CheckpointCounts) -> dict[str, Any]:
+def _source(vertex: VertexProgress, stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A source's rows in the time of the report, and what it knows of and has not read yet, if it can tell."""
+    outstanding = [vertex.metrics.get(f"{name}_outstanding") for name in ("files", "bytes")]
+    files, size = (None if value is None else round(value) for value in outstanding)
+    return {
+        "description": stage["name"],
+        "numInputRows": stage["rowsIn"],
+        "numOutputRows": stage["rowsOut"],
+        "filesOutstanding": files,
+        "bytesOutstanding": size,
+    }
+
+
+def _operators(load: Load) -> dict[str, float]:
+    """The operators of the busiest subtask that took more than a hundredth of its time, the largest first."""
+    shares = {name: round(load.share(seconds), 3) for name, seconds in load.operators.items()}
+    return {name: shares[name] for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] > _SHOWN}
+
+
+def _shown(found: Bottleneck) -> dict[str, Any]:
+    return {
+        "stage": found.stage,
+        "name": found.name,
+        "cause": found.cause.value,
+        "operator": found.operator,
+        "subtask": found.subtask,
+        "busy": round(found.busy / found.span, 3),
+        "keys": [{"key": key, "share": share} for key, share in found.keys],
+        "text": found.text,
+    }
+
+
+def _slowest(counts: CheckpointCounts, stages: Mapping[str, str]) -> dict[str, Any] | None:
+    """The task that took longest for the last complete checkpoint, and which part of it took longest there."""
+    complete = [report for report in counts.reports if not report.cause and report.tasks]
+    if not complete:
+        return None
+    spans = [
+        (figures.get(key, 0.0), phase, task)
+        for task, figures in complete[-1].tasks.items()
+        for phase, key in _PHASES.items()
+    ]
+    seconds, phase, task = max(spans)
+    uid, subtask = vertex_of_part(task)
+    return {"stage": stages.get(uid, uid), "subtask": subtask, "phase": phase, "seconds": round(seconds, 3)}
+
+
+def _checkpoints(counts: CheckpointCounts, stages: Mapping[str, str]) -> dict[str, Any]:
     return {
         "completed": counts.completed,
         "failed": counts.failed,
         "last": counts.last,
         "lastSeconds": round(counts.seconds, 3),
         "lastFailure": counts.failure or None,
+        "slowest": _slowest(counts, stages),
     }
 
 
@@ -157,11 +222,3 @@ def checkpoint_reports(counts: CheckpointCounts) -> list[dict[str, Any]]:
 def _sum_of(report: CheckpointReport, figure: str) -> int:
     """A figure of all tasks together."""
     return round(sum(figures.get(figure, 0.0) for figures in report.tasks.values()))
-
-
-def _held_back_by(stages: list[dict[str, Any]]) -> str | None:
-    """The stage that the others wait for: the busiest downstream of one that is back-pressured; None if none is."""
-    if all(stage["backPressured"] <= _WAITING_SHARE for stage in stages):
-        return None
-    free = [stage for stage in stages if stage["backPressured"] <= _WAITING_SHARE] or stages
-    return str(max(free, key=lambda stage: stage["busy"])["name"])

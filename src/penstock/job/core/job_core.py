@@ -22,6 +22,7 @@ from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.attempts.attempts import Attempts
+from penstock.job.core.bottleneck import bounding
 from penstock.job.core.checkpoints.checkpoints import Checkpoints
 from penstock.job.core.deadlines import Deadline, Wanted
 from penstock.job.core.ending.accounts import Accounts
@@ -141,6 +142,10 @@ class JobCore:
         partitions = () if end.error is not None else tuple(self.attempts.descriptors.result_partitions())
         keep = tuple(item.partition for item in partitions if not item.empty)
         yield from self.accounts.release_all(keep, self.environments)
+        if self.topology.graph.streaming is None:
+            found = bounding(self.subtasks.loads(), self.slots_total)
+            if found is not None:
+                self.accounts.record(so.Record("bottleneck", found.text))
         self.accounts.record(so.Record(end.entry, self.job))
         if end.error is not None:
             yield do.FailJob(self.job, self.result(), end.error)
@@ -169,7 +174,9 @@ class JobCore:
         graph = self.topology.graph
         metrics = {vertex.id: self.subtasks.sums(vertex.id) for vertex in graph.vertices}
         state, accounts = self.lifecycle.state, self.accounts
-        return JobResult(self.job, graph.name, state, accounts.seconds, metrics, accounts.trace.entries())
+        entries = accounts.trace.entries()
+        found = None if graph.streaming is not None else bounding(self.subtasks.loads(), self.slots_total)
+        return JobResult(self.job, graph.name, state, accounts.seconds, metrics, entries, bottleneck=found)
 
     def progress(self, live: Live) -> JobProgress:
         """A snapshot; `live` gives what heartbeats said of an attempt."""

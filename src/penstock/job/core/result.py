@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
+from penstock.job.core.bottleneck import Bottleneck
 from penstock.job.core.states import JobState
 from penstock.shuffle import ShuffleDescriptor
 
@@ -68,6 +69,8 @@ class JobResult:
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     trace: tuple[TraceEntry, ...] = ()
     stages: Mapping[int, str] = field(default_factory=dict)
+    bottleneck: Bottleneck | None = None
+    """The stage whose work bounds the time."""
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -81,7 +84,8 @@ class JobResult:
         """A table for notebooks: a row for each stage."""
         heads = ("stage", "rows in", "rows out", "MB out", "task seconds", "back-pressured")
         rows = "".join(_html_row(self._stage(vertex), "td") for vertex in sorted(self.metrics))
-        return f"<p>{html.escape(repr(self))}</p><table>{_html_row(heads, 'th')}{rows}</table>"
+        found = "" if self.bottleneck is None else f"<p>{html.escape(self.bottleneck.text)}</p>"
+        return f"<p>{html.escape(repr(self))}</p><table>{_html_row(heads, 'th')}{rows}</table>{found}"
 
     def _stage(self, vertex: int) -> tuple[str, ...]:
         metrics = self.metrics[vertex]
@@ -143,7 +147,7 @@ class FinishedJob:
 
 @dataclass(frozen=True, slots=True)
 class VertexProgress:
-    """One vertex of a running job: how many of its subtasks run or ended, and their sums so far."""
+    """One vertex of a running job: how many subtasks run or ended, their sums so far, and the figures of each."""
 
     vertex: int
     name: str
@@ -151,6 +155,9 @@ class VertexProgress:
     running: int
     finished: int
     metrics: Mapping[str, float]
+    subtasks: tuple[Mapping[str, float], ...] = ()
+    runs: tuple[bool, ...] = ()
+    """Tells of each subtask whether it runs."""
 
 
 @dataclass(frozen=True, slots=True)

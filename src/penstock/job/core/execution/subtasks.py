@@ -8,16 +8,18 @@ others read it, most of them through `progress.Roll`.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.graph.execution_state import ExecutionEvent
 from penstock.graph.failover import Place
 from penstock.graph.job_graph import JobVertex
+from penstock.job.core.bottleneck import StageLoad, load_of
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.result import VertexProgress
 from penstock.shuffle import AttemptId
+from penstock.shuffle.metrics import KEY_GROUP
 
 Live = Callable[[AttemptId], dict[str, float]]
 """Tells the figures of an attempt in the last heartbeat."""
@@ -198,18 +200,39 @@ class Subtasks:
 
     def sums(self, vertex: int, live: Live | None = None) -> dict[str, float]:
         """The sums over a vertex's subtasks; `live` gives what heartbeats said of those that still run."""
-        sums: dict[str, float] = {}
-        for subtask in self.of(vertex):
-            metrics = subtask.metrics
-            if not metrics and live is not None and subtask.attempt is not None:
-                metrics = live(subtask.attempt)
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return sums
+        return _sums(self.each(vertex, live))
+
+    def each(self, vertex: int, live: Live | None = None) -> tuple[Mapping[str, float], ...]:
+        """The figures of each of a vertex's subtasks, in order; none of those that have told none."""
+        return tuple(_figures(subtask, live) for subtask in self.of(vertex))
+
+    def loads(self) -> list[StageLoad]:
+        """The work of all subtasks that have ended, by vertex."""
+        vertices = self._topology.graph.vertices
+        return [
+            StageLoad(each.id, each.name, tuple(load_of(told) for told in self.each(each.id))) for each in vertices
+        ]
 
     def progress(self, vertex: int, live: Live) -> VertexProgress:
         """A snapshot of one vertex."""
         subtasks, name = self.of(vertex), self._topology.graph.vertex(vertex).name
-        running = sum(1 for subtask in subtasks if subtask.is_live and subtask.deployed)
+        runs = tuple(subtask.is_live and subtask.deployed for subtask in subtasks)
         ended = sum(1 for subtask in subtasks if subtask.is_ended)
-        return VertexProgress(vertex, name, self._width(vertex), running, ended, self.sums(vertex, live))
+        each = self.each(vertex, live)
+        return VertexProgress(vertex, name, self._width(vertex), sum(runs), ended, _sums(each), each, runs)
+
+
+def _figures(subtask: Subtask, live: Live | None) -> Mapping[str, float]:
+    if subtask.metrics or live is None or subtask.attempt is None:
+        return subtask.metrics
+    return live(subtask.attempt)
+
+
+def _sums(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Added up by name; shares of keys are none that could be."""
+    sums: dict[str, float] = {}
+    for told in figures:
+        for name, value in told.items():
+            if not name.startswith(KEY_GROUP):
+                sums[name] = sums.get(name, 0.0) + value
+    return sums
