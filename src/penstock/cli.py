@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `penstock doctor`, `preload`, `checkpoints inspect`.
+"""The command line: `penstock doctor`, `preload`, `checkpoints inspect`, `replay`.
 
 Exit codes: 0 well, 1 an answer was wrong or a job failed, 2 the arguments or the input are wrong (one line on
 standard error), 130 interrupted. Figures and results go to standard output, everything else to standard error.
@@ -46,7 +46,14 @@ def parser() -> argparse.ArgumentParser:
     _add_doctor(commands.add_parser("doctor", help="whether Penstock can run here, and what to do where it cannot"))
     _add_preload(commands.add_parser("preload", help="once: let sessions of penstock.preloading() start sooner"))
     _add_checkpoints(commands.add_parser("checkpoints", help="look at the checkpoints of a streaming query"))
+    _add_replay(commands.add_parser("replay", help="show a finished job out of its event log"))
     return top
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="FILE", help="a file of the folder spark.penstock.observe.eventLog")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_replay, parser=parser)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +83,12 @@ def _doctor(options: argparse.Namespace) -> int:
     from penstock.doctor.command import DoctorOptions, run_doctor
 
     return run_doctor(DoctorOptions(options.master, {key: value for key, _, value in pairs}, options.json))
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from penstock.replaying import show_job
+
+    return show_job(options.log, json=options.json)
 
 
 def _preload(_: argparse.Namespace) -> int:

@@ -65,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
 }
 """Each room with the rooms it may import."""
 
-ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection"}
+ON_TOP = {"__init__", "cli", "daemon", "doctor", "inspection", "replaying"}
 """Entry points, which put rooms together and are imported by none."""
 
 PYSPARK_ALSO = ON_TOP

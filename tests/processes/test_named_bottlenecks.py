@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A blind test on figures: something is slow somewhere in a query of five stages, and its reports must say where.
 
-Real environments and task processes. What is slow sleeps for each row, so it takes no core from the others. Four
+Real environments and task processes. A slow function sleeps for each row, so it takes no core from the others. Four
 reports are taken, a second apart, when rows have come to the sink; most of them must name the stage and the cause.
 The reports see what a user sees, `lastProgress`, and nothing of the case.
 """

@@ -42,7 +42,7 @@ def test_keys_without_a_hot_one_are_not_told() -> None:
 
 
 def test_a_key_that_was_hot_fades() -> None:
-    """What came long ago does not count any more."""
+    """Rows of long ago do not count any more."""
     sample = KeySample(("k",))
     sampled(sample, ["old"] * 100, pa.string())
     for look in range(10, 60):

@@ -26,14 +26,27 @@ Figures are taken when a heartbeat is due, twice a second, or when somebody asks
   task worked, Flink's `busyTimeMsPerSecond` divided by 1000. The driver also has the shares of the last seconds.
 - **Labels**: `job` is the job's id, `stage` its number. `penstock_stage_info` has the name of each stage, the one in
   `explain`, in `lastProgress` and in the logs: join on `job` and `stage`.
-- A restarted task counts from zero again, which `rate` expects. A job that is over has no series any more; its
-  result has its figures.
+- A restarted task counts from zero again, which `rate` expects. A job that is over has no series any more: its
+  result has its figures, and so has its event log.
 - **A shuffle service** counts in the metric group of its task and declares names, units and help in its attribute
   `metrics` ([plug-in](plug-in.md)). Other figures of it are `penstock_task_service_figure`.
 - Keys of rows are in `lastProgress` where one is hot, and never in a metric.
 
-**When not to use them:** where others can reach the address. The endpoint asks nobody who they are, so it listens at
-`127.0.0.1` unless you say otherwise with `metricsHost`.
+## Event logs
+
+With `spark.penstock.observe.eventLog` each job writes a file in that folder of the driver's host, named after the
+application and the job: one JSON object a line, with `seq`, `at`, `job` and `event`. The events are `job_submitted`,
+each `trace` entry, each `checkpoint` with the figures of its tasks, `progress` every ten seconds, and at the end the
+last figures of each `subtask`, and `job_ended`. `penstock replay FILE` shows a finished job out of its log:
+its stages, their figures, and the stage that bounded its time; `--json` has all of it. A disk that is full or slow
+costs events, with a warning, and no job.
+
+## When not to use them
+
+Where others can reach the address: the endpoint asks nobody who they are, so it listens at `127.0.0.1` unless you say
+otherwise with `metricsHost`.
+
+## Names
 
 A figure that is not known is left out. `peer` is Flink's name for it.
 """
@@ -47,7 +60,7 @@ def render() -> str:
 
 def _group(title: str, metrics: tuple[Metric, ...]) -> str:
     labels = metrics[0].labels
-    head = f"\n## {title}\n\nLabels: {_named(labels)}.\n"
+    head = f"\n### {title}\n\nLabels: {_named(labels)}.\n"
     return head + "".join(_item(metric, labels) for metric in metrics)
 
 

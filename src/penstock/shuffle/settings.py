@@ -241,6 +241,9 @@ class ObserveSettings:
     With `metrics` the driver and each environment serve Prometheus at `metrics_host`: at the first free one of 16
     ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.
     `detailed_metrics` adds those of each channel between hosts.
+
+    `event_log` is a folder of the driver's host where each job writes its events, a file of JSON lines for each:
+    `penstock replay` shows a finished job out of it.
     """
 
     progress: bool = True
@@ -248,6 +251,7 @@ class ObserveSettings:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     detailed_metrics: bool = False
+    event_log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

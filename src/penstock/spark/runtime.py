@@ -152,9 +152,7 @@ class SparkRuntime:
         on_progress: OnProgress | None = None,
     ) -> JobResult:
         """Run a job to its end; raises its error. Ctrl-C cancels it first."""
-        finished = self.finished(plan, settings or self.settings(), on_progress=on_progress)
-        graph = finished.graph
-        return replace(finished.result, stages={v.id: v.name for v in graph.vertices} if graph is not None else {})
+        return self.finished(plan, settings or self.settings(), on_progress=on_progress).result
 
     def streaming_settings(self, options: Mapping[str, str]) -> Settings:
         """The settings of a streaming query: the session's, and over them these.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time of a task's work by operator: operators pull batches out of each other, so each gets its own time alone.
 
-One part of the chain works at a time. Whoever is asked for a batch works from then on, until it asks the one in front
-of it, or gives the batch. Two looks at the clock for each batch and operator, nothing for a row.
+One part of the chain works at a time. A part that is asked for a batch works from then on, until it asks the one in
+front of it, or gives the batch. Two looks at the clock for each batch and operator, nothing for a row.
 """
 
 from __future__ import annotations

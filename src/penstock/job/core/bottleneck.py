@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stage that holds a job back, and why: from the figures of its subtasks, without anything else.
 
-In a query, where all stages run at once, it is the stage that works most and waits least for room. Where nobody waits
+In a query, where all stages run at once, it is the stage that works most and waits least for room. If nobody waits
 for room, it must be at work most of the time: so a source's own stage is found too. A stage counts by its busiest
 subtask, for the others wait for one that is slow or has most rows. In a batch job stages may run one after the other,
 and stored exchanges press nobody: there it is the stage whose work bounds the time, by its longest subtask or by all
@@ -62,7 +62,7 @@ class Load:
 
     @property
     def lead(self) -> float:
-        """How far its work goes beyond its waiting for room."""
+        """The share of its work, less that of its waiting for room."""
         return self.work - self.share(self.back_pressured)
 
     def share(self, seconds: float) -> float:

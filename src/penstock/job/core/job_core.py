@@ -16,13 +16,13 @@ consumes a DataFrame's rows ends only after that DataFrame's Spark job has retur
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.job.core import decisions as so
 from penstock.job.core import events
 from penstock.job.core import instructions as do
 from penstock.job.core.attempts.attempts import Attempts
-from penstock.job.core.bottleneck import bounding
+from penstock.job.core.bottleneck import Bottleneck, bounding
 from penstock.job.core.checkpoints.checkpoints import Checkpoints
 from penstock.job.core.deadlines import Deadline, Wanted
 from penstock.job.core.ending.accounts import Accounts
@@ -34,11 +34,12 @@ from penstock.job.core.execution.topology import JobTopology
 from penstock.job.core.execution.tracker import PartitionTracker
 from penstock.job.core.recovery.recovery import Recovery
 from penstock.job.core.recovery.restart_sets import RestartSets
-from penstock.job.core.result import JobProgress, JobResult
+from penstock.job.core.result import JobProgress, JobResult, summed
 from penstock.job.core.routing import Parts, follow, hear, pass_deadline
 from penstock.job.core.slots.arrivals import Arrivals
 from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.states import JobLifecycle
+from penstock.shuffle.metrics import KEY_GROUP
 
 Cause = events.ForJob | so.Decision
 
@@ -142,10 +143,8 @@ class JobCore:
         partitions = () if end.error is not None else tuple(self.attempts.descriptors.result_partitions())
         keep = tuple(item.partition for item in partitions if not item.empty)
         yield from self.accounts.release_all(keep, self.environments)
-        if self.topology.graph.streaming is None:
-            found = bounding(self.subtasks.loads(), self.slots_total)
-            if found is not None:
-                self.accounts.record(so.Record("bottleneck", found.text))
+        if (found := self._bottleneck()) is not None:
+            self.accounts.record(so.Record("bottleneck", found.text))
         self.accounts.record(so.Record(end.entry, self.job))
         if end.error is not None:
             yield do.FailJob(self.job, self.result(), end.error)
@@ -172,11 +171,25 @@ class JobCore:
     def result(self) -> JobResult:
         """The job in figures, as it stands."""
         graph = self.topology.graph
-        metrics = {vertex.id: self.subtasks.sums(vertex.id) for vertex in graph.vertices}
-        state, accounts = self.lifecycle.state, self.accounts
-        entries = accounts.trace.entries()
-        found = None if graph.streaming is not None else bounding(self.subtasks.loads(), self.slots_total)
-        return JobResult(self.job, graph.name, state, accounts.seconds, metrics, entries, bottleneck=found)
+        told = {vertex.id: tuple(map(_without_keys, self.subtasks.each(vertex.id))) for vertex in graph.vertices}
+        return JobResult(
+            self.job,
+            graph.name,
+            self.lifecycle.state,
+            self.accounts.seconds,
+            {vertex: summed(figures) for vertex, figures in told.items()},
+            self.accounts.trace.entries(),
+            {vertex.id: vertex.name for vertex in graph.vertices},
+            self._bottleneck(),
+            told,
+            self.slots_total,
+        )
+
+    def _bottleneck(self) -> Bottleneck | None:
+        """The stage whose work bounds the time; of a query, whose stages run as long as it does, none."""
+        if self.topology.graph.streaming is not None:
+            return None
+        return bounding(self.subtasks.loads(), self.slots_total)
 
     def progress(self, live: Live) -> JobProgress:
         """A snapshot; `live` gives what heartbeats said of an attempt."""
@@ -185,3 +198,7 @@ class JobCore:
         state, seconds = self.lifecycle.state, self.accounts.seconds
         counts, waits = self.checkpoints.counts, self.slots.waits
         return JobProgress(self.job, graph.name, state, seconds, vertices, counts, waits)
+
+
+def _without_keys(figures: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: value for name, value in figures.items() if not name.startswith(KEY_GROUP)}

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import html
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.job_graph import JobGraph
 from penstock.job.core.bottleneck import Bottleneck
 from penstock.job.core.states import JobState
 from penstock.shuffle import ShuffleDescriptor
+from penstock.shuffle.metrics import KEY_GROUP
 
 TraceEntry = tuple[float, str, str]
 """Seconds since the job was submitted, the name of what happened, and to whom."""
@@ -19,6 +20,9 @@ TraceEntry = tuple[float, str, str]
 FIRST = 2_000
 LAST = 18_000
 """The number of entries that are kept of the beginning and of the rest."""
+
+
+_DROPPED = "entries_dropped"
 
 
 class Trace:
@@ -41,8 +45,23 @@ class Trace:
         """All that is kept; where entries were dropped in the middle, one says how many."""
         if not self._dropped:
             return (*self._first, *self._last)
-        gap = (self._last[0][0], "entries_dropped", str(self._dropped))
+        gap = (self._last[0][0], _DROPPED, str(self._dropped))
         return (*self._first, gap, *self._last)
+
+
+def entries_in(trace: tuple[TraceEntry, ...]) -> int:
+    """The number of entries that a trace had, with those that were dropped in its middle."""
+    return sum(int(ids) if name == _DROPPED else 1 for _, name, ids in trace)
+
+
+def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Added up by name; shares of keys are none that could be."""
+    sums: dict[str, float] = {}
+    for told in figures:
+        for name, value in told.items():
+            if not name.startswith(KEY_GROUP):
+                sums[name] = sums.get(name, 0.0) + value
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,10 @@ class JobResult:
     stages: Mapping[int, str] = field(default_factory=dict)
     bottleneck: Bottleneck | None = None
     """The stage whose work bounds the time."""
+    subtasks: Mapping[int, tuple[Mapping[str, float], ...]] = field(default_factory=dict, repr=False)
+    """The last figures of each subtask, per vertex id."""
+    slots: int = 0
+    """The application's task slots at its end."""
 
     def __repr__(self) -> str:
         """One line for people."""

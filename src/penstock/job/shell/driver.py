@@ -20,12 +20,13 @@ from penstock.job.core import instructions as do
 from penstock.job.core.deadlines import Deadline
 from penstock.job.core.execution.capacity import LEFT_OUT_SECONDS, LOSSES, WITHIN_SECONDS
 from penstock.job.core.master_core import MasterCore
-from penstock.job.core.result import FinishedJob, JobProgress
+from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Launcher, LaunchRequest, Submission
 from penstock.job.shell.calls import Calls
 from penstock.job.shell.environments import AttachedEnvironment, Environments
 from penstock.job.shell.exports import all_environments, all_tasks, ended_jobs, one_job
 from penstock.job.shell.figures import TaskFigures
+from penstock.job.shell.history import JobHistory
 from penstock.job.shell.queries import Queries
 from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
@@ -62,6 +63,8 @@ class JobDriver:
         self.clock = WakingClock()
         self.environments = Environments()
         self.figures = TaskFigures()
+        self.history: JobHistory | None = None
+        """The event logs of jobs, where they are wanted."""
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self.is_ending = False
         """True if the application ends: environments that go then have not failed."""
@@ -115,9 +118,11 @@ class JobDriver:
                 self._release_partitions(instruction)
             case do.ReleaseJob():
                 self._release_job(instruction)
-            case do.FailJob(job, _, error):
+            case do.FailJob(job, result, error):
+                self._log_end(result, str(error))
                 self._end(job, error)
             case do.CompleteJob(job, result, partitions, graph):
+                self._log_end(result)
                 self._end(job, FinishedJob(result, partitions, graph))
             case do.ResultLost(job):
                 self.on_result_lost(job)
@@ -135,6 +140,8 @@ class JobDriver:
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
         self.figures.open_job(job)
+        if self.history is not None:
+            self.history.opened(job, submission.graph)
         settings = submission.settings
         timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
         slots, beginning = submission.slots_total, QueryBeginning()
@@ -148,6 +155,17 @@ class JobDriver:
     def progress(self, job: str) -> JobProgress | None:
         """A snapshot of a job that is not over."""
         return self._core.progress(job, self.figures.of)
+
+    def log_jobs(self) -> None:
+        """Write down how far the jobs are, where their logs are wanted."""
+        for job in self._core.jobs if self.history is not None else ():
+            progress = self.progress(job)
+            if progress is not None and self.history is not None:
+                self.history.looked(progress, self._core.trace(job))
+
+    def _log_end(self, result: JobResult, error: str = "") -> None:
+        if self.history is not None:
+            self.history.ended(result, error)
 
     def samples(self) -> Iterator[Sample]:
         """All that is known here now, as metrics."""

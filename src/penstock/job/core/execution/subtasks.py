@@ -8,7 +8,7 @@ others read it, most of them through `progress.Roll`.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.graph.execution_state import ExecutionEvent
@@ -17,9 +17,8 @@ from penstock.graph.job_graph import JobVertex
 from penstock.job.core.bottleneck import StageLoad, load_of
 from penstock.job.core.execution.subtask import Subtask
 from penstock.job.core.execution.topology import JobTopology
-from penstock.job.core.result import VertexProgress
+from penstock.job.core.result import VertexProgress, summed
 from penstock.shuffle import AttemptId
-from penstock.shuffle.metrics import KEY_GROUP
 
 Live = Callable[[AttemptId], dict[str, float]]
 """Tells the figures of an attempt in the last heartbeat."""
@@ -200,7 +199,7 @@ class Subtasks:
 
     def sums(self, vertex: int, live: Live | None = None) -> dict[str, float]:
         """The sums over a vertex's subtasks; `live` gives what heartbeats said of those that still run."""
-        return _sums(self.each(vertex, live))
+        return summed(self.each(vertex, live))
 
     def each(self, vertex: int, live: Live | None = None) -> tuple[Mapping[str, float], ...]:
         """The figures of each of a vertex's subtasks, in order; none of those that have told none."""
@@ -219,20 +218,10 @@ class Subtasks:
         runs = tuple(subtask.is_live and subtask.deployed for subtask in subtasks)
         ended = sum(1 for subtask in subtasks if subtask.is_ended)
         each = self.each(vertex, live)
-        return VertexProgress(vertex, name, self._width(vertex), sum(runs), ended, _sums(each), each, runs)
+        return VertexProgress(vertex, name, self._width(vertex), sum(runs), ended, summed(each), each, runs)
 
 
 def _figures(subtask: Subtask, live: Live | None) -> Mapping[str, float]:
     if subtask.metrics or live is None or subtask.attempt is None:
         return subtask.metrics
     return live(subtask.attempt)
-
-
-def _sums(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Added up by name; shares of keys are none that could be."""
-    sums: dict[str, float] = {}
-    for told in figures:
-        for name, value in told.items():
-            if not name.startswith(KEY_GROUP):
-                sums[name] = sums.get(name, 0.0) + value
-    return sums
