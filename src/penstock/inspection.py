@@ -6,17 +6,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgpack
 from rich.console import Console
 from rich.table import Table
 
 from penstock.checkpoint.channel_state import ChannelKey
+from penstock.checkpoint.errors import CheckpointError
 from penstock.checkpoint.found import Kept, Unusable
 from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle
-from penstock.checkpoint.storage import CheckpointStorage
+from penstock.checkpoint.storage import CheckpointStorage, PartStorage
+from penstock.graph.streaming import SOURCE_POSITION, vertex_of_part
 from penstock.shuffle.errors import SettingError
 
 DAMAGED = 1
 _WIDTH = 130
+_POSITION, _BINARY = 300, 64
+"""As long is the text of a position at most, and a binary part of it that is shown."""
 _SECONDS = {
     "start delay": "start_seconds",
     "alignment": "align_seconds",
@@ -34,13 +39,13 @@ def inspect_checkpoints(location: str, *, verify: bool = False, json: bool = Fal
     if not history:
         raise SettingError(f"{location} holds no complete checkpoint")
     if json:
-        Console().print_json(data=[_as_json(found) for found in history])
+        Console().print_json(data=[_as_json(found, location) for found in history])
     else:
-        _print(history)
+        _print(history, location)
     return DAMAGED if any(isinstance(found, Unusable) for found in history) else 0
 
 
-def _as_json(found: Kept | Unusable) -> dict[str, Any]:
+def _as_json(found: Kept | Unusable, location: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"checkpoint": str(found.stamp)}
     if isinstance(found, Unusable):
         return {**entry, "damage": found.cause}
@@ -51,6 +56,10 @@ def _as_json(found: Kept | Unusable) -> dict[str, Any]:
         "seconds": metadata.seconds,
         "finished": list(metadata.finished),
         "parallelism": dict(metadata.parallelism),
+        "location": location,
+        "sink": metadata.sink,
+        "sources": {uid: what for uid, (what, _) in metadata.sources.items()},
+        "positions": _positions(metadata, location),
         "tasks": {name: _task(metadata, name, part) for name, part in sorted(metadata.parts.items())},
     }
 
@@ -60,7 +69,52 @@ def _task(metadata: CheckpointMetadata, name: str, part: PartHandle) -> dict[str
     seconds = {
         f"{title.replace(' ', '_')}_seconds": round(figures.get(key, 0.0), 6) for title, key in _SECONDS.items()
     }
-    return {"bytes": part.bytes, "in_flight_bytes": _in_flight(part), "referred_bytes": _referred(part), **seconds}
+    stage = _stage(metadata, name)
+    return {
+        "stage": stage,
+        "bytes": part.bytes,
+        "in_flight_bytes": _in_flight(part),
+        "referred_bytes": _referred(part),
+        **seconds,
+    }
+
+
+def _stage(metadata: CheckpointMetadata, part: str) -> str:
+    """The name of a task's stage, as `explain` shows it; its uid in checkpoints that do not know it."""
+    uid, _ = vertex_of_part(part)
+    return metadata.stages.get(uid, uid)
+
+
+def _positions(metadata: CheckpointMetadata, location: str) -> dict[str, str]:
+    """The position of each source's task, by its part, as far as it can be read as text."""
+    storage, found = PartStorage(location), {}
+    for name, part in sorted(metadata.parts.items()):
+        if any(chunk.name == SOURCE_POSITION for chunk in part.chunks):
+            try:
+                ((_, data),) = storage.read(part, [SOURCE_POSITION])
+            except (CheckpointError, OSError) as error:
+                found[name] = f"can't be read: {error}"
+            else:
+                found[name] = _position_text(bytes(data))
+    return found
+
+
+def _position_text(data: bytes) -> str:
+    """A position in words; most sources pack theirs, and long binary parts are told by their lengths."""
+    try:
+        plain = msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException):
+        plain = data
+    text = repr(_shortened(plain))
+    return text if len(text) <= _POSITION else f"{text[:_POSITION]}..."
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode() if value.isascii() and len(value) <= _BINARY else f"<{len(value)} bytes>"
+    if isinstance(value, dict):
+        return {key: _shortened(each) for key, each in value.items()}
+    return [_shortened(each) for each in value] if isinstance(value, list) else value
 
 
 def _in_flight(part: PartHandle) -> int:
@@ -74,20 +128,28 @@ def _referred(part: PartHandle) -> int:
     return sum(chunk.length for chunk in elsewhere)
 
 
-def _print(history: list[Kept | Unusable]) -> None:
+def _print(history: list[Kept | Unusable], location: str) -> None:
     console = Console()
     console.width = max(console.width, _WIDTH)  # names are told apart by their ends
     overview = Table("checkpoint", "stored at", "seconds", "tasks", "finished", "bytes", "in flight", "state")
     for found in history:
         overview.add_row(*_row(found))
+    console.print(f"location: {location}", markup=False, soft_wrap=True)
     console.print(overview)
     if isinstance(history[-1], Kept):
         newest = history[-1].metadata
-        tasks = Table("task of the newest", "bytes", "in flight", *(f"{title} (ms)" for title in _SECONDS))
+        if newest.sink:
+            console.print(f"sink: {newest.sink}", markup=False, soft_wrap=True)
+        positions = _positions(newest, location)
+        for uid, (what, _) in newest.sources.items():
+            console.print(f"source of {newest.stages.get(uid, uid)}: {what}", markup=False, soft_wrap=True)
+        for name, text in positions.items():
+            console.print(f"position of {name}: {text}", markup=False, soft_wrap=True)
+        tasks = Table("task of the newest", "stage", "bytes", "in flight", *(f"{title} (ms)" for title in _SECONDS))
         for name, part in sorted(newest.parts.items()):
             figures = newest.figures.get(name, {})
             milliseconds = [f"{figures[key] * 1000:,.1f}" if key in figures else "-" for key in _SECONDS.values()]
-            tasks.add_row(name, f"{part.bytes:,}", f"{_in_flight(part):,}", *milliseconds)
+            tasks.add_row(name, _stage(newest, name), f"{part.bytes:,}", f"{_in_flight(part):,}", *milliseconds)
         console.print(tasks)
     for found in history:
         if isinstance(found, Unusable):

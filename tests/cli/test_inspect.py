@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from penstock.checkpoint.channel_state import ChannelData, ChannelKey, pack
@@ -16,6 +17,7 @@ from penstock.checkpoint.storage import CheckpointStorage, append
 from penstock.cli import main
 
 CHANNEL = ChannelData(ChannelKey("in", "a->b:0", 0, 1), [b"12345678"], 2)
+POSITION = msgpack.packb([2, {"0": 1234}, b"\xff" * 200])
 FIGURES = {"start_seconds": 0.25, "align_seconds": 1.5, "freeze_seconds": 0.001, "store_seconds": 0.002}
 
 
@@ -27,10 +29,12 @@ def location(tmp_path: Path) -> Path:
     for number in (1, 2):
         stamp = storage.stamp(number)
         parts = {
-            "a.0": storage.write(stamp, "a.0", [("source/position", b"77")]),
+            "a.0": storage.write(stamp, "a.0", [("source/position", POSITION)]),
             "b.1": storage.write(stamp, "b.1", [(CHANNEL.key.chunk, pack(CHANNEL))]),
         }
-        storage.commit(CheckpointMetadata(number, 9.0, parts, ("b.0",), seconds=1.75, figures={"b.1": FIGURES}))
+        known = {"sources": {"a": ("files of /in", ())}, "stages": {"b": "map by name"}, "sink": "parquet /out"}
+        metadata = CheckpointMetadata(number, 9.0, parts, ("b.0",), seconds=1.75, figures={"b.1": FIGURES})
+        storage.commit(replace(metadata, **known))
     return tmp_path
 
 
@@ -42,8 +46,11 @@ def test_checkpoints_and_the_tasks_of_the_newest_are_shown(
     assert main(["checkpoints", "inspect", str(location)]) == 0
     shown = capsys.readouterr().out
     assert shown.count("chk-0000") == 2
-    for word in ("a.0", "b.1", "1,500.0", "250.0", "good"):
+    for word in ("a.0", "b.1", "map by name", "1,500.0", "250.0", "good"):
         assert word in shown
+    for line in (f"location: {location}", "sink: parquet /out", "source of a: files of /in"):
+        assert line in shown
+    assert "position of a.0: [2, {'0': 1234}, '<200 bytes>']" in shown
     assert sorted(path.name for path in (location / "owners").iterdir()) == before
 
 
@@ -52,7 +59,14 @@ def test_json_has_every_figure(location: Path, capsys: pytest.CaptureFixture[str
     assert main(["checkpoints", "inspect", "--json", str(location)]) == 0
     newest = json.loads(capsys.readouterr().out)[-1]
     assert (newest["seconds"], newest["finished"]) == (1.75, ["b.0"])
+    assert (newest["sink"], newest["sources"], newest["location"]) == (
+        "parquet /out",
+        {"a": "files of /in"},
+        str(location),
+    )
+    assert newest["positions"] == {"a.0": "[2, {'0': 1234}, '<200 bytes>']"}
     assert newest["tasks"]["b.1"] == {
+        "stage": "map by name",
         "bytes": len(pack(CHANNEL)),
         "in_flight_bytes": len(pack(CHANNEL)),
         "referred_bytes": 0,

@@ -19,10 +19,10 @@ import xxhash
 from penstock.checkpoint.errors import CorruptCheckpointError, NewerFormatError
 
 MAGIC: Final = b"PSTKCKPT"
-VERSION: Final = 5
-_READ: Final = (1, 2, 3, 4, 5)
-"""Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, before 4 no rows are logged, and
-before 5 nobody knows what sources read."""
+VERSION: Final = 6
+_READ: Final = (1, 2, 3, 4, 5, 6)
+"""Version 1 has no figures, in 1 and 2 all chunks lie in their part's own file, before 4 no rows are logged, before 5
+nobody knows what sources read, and before 6 the names of stages and sink."""
 _HEAD: Final = struct.Struct("<8sIQQ")
 
 
@@ -102,6 +102,7 @@ class CheckpointMetadata:
 
     `parallelism` and `max_parallelism` are by operator id; `hash` names the function that put keys into key groups.
     `sources` says by operator id what a source reads, and its partitions.
+    `stages` are the names of stages by operator id, as `explain` shows them, and `sink` is the sink's.
     `seconds` went by from its trigger until all parts were stored; `figures` are those of each task, by its part.
     """
 
@@ -115,6 +116,8 @@ class CheckpointMetadata:
     seconds: float = 0.0
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
+    sink: str = ""
 
     @property
     def is_logged(self) -> bool:
@@ -136,6 +139,8 @@ def encode(metadata: CheckpointMetadata) -> bytes:
             "seconds": metadata.seconds,
             "figures": {name: dict(figures) for name, figures in metadata.figures.items()},
             "sources": dict(metadata.sources),
+            "stages": dict(metadata.stages),
+            "sink": metadata.sink,
         }
     )
     return _HEAD.pack(MAGIC, VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + bytes(body)

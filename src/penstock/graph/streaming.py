@@ -17,6 +17,10 @@ KEY_GROUP_HASH = "spark-murmur3-42"
 """The hash that puts keys into key groups; it is fixed for ever, and written into every checkpoint."""
 
 
+SOURCE_POSITION = "source/position"
+"""The name of the chunk that holds the position of a source's task."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamingOptions:
     """A streaming query: its vertices run all at once, and what fails goes on from its last checkpoint. Seconds.

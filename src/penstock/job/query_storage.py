@@ -12,6 +12,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from penstock.checkpoint.errors import UncertainCheckpointError
 from penstock.checkpoint.found import Found
@@ -20,6 +21,7 @@ from penstock.checkpoint.metadata import CheckpointMetadata, PartHandle, pack_pa
 from penstock.checkpoint.patience import FEW, patiently
 from penstock.checkpoint.stamps import Stamp
 from penstock.checkpoint.storage import CheckpointStorage
+from penstock.graph.job_graph import JobGraph
 from penstock.graph.restoring import refuse_finished, refuse_other_plan, refuse_other_sources
 from penstock.graph.streaming import (
     KEY_GROUP_HASH,
@@ -59,11 +61,26 @@ Agree = Callable[[SavedStates], None]
 """Raises where a query can't go on from these states."""
 
 
+@dataclass(frozen=True, slots=True)
+class StageNames:
+    """The names that people know of a query's stages, by uid, and of its sink."""
+
+    stages: Mapping[str, str] = field(default_factory=dict)
+    sink: str = ""
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> StageNames:
+        """Those of a plan."""
+        last = [vertex for vertex in graph.vertices if not graph.outputs_of(vertex.id) and vertex.operators]
+        sinks = ", ".join(vertex.operators[-1].name for vertex in last)
+        return cls({vertex.uid: vertex.name for vertex in graph.vertices}, sinks)
+
+
 class QueryStorage:
     """The checkpoints of one query.
 
     `agree` is asked before the location is claimed, or `begin_anew` where there is no checkpoint: it raises where the
-    query has been there before. `sources` says by uid what the positions are of.
+    query has been there before. `sources` says by uid what the positions are of, `names` what people call the parts.
     """
 
     def __init__(
@@ -72,10 +89,12 @@ class QueryStorage:
         agree: Agree = lambda _: None,
         sources: Mapping[str, SourceReads] | None = None,
         begin_anew: Callable[[], None] = lambda: None,
+        names: StageNames | None = None,
     ) -> None:
         self._agree = agree
         self._begin_anew = begin_anew
         self._sources = sources or {}
+        self._names = names or StageNames()
         self.beginning = QueryBeginning()
         """The beginning that the query goes on from, once the location is claimed."""
         self._options = options
@@ -137,6 +156,8 @@ class QueryStorage:
             saved.seconds,
             saved.figures,
             {uid: (reads.what, reads.partitions) for uid, reads in self._sources.items()},
+            self._names.stages,
+            self._names.sink,
         )
         try:
             self._stamps[saved.checkpoint] = self._storage.commit(metadata)

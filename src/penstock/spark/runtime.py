@@ -26,7 +26,7 @@ from penstock.graph.restoring import ended_sources
 from penstock.job.core.ids import SparkJob, SparkJobId, SparkJobKind
 from penstock.job.core.result import FinishedJob, JobProgress, JobResult
 from penstock.job.launcher import Rerun, Submission
-from penstock.job.query_storage import QueryStorage
+from penstock.job.query_storage import QueryStorage, StageNames
 from penstock.job.replanning import Replanning
 from penstock.job.results.result_core import MadeResult
 from penstock.job.shell.master import JobHandle, JobMaster
@@ -180,7 +180,7 @@ class SparkRuntime:
         from penstock.stream.steps import refuse_other_steps, refuse_rows_again
 
         agree, begin_anew = (functools.partial(refuse, graph) for refuse in (refuse_other_steps, refuse_rows_again))
-        checkpoints = QueryStorage(options, agree, sources_of(graph), begin_anew)
+        checkpoints = QueryStorage(options, agree, sources_of(graph), begin_anew, StageNames.of(graph))
         stages = {vertex.uid: vertex.parallelism for vertex in graph.vertices}
         checkpoints.look(stages)
         submission = self._submission(graph, {}, settings, UserThread.capture(self._spark))

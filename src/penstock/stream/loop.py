@@ -20,12 +20,13 @@ import pyarrow as pa
 
 from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
+from penstock.graph.streaming import SOURCE_POSITION
 from penstock.record.joining import joined
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
 from penstock.shuffle.streaming import EventKind, Mailbox
-from penstock.stream.chain import SOURCE, Chain, Chunk
+from penstock.stream.chain import Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.event_time import EventTime
 from penstock.stream.inputs import StreamInputs
@@ -41,7 +42,7 @@ REPORT_SECONDS = 0.5
 PUBLISH_SECONDS = 1.0
 ASK_SECONDS = 0.001
 """A source that had nothing, and does not say when it will, is asked again after so long; so is a full log."""
-SOURCE_STATE = f"{SOURCE}/position"
+SOURCE_STATE = SOURCE_POSITION
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "checkpoints")
 
 _Due = Decision | CheckpointBarrier | EndOfData
