@@ -32,6 +32,12 @@ Figures are taken when a heartbeat is due, twice a second, or when somebody asks
   `metrics` ([plug-in](plug-in.md)). Other figures of it are `penstock_task_service_figure`.
 - Keys of rows are in `lastProgress` where one is hot, and never in a metric.
 
+## OpenTelemetry
+
+With `pip install penstock[otel]` and `spark.penstock.observe.otlpUrl=http://host:4318/v1/metrics` the driver sends
+the same samples to a collector, every `otlpInterval`, by OpenTelemetry's exporter: the same names, labels as
+attributes.
+
 ## Event logs
 
 With `spark.penstock.observe.eventLog` each job writes a file in that folder of the driver's host, named after the

@@ -240,10 +240,9 @@ class ObserveSettings:
 
     With `metrics` the driver and each environment serve Prometheus at `metrics_host`: at the first free one of 16
     ports from `metrics_port` on, at any free one where that is 0. Everybody who reaches that address can read them.
-    `detailed_metrics` adds those of each channel between hosts.
-
-    `event_log` is a folder of the driver's host where each job writes its events, a file of JSON lines for each:
-    `penstock replay` shows a finished job out of it.
+    `detailed_metrics` adds those of each channel between hosts. `otlp_url`, such as `http://host:4318/v1/metrics`, is
+    a collector that gets the driver's metrics every `otlp_interval` (the extra `otel`). In the folder `event_log` of
+    the driver's host each job writes its events as JSON lines: `penstock replay` shows a finished job out of them.
     """
 
     progress: bool = True
@@ -251,6 +250,8 @@ class ObserveSettings:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     detailed_metrics: bool = False
+    otlp_url: str = ""
+    otlp_interval: float = 15.0
     event_log: str = ""
 
 
@@ -334,6 +335,7 @@ _TIMES = {
     "watermark_interval",
     "idle_timeout",
     "aligned_checkpoint_timeout",
+    "otlp_interval",
 }
 
 
@@ -412,6 +414,7 @@ def _validate(settings: Settings) -> None:
         (settings.environment.port < 1 << 16, "environment.port", "must be below 65536"),
         (settings.driver.port < 1 << 16, "driver.port", "must be below 65536"),
         (settings.observe.metrics_port < 1 << 16, "observe.metricsPort", "must be below 65536"),
+        (settings.observe.otlp_interval > 0, "observe.otlpInterval", "must be positive"),
         (settings.task.group_memory > 0, "task.groupMemory", "must be positive"),
         (settings.job.slots_timeout > 0, "job.slotsTimeout", "must be positive"),
     ]

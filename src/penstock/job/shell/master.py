@@ -24,14 +24,12 @@ from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, Submission
 from penstock.job.results.results import Build, ResultCalls, Results
 from penstock.job.shell.driver import JobDriver
-from penstock.job.shell.history import JobHistory
+from penstock.job.shell.exporting import Exports
 from penstock.job.shell.server import OPTIONS, JobMasterService
 from penstock.job.shell.sessions import Sessions
 from penstock.link.commands import Shutdown
 from penstock.link.leases import TICK_SECONDS
 from penstock.link.rpc import grpc
-from penstock.observe.endpoint import MetricsEndpoint
-from penstock.observe.job_logs import JobLogs
 from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
 from penstock.shuffle.errors import ControlError, PenstockError
 
@@ -39,7 +37,6 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
-_LOG_SECONDS = 1.0
 _LISTEN_SECONDS = 10.0
 """An environment that has attached listens at once, or it was killed meanwhile."""
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
@@ -272,14 +269,10 @@ class JobMaster:
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((service.handler(),))
         self._bind(server)
+        exports = Exports(self.settings.observe, self.identity.application, self._driver)
+        self.metrics_address = await exports.open()
         await server.start()
-        endpoint = MetricsEndpoint(self.settings.observe, self._driver.samples)
-        await endpoint.open()
-        self.metrics_address = endpoint.address
-        if self.settings.observe.event_log:
-            self._driver.history = JobHistory(JobLogs(self.settings.observe.event_log, self.identity.application))
         workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
-        workers.append(asyncio.create_task(self._log_jobs()))
         workers += [asyncio.create_task(_repeat(seconds, work)) for seconds, work in self._every]
         self._started.set_result(None)
         workers.append(asyncio.create_task(self._stop.wait(), name="stop"))
@@ -295,8 +288,9 @@ class JobMaster:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            await endpoint.close()
+            await exports.end_figures()
             await self._shut_down(server, cause)
+            exports.close()
 
     def _bind(self, server: Any) -> None:
         target = f"{_bracketed(self.identity.host)}:{self.identity.port}"
@@ -319,15 +313,8 @@ class JobMaster:
             async with asyncio.timeout(_CLOSE_SECONDS / 2):
                 await self._driver.environments.wait_empty()
         await self._driver.close()
-        if self._driver.history is not None:
-            self._driver.history.close()
         await server.stop(0.2)
         self._launcher.close()
-
-    async def _log_jobs(self) -> None:
-        while True:
-            await asyncio.sleep(_LOG_SECONDS)
-            self._driver.log_jobs()
 
     async def _watch_leases(self) -> None:
         lease = self.settings.environment.lease_timeout

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways out for a JobMaster's figures and events: its endpoint, a collector, the logs of its jobs.
+
+On its event loop. A fault in here costs figures, and no job: it is logged, and the next moment is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.job.shell.driver import JobDriver
+from penstock.job.shell.history import JobHistory
+from penstock.observe.endpoint import MetricsEndpoint
+from penstock.observe.job_logs import JobLogs
+from penstock.observe.otlp import OtlpSender
+from penstock.shuffle.settings import ObserveSettings
+
+_LOG = logging.getLogger(__name__)
+_LOG_SECONDS = 1.0
+
+
+class Exports:
+    """Those that the settings want. Raises SettingError for a collector without the extra that it needs."""
+
+    def __init__(self, settings: ObserveSettings, application: str, driver: JobDriver) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._endpoint = MetricsEndpoint(settings, driver.samples)
+        self._sender = OtlpSender(settings.otlp_url, application) if settings.otlp_url else None
+        if settings.event_log:
+            driver.history = JobHistory(JobLogs(settings.event_log, application))
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def open(self) -> str:
+        """Begin; the address of the endpoint, empty for none. Raises SettingError where no port can be had."""
+        await self._endpoint.open()
+        if self._sender is not None:
+            send = self._sender.send_every(self._settings.otlp_interval, self._driver.samples)
+            self._loops.append(asyncio.create_task(send))
+        if self._driver.history is not None:
+            self._loops.append(asyncio.create_task(self._log_jobs()))
+        return self._endpoint.address
+
+    async def end_figures(self) -> None:
+        """Figures go out no more; events do until `close`."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._endpoint.close()
+        if self._sender is not None:
+            self._sender.close()
+
+    def close(self) -> None:
+        """Write what waits, when all jobs have ended."""
+        if self._driver.history is not None:
+            self._driver.history.close()
+
+    async def _log_jobs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_SECONDS)
+            try:
+                self._driver.log_jobs()
+            except Exception:  # noqa: BLE001 - whatever it is, no job ends for its log
+                _LOG.exception("the event logs lack what has happened just now")
