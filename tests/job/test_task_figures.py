@@ -71,6 +71,15 @@ def test_the_newest_attempt_counts() -> None:
     assert figures.of(old) == {}
 
 
+def test_a_worker_that_waits_for_work_is_no_task() -> None:
+    """It goes by its own name, and may still have the figures of its last attempt; one that says nothing is none."""
+    figures = TaskFigures()
+    figures.open_job("j1")
+    report(figures, AttemptId("j1", -1, 0, 0), 5)
+    figures.report(AttemptId("j1", 0, 0, 0), {})
+    assert heard(figures) == []
+
+
 def test_shares_are_of_the_last_seconds() -> None:
     """A task that was idle for a long time and works now is busy."""
     figures, attempt = TaskFigures(), AttemptId("j1", 0, 0, 0)

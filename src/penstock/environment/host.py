@@ -52,7 +52,7 @@ from penstock.observe.samples import Sample, heartbeat_samples
 from penstock.partition.registry import PartitionRegistry
 from penstock.shuffle import PartitionId
 from penstock.shuffle.actions import CheckpointAborted
-from penstock.shuffle.errors import ProtocolError
+from penstock.shuffle.errors import ProtocolError, SettingError
 
 log = logging.getLogger("penstock.environment")
 
@@ -128,7 +128,10 @@ class Host:
     async def start(self, addresses: DataAddresses) -> None:
         """Serve others at one of these addresses, and attach to the JobMaster; raises ControlError, SettingError."""
         self.address = await self.remote.listen(addresses)
-        await self._endpoint.open()
+        try:
+            await self._endpoint.open()
+        except SettingError as error:  # the driver has refused what nobody can have; this host has too many processes
+            log.warning("this environment serves no metrics, but the driver has them: %s", error)
         if isinstance(self.master, MasterLink):
             await self.master.start(self.address)
 

@@ -119,6 +119,13 @@ TASKS = (
         "outputQueueLength",
     ),
     _task(
+        "penstock_task_late_records_total",
+        COUNTER,
+        "Rows that came too late for what they belong to.",
+        "rows_late",
+        "numLateRecordsDropped",
+    ),
+    _task(
         "penstock_task_dropped_in_flight_records_total",
         COUNTER,
         "Rows in flight of a checkpoint that were dropped, as was asked.",

@@ -57,9 +57,12 @@ class TaskFigures:
         self._jobs.pop(job, None)
 
     def report(self, attempt: AttemptId, figures: dict[str, float]) -> None:
-        """Keep what a heartbeat said of a task; an older attempt's word changes nothing."""
+        """Keep what a heartbeat said of a task; an older attempt's word changes nothing.
+
+        A worker that waits for work goes by its own name, which is no task's: it has no figures.
+        """
         tasks = self._jobs.get(attempt.job)
-        if tasks is None:
+        if tasks is None or attempt.vertex < 0 or not figures:
             return
         if len(figures) > NAMES:
             figures = dict(islice(figures.items(), NAMES))
