@@ -15,9 +15,8 @@ from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.link.frames import ALL
 from penstock.partition import stretched_file
-from penstock.partition.hybrid_items import Extent
+from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
-from penstock.partition.tiers import NAMES, OWN
 from penstock.services.local import builders
 from penstock.services.local.builders import OwnFile, OwnSegments, SharedSegment
 from penstock.shuffle import DatasetId, PartitionId
@@ -127,7 +126,7 @@ def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: l
     patch.setattr(builders, "GATHER_BYTES", 120)
     for module in (builders, stretched_file):
         patch.setattr(module, "LONG", 25)
-    patch.setattr(stretched_file, "STRETCH_BYTES", SEGMENT)
+    patch.setattr(stretched_file, "EXTENT_BYTES", SEGMENT)
     expected = [b""] * SUBPARTITIONS
     noted: list[tuple[int, Extent]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -144,13 +143,13 @@ def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: l
                 file.commit()
         file.finish()
         patch.undo()
-        path = Path(folder) / NAMES[OWN]
+        path = Path(folder) / data_name(OWN)
         stored = path.read_bytes() if path.exists() else b""
     streams = [b""] * SUBPARTITIONS
     for target, extent in noted:
         data = stored[extent.offset : extent.offset + extent.length]
         assert 0 < extent.length <= SEGMENT
-        assert (extent.tier, extent.checksum) == (OWN, xxhash.xxh3_64_intdigest(data))
+        assert (extent.file, extent.checksum) == (OWN, xxhash.xxh3_64_intdigest(data))
         for reader in range(SUBPARTITIONS) if target == ALL else [target]:
             streams[reader] += data
     assert streams == expected

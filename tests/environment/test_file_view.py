@@ -19,12 +19,12 @@ from penstock.environment.folders import remove_folder
 from penstock.environment.producers import Producers
 from penstock.environment.read_ahead import AHEAD
 from penstock.environment.reading import FileReads
+from penstock.partition.extents import data_name
 from penstock.partition.file_output import FileOptions
+from penstock.partition.hash_writer import HashWriter
 from penstock.partition.lifecycle import PartitionState
 from penstock.partition.registry import PartitionRegistry
-from penstock.partition.result_file import ResultFileWriter
-from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
-from penstock.partition.stored import Layout, StoredFiles
+from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
@@ -60,34 +60,26 @@ class Bench:
     registry: PartitionRegistry
     reads: FileReads
     ends: list[EndOfPartition]
-    removed: list[StoredFiles] = field(default_factory=list)
+    removed: list[Path] = field(default_factory=list)
+
+
+Layout = type[HashWriter | SortMergeWriter]
 
 
 def make(folder: Path, layout: Layout, chunks: int = 4) -> Bench:
     """Write a partition, and finish it."""
     folder.mkdir()
     registry, reads = PartitionRegistry("here"), FileReads(chunks * CHUNK, CHUNK)
-    files = StoredFiles(layout, folder, SUBPARTITIONS)
-    removed: list[StoredFiles] = []
+    removed: list[Path] = []
     home = Home(Producers("here", registry, lambda _: None), reads, removed.append)
-    partition = BlockingPartition(PARTITION, files, home)
+    partition = BlockingPartition(PARTITION, SUBPARTITIONS, folder, home)
     registry.register(partition)
     partition.begin()
-    if layout is Layout.HASH:
-        ends = []
-        for subpartition, path in enumerate(files.paths):
-            with ResultFileWriter(path, SCHEMA, PARTITION) as writer:
-                for batch in batches_of(subpartition):
-                    writer.write(batch)
-                end = writer.finish()
-                ends.append(EndOfPartition(end.rows, end.bytes, end.checksum))
-    else:
-        options = FileOptions(sort_buffer=40_000)
-        merged = SortMergeWriter(SortMergePaths(*files.paths), SCHEMA, PARTITION, SUBPARTITIONS, options)
-        for turn in zip(*(batches_of(subpartition) for subpartition in range(SUBPARTITIONS)), strict=True):
-            for subpartition, batch in enumerate(turn):
-                merged.write(batch, subpartition)
-        ends = list(merged.finish())
+    writer = layout(folder, SCHEMA, PARTITION, SUBPARTITIONS, FileOptions(sort_buffer=40_000))
+    for turn in zip(*(batches_of(subpartition) for subpartition in range(SUBPARTITIONS)), strict=True):
+        for subpartition, batch in enumerate(turn):
+            writer.write(batch, subpartition)
+    ends = list(writer.finish())
     partition.finish(ends)
     return Bench(partition, registry, reads, ends, removed)
 
@@ -155,7 +147,7 @@ def run(bench_of: Callable[[], Bench], body: Callable[[Bench], Awaitable[None]])
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
 def test_many_readers_get_their_ranges_within_the_memory(tmp_path: Path, layout: Layout) -> None:
     """Twenty overlapping ranges with four chunks of memory: all rows, right figures, never more than the memory."""
 
@@ -184,7 +176,7 @@ def test_many_readers_get_their_ranges_within_the_memory(tmp_path: Path, layout:
     run(lambda: make(tmp_path / "p", layout), body)
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
 def test_readers_without_credit_hold_no_memory(tmp_path: Path, layout: Layout) -> None:
     """A hundred readers that grant nothing leave the memory to the one that does; their backlog asks for credit."""
 
@@ -220,7 +212,7 @@ def test_a_file_is_read_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(offsets) >= SUBPARTITIONS * ROWS * 8 // CHUNK
         assert turns <= len(offsets) // 5
 
-    run(lambda: make(tmp_path / "p", Layout.SORT_MERGE, chunks=16), body)
+    run(lambda: make(tmp_path / "p", SortMergeWriter, chunks=16), body)
 
 
 def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:
@@ -234,17 +226,17 @@ def test_a_reader_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) ->
         assert reader.view.poll() is None
         assert not reader.view.is_available
 
-    run(lambda: make(tmp_path / "p", Layout.SORT_MERGE), body)
+    run(lambda: make(tmp_path / "p", SortMergeWriter), body)
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
 def test_a_damaged_file_is_the_readers_error(tmp_path: Path, layout: Layout) -> None:
     """A flipped bit is IncompleteDataError with partition, attempt, host and file; the others go on."""
 
     async def body(bench: Bench) -> None:
-        path = bench.partition.files.paths[0]
+        path = bench.partition.folder / data_name(0)
         data = bytearray(path.read_bytes())
-        data[len(data) // 3 if layout is Layout.HASH else 400] ^= 4
+        data[len(data) // 3 if layout is HashWriter else 400] ^= 4
         path.write_bytes(data)
         damaged = Reader(bench, 0, 1, credit=50)
         await until(lambda: damaged.view.failure is not None, [damaged])
@@ -258,19 +250,19 @@ def test_a_damaged_file_is_the_readers_error(tmp_path: Path, layout: Layout) -> 
     run(lambda: make(tmp_path / "p", layout), body)
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [HashWriter, SortMergeWriter])
 def test_a_missing_file_loses_the_partition(tmp_path: Path, layout: Layout) -> None:
     """The reader that finds it gone gets PartitionLostError, and so does everybody after it."""
 
     async def body(bench: Bench) -> None:
-        bench.partition.files.paths[0].unlink()
+        (bench.partition.folder / data_name(0)).unlink()
         reader = Reader(bench, 0, 1, credit=2)
         await until(lambda: reader.view.failure is not None, [reader])
         assert isinstance(reader.view.failure, PartitionLostError)
-        assert str(bench.partition.files.paths[0]) in str(reader.view.failure)
+        assert str(bench.partition.folder / data_name(0)) in str(reader.view.failure)
         with pytest.raises(PartitionLostError, match=str(PARTITION)):
             bench.registry.request(PARTITION, 0, lambda: None)
-        assert bench.removed == [bench.partition.files]
+        assert bench.removed == [bench.partition.folder]
 
     run(lambda: make(tmp_path / "p", layout), body)
 
@@ -282,8 +274,8 @@ def test_a_reader_in_mid_data_outlives_the_partition_or_hears_how_it_ended(tmp_p
         reader = Reader(bench, 0, SUBPARTITIONS, credit=1)
         await until(lambda: len(reader.view._ahead) == 1, [])
         bench.registry.expire([PARTITION])
-        remove_folder(bench.partition.files.folder)
+        remove_folder(bench.partition.folder)
         await until(lambda: reader.view.failure is not None, [reader])
         assert isinstance(reader.view.failure, PartitionExpiredError)
 
-    run(lambda: make(tmp_path / "p", Layout.HASH), body)
+    run(lambda: make(tmp_path / "p", HashWriter), body)

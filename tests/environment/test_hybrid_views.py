@@ -15,9 +15,8 @@ from penstock.environment.hybrid_views import LocalHybridView, ServedHybridView
 from penstock.link.calls import OpenWriter
 from penstock.link.control import unpack
 from penstock.link.frames import EXTENTS, FILE
-from penstock.partition.hybrid_items import Extent
+from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
-from penstock.partition.tiers import OWN
 from penstock.shuffle import DatasetId, EndOfData, EndOfPartition, PartitionId, PartitionKind
 from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event
@@ -146,8 +145,8 @@ class Reader:
         return bool(self.events) and isinstance(self.events[-1], EndOfPartition)
 
     def _read(self, message: dict[str, list[tuple[int, int, int, int, int]]]) -> None:
-        for tier, offset, length, _, skip in message["extents"]:
-            whole = Path(str(message["tiers"][tier])).read_bytes()[offset : offset + length]
+        for number, offset, length, _, skip in message["pieces"]:
+            whole = (Path(str(message["folder"])) / data_name(number)).read_bytes()[offset : offset + length]
             self.data += whole[skip:]
             self.files += 1
         assert not self.view.is_available, "the next extents came before these were begun"
@@ -217,14 +216,14 @@ def test_a_stored_partition_is_read_by_its_index(tmp_path: Path, served: bool) -
         for number in range(6):
             bench.write(number % 2, number)
         bench.finish()
-        await eventually(lambda: bool(bench.result._index), "the index")
-        assert files(tmp_path) == ["data", "index"]
+        await eventually(lambda: bench.result._is_indexed, "the index")
+        assert files(tmp_path) == ["data.0", "index"]
         await eventually(lambda: not bench.host.arbiter.held and bench.host.memory.pool.free == SEGMENTS, "memory")
         late = bench.host.partitions.local_view(PARTITION, 0, 2, lambda: None)
         item = late.poll()
         assert item is not None
         assert item.data_type == FILE
-        assert unpack(item.payload)["layout"] == "hybrid"  # type: ignore[arg-type]
+        assert unpack(item.payload)["range"] == (0, 2)  # type: ignore[arg-type]
         late.release()
         early.grant(2)
         early.called = True
@@ -267,7 +266,7 @@ def test_a_damaged_long_extent_is_refused_whole(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path / "host")
         extent = await bench.store(0, 7, 10 * SEGMENT)
-        damage(Path(bench.result.addresses[OWN]), extent.offset + extent.length - 1)
+        damage(Path(bench.result.folder) / data_name(OWN), extent.offset + extent.length - 1)
         reader = Reader(bench, served=True)
         reader.grant(2)
         await eventually(lambda: reader.view.failure is not None, "the failure")
@@ -293,7 +292,7 @@ def test_a_reader_that_leaves_while_its_extent_is_read_leaves_nothing(tmp_path: 
         assert bench.host.reads.bytes_held > 0
         reader.view.release()
         await eventually(lambda: bench.host.reads.bytes_held == 0, "the permit")
-        assert files(tmp_path) == ["data"]
+        assert files(tmp_path) == ["data.0"]
         await bench.close()
         assert not files(tmp_path)
 

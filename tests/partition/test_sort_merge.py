@@ -17,14 +17,16 @@ import xxhash
 
 from holdings import open_descriptors
 from penstock.buffer.arrow import read_payload
+from penstock.partition.extents import INDEX_NAME, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
-from penstock.partition.sort_merge_reader import SortMergeReader
-from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
+from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.record.partitioners import Split
 from penstock.shuffle import DatasetId, EndOfPartition
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.sums import sum_of
+from stored_parts import Range
 
 ID = PartitionId(DatasetId("job", 2), 4, 31)
 ORIGIN = FileOrigin(ID, "host-b")
@@ -38,20 +40,27 @@ def batch(start: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"k": list(numbers), "s": [f"row {n}" for n in numbers]}, schema=SCHEMA)
 
 
-def paths_in(folder: Path) -> SortMergePaths:
-    """The two files of a test's partition."""
-    return SortMergePaths(folder / "p.data", folder / "p.index")
+def made(folder: Path) -> Path:
+    """The folder, empty: a partition of one attempt is written once."""
+    for path in (folder / INDEX_NAME, folder / data_name(0)):
+        if path.is_file():
+            path.unlink()
+    return folder
+
+
+def range_of(folder: Path, first: int, count: int = 1) -> Range:
+    """A range of the test's partition."""
+    return Range(folder, ORIGIN, SCHEMA, first, count)
 
 
 def writer_in(folder: Path, subpartitions: int, options: FileOptions = SMALL) -> SortMergeWriter:
     """A writer of the test's partition."""
-    return SortMergeWriter(paths_in(folder), SCHEMA, ID, subpartitions, options)
+    return SortMergeWriter(made(folder), SCHEMA, ID, subpartitions, options)
 
 
 def keys(folder: Path, first: int, count: int = 1) -> list[int]:
     """The first column of a range, in the order it is read."""
-    with SortMergeReader(paths_in(folder), ORIGIN) as reader:
-        return [key for each in reader.batches(first, count) for key in each.column("k").to_pylist()]
+    return [key for each in range_of(folder, first, count).batches() for key in each.column("k").to_pylist()]
 
 
 def split(*parts: tuple[int, int, int]) -> Split:
@@ -67,17 +76,15 @@ def test_each_subpartition_gets_its_rows_in_order(tmp_path: Path) -> None:
         for start in range(0, 2000, 10):
             writer.write(batch(start, 10), (start // 10) % 7)
         ends = writer.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.data", "p.index"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [data_name(0), INDEX_NAME]
     expected = [[k for k in range(2000) if (k // 10) % 7 == number] for number in range(7)]
     for _ in range(2):
         assert [keys(tmp_path, number) for number in range(7)] == expected
     assert [end.rows for end in ends] == [len(each) for each in expected]
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert reader.schema == SCHEMA
-        assert reader.subpartitions == 7
-        assert len(list(reader.stretches(0, 7))) > 5
-        assert [reader.end(number, 1) for number in range(7)] == list(ends)
-        assert list(reader.batches(3, 1)) == list(reader.batches(3, 1))
+    assert len(range_of(tmp_path, 0, 7).pieces) > 5 * 7
+    found = range_of(tmp_path, 3)
+    assert list(found.batches()) == list(found.batches())
+    assert found.end == ends[3]
 
 
 def test_a_range_is_read_region_by_region(tmp_path: Path) -> None:
@@ -87,25 +94,16 @@ def test_a_range_is_read_region_by_region(tmp_path: Path) -> None:
             writer.write(batch(start, 20), (start // 20) % 5)
         ends = writer.finish()
     assert sorted(keys(tmp_path, 1, 3)) == [k for k in range(1000) if 1 <= (k // 20) % 5 <= 3]
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        stretches = [(stretch.begin, stretch.end) for stretch in reader.stretches(1, 3)]
-        assert stretches == sorted(stretches)
-        assert all(begin < end for begin, end in stretches)
-        total = reader.end(1, 3)
-    assert total.rows == sum(end.rows for end in ends[1:4])
-    assert total.bytes == sum(end.bytes for end in ends[1:4])
-    assert total.checksum == sum(end.checksum for end in ends[1:4]) % 2**64
+    found = range_of(tmp_path, 1, 3)
+    offsets = [piece.extent.offset for piece in found.pieces]
+    assert offsets == sorted(offsets)
+    assert len(list(found.views())) < len(offsets) / 2
+    assert sum(each.num_rows for each in found.batches()) == sum(end.rows for end in ends[1:4])
+    assert found.end == sum_of(ends[1:4])
 
 
-def test_ranges_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """Before the first, after the last, or none at all: the caller's mistake, with both figures."""
-    with writer_in(tmp_path, 3) as writer:
-        writer.finish()
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        for first, count in ((-1, 1), (3, 1), (2, 2), (0, 0)):
-            for ask in (reader.end, reader.stretches, lambda f, c: next(reader.batches(f, c), None)):
-                with pytest.raises(ValueError, match="it has 0 to 2"):
-                    ask(first, count)
+def test_subpartitions_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    """None at all, or one after the last: the caller's mistake."""
     with pytest.raises(ValueError, match="at least one"):
         writer_in(tmp_path, 0)
     with writer_in(tmp_path, 3) as writer, pytest.raises(ValueError, match="no subpartition 3"):
@@ -122,8 +120,7 @@ def test_empty_partitions_and_subpartitions(tmp_path: Path) -> None:
         ends = writer.finish()
     assert [end.rows for end in ends] == [0, 0, 0]
     assert [end.bytes > 0 for end in ends] == [False, True, False]
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert [each.num_rows for each in reader.batches(0, 3)] == [0]
+    assert [each.num_rows for each in range_of(tmp_path, 0, 3).batches()] == [0]
 
 
 def test_broadcast_is_stored_once_and_read_by_all(tmp_path: Path) -> None:
@@ -150,13 +147,11 @@ def test_a_range_holds_a_broadcast_batch_once_for_each_subpartition(tmp_path: Pa
         writer.write(batch(50, 1), 2)
         writer.finish()
     assert keys(tmp_path, 1, 3) == [0, 1, 0, 1, 0, 1, 50]
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert reader.end(1, 3).rows == 7
-        assert len(list(reader.messages(1, 3))) == 4
+    assert len(range_of(tmp_path, 1, 3).messages()) == 4
 
 
 def test_turns_of_broadcast_and_single_batches_keep_their_order(tmp_path: Path) -> None:
-    """Each turn is a region of its own, and costs a few bytes in the index, not some for each subpartition."""
+    """Each turn is a region of its own; subpartitions that hold the same share one list in the index."""
     with writer_in(tmp_path, 500) as writer:
         for turn in range(50):
             writer.write(batch(turn * 2, 1), 3)
@@ -164,20 +159,17 @@ def test_turns_of_broadcast_and_single_batches_keep_their_order(tmp_path: Path) 
         writer.finish()
     assert keys(tmp_path, 3) == list(range(100))
     assert keys(tmp_path, 4) == list(range(1, 100, 2))
-    assert (tmp_path / "p.index").stat().st_size < 500 * 24 + 100 * 48 + 200
+    assert (tmp_path / INDEX_NAME).stat().st_size < 500 * 24 + 3 * 50 * 24 + 300
 
 
 def test_messages_are_the_blocks_as_the_record_stream_frames_them(tmp_path: Path) -> None:
-    """Length, checksum, payload, zeroes to a multiple of 8, over the file's map."""
+    """Length, checksum, payload, zeroes to a multiple of 8."""
     with writer_in(tmp_path, 2, FileOptions()) as writer:
         writer.write(batch(0, 3), 0)
         writer.write(batch(3, 1), 1)
         writer.finish()
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        messages = list(reader.messages(0, 2))
+    messages = range_of(tmp_path, 0, 2).messages()
     for message, each in zip(messages, (batch(0, 3), batch(3, 1)), strict=True):
-        assert isinstance(message, memoryview)
-        assert message.readonly
         length, checksum = (int.from_bytes(message[at : at + 8], "little") for at in (0, 8))
         payload = bytes(message[16 : 16 + length])
         assert checksum == xxhash.xxh3_64_intdigest(payload)
@@ -191,14 +183,12 @@ def test_small_batches_of_a_region_become_one_block(tmp_path: Path) -> None:
         for start in range(4):
             writer.write(batch(start, 1), 1)
         writer.finish()
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert [each.num_rows for each in reader.batches(0, 2)] == [4]
+    assert [each.num_rows for each in range_of(tmp_path, 0, 2).batches()] == [4]
     with writer_in(tmp_path, 2, FileOptions()) as writer:
         for start in range(3):
             writer.write(batch(start, 20_000), 1)
         writer.finish()
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert [each.num_rows for each in reader.batches(1, 1)] == [20_000] * 3
+    assert [each.num_rows for each in range_of(tmp_path, 1).batches()] == [20_000] * 3
 
 
 def test_a_large_split_is_a_region_at_once(tmp_path: Path) -> None:
@@ -219,8 +209,7 @@ def test_a_large_split_is_a_region_at_once(tmp_path: Path) -> None:
         writer.finish()
     assert keys(tmp_path, 2) == [0, 3, 4, *range(2000, 2900), 10]
     assert keys(tmp_path, 4) == [1, 2]
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        assert len(list(reader.stretches(0, 5))) == 3
+    assert [len(range_of(tmp_path, number).pieces) for number in range(5)] == [0, 1, 3, 1, 1]
 
 
 def test_batches_lie_over_the_map_and_outlive_the_reader(tmp_path: Path) -> None:
@@ -229,18 +218,14 @@ def test_batches_lie_over_the_map_and_outlive_the_reader(tmp_path: Path) -> None
         writer.write(batch(0, 200_000), 0)
         writer.finish()
     allocated = pa.total_allocated_bytes()
-    reader = SortMergeReader(paths_in(tmp_path), ORIGIN)
-    (only,) = reader.batches(0, 1)
+    batches = range_of(tmp_path, 0).batches()
+    only = next(batches)
     assert pa.total_allocated_bytes() - allocated < 10_000
-    begun = reader.batches(0, 1)
-    reader.close()
-    reader.close()
-    with pytest.raises(ValueError, match="closed"):
-        next(begun)
-    for path in (tmp_path / "p.data", tmp_path / "p.index"):
-        path.unlink()
+    batches.close()
+    for name in (data_name(0), INDEX_NAME):
+        (tmp_path / name).unlink()
     assert only == batch(0, 200_000)
-    del only, reader, begun
+    del only, batches
     gc.collect()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
@@ -256,18 +241,17 @@ def test_compression(tmp_path: Path, compression: str) -> None:
             sizes.append(sum(end.bytes for end in writer.finish()))
     assert sizes[1] < sizes[0] * 3 / 4
     assert sorted(keys(tmp_path, 0, 3)) == list(range(30_000))
-    with SortMergeReader(paths_in(tmp_path), ORIGIN) as reader:
-        payloads = [pa.py_buffer(message).slice(16) for message in reader.messages(2, 1)]
+    payloads = [pa.py_buffer(message).slice(16) for message in range_of(tmp_path, 2).messages()]
     assert sum(read_payload(SCHEMA, payload).num_rows for payload in payloads) == 10_000
 
 
 def test_what_is_open_held_and_written_does_not_grow_with_the_subpartitions(tmp_path: Path) -> None:
-    """Two files and runs of a MiB for 1,000 subpartitions; held are the sort buffer and little more."""
+    """One file and runs of a MiB for 1,000 subpartitions; held are the sort buffer and little more."""
     rows = pa.RecordBatch.from_pydict({"k": range(1_000), "s": ["x" * 56] * 1_000}, schema=SCHEMA)
     before, allocated = open_descriptors(), pa.total_allocated_bytes()
     highest = 0
     with writer_in(tmp_path, 1000, FileOptions(sort_buffer=2 << 20)) as writer:
-        assert len(open_descriptors() - before) == 2
+        assert len(open_descriptors() - before) == 1
         assert writer.gather_bytes == 2 << 20
         for _ in range(200):
             fresh = pa.concat_batches([rows, rows.slice(0, 0)])
@@ -282,12 +266,11 @@ def test_what_is_open_held_and_written_does_not_grow_with_the_subpartitions(tmp_
 
 
 def test_nothing_is_there_before_finish_and_nothing_stays_after_abort(tmp_path: Path) -> None:
-    """Both files appear at once at the end; given up, or left by an exception, none does."""
+    """The index appears at the end; given up, or left by an exception, no file stays."""
     with writer_in(tmp_path, 2) as writer:
         for start in range(0, 1000, 100):
             writer.write(batch(start, 100), 1)
-        assert len(list(tmp_path.iterdir())) == 2
-        assert not (tmp_path / "p.data").exists()
+        assert [path.name for path in tmp_path.iterdir()] == [data_name(0)]
     writer.abort()
     assert not writer.is_open
     assert list(tmp_path.iterdir()) == []
@@ -379,12 +362,12 @@ def test_a_reserve_is_kept_free_to_the_end(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_index_that_cannot_get_its_name_leaves_no_data(tmp_path: Path) -> None:
     """When the very last step fails nothing stays that could be taken for a partition."""
-    (tmp_path / "p.index").mkdir()
+    (tmp_path / INDEX_NAME).mkdir()
     writer = writer_in(tmp_path, 2)
     writer.write(batch(0, 1), 0)
     with pytest.raises(PenstockError, match="directory"):
         writer.finish()
-    assert list(tmp_path.iterdir()) == [tmp_path / "p.index"]
+    assert list(tmp_path.iterdir()) == [tmp_path / INDEX_NAME]
     with pytest.raises(PenstockError, match="No such file"):
         writer_in(tmp_path / "no", 1)
 
@@ -401,12 +384,13 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_missing_files_are_a_lost_partition(tmp_path: Path) -> None:
     """Whichever is gone, the error says which, of which partition and attempt, on which host."""
-    for gone in ("p.data", "p.index"):
+    for gone in (data_name(0), INDEX_NAME):
         with writer_in(tmp_path, 2) as writer:
+            writer.write(batch(0, 3), 0)
             writer.finish()
         (tmp_path / gone).unlink()
         with pytest.raises(PartitionLostError) as caught:
-            SortMergeReader(paths_in(tmp_path), ORIGIN)
+            keys(tmp_path, 0)
         for part in (str(ID), "attempt 31", "host-b", str(tmp_path / gone), "gone"):
             assert part in str(caught.value)
 
@@ -417,11 +401,13 @@ def test_files_of_another_attempt_are_refused(tmp_path: Path) -> None:
         writer.write(batch(0, 3), 0)
         writer.finish()
     with pytest.raises(IncompleteDataError, match=re.escape(f"holds partition {ID}")):
-        SortMergeReader(paths_in(tmp_path), FileOrigin(PartitionId(DatasetId("job", 2), 4, 32), "host-b"))
+        Range(tmp_path, FileOrigin(PartitionId(DatasetId("job", 2), 4, 32), "host-b"), SCHEMA, 0)
     other = tmp_path / "other"
     other.mkdir()
-    with SortMergeWriter(paths_in(other), SCHEMA, PartitionId(DatasetId("job", 2), 4, 32), 2, SMALL) as writer:
+    with SortMergeWriter(other, SCHEMA, PartitionId(DatasetId("job", 2), 4, 32), 2, SMALL) as writer:
         writer.write(batch(0, 3), 0)
         writer.finish()
-    with pytest.raises(IncompleteDataError, match=r"holds partition job-e2\.4#32"):
-        SortMergeReader(SortMergePaths(other / "p.data", tmp_path / "p.index"), ORIGIN)
+    (other / data_name(0)).replace(tmp_path / data_name(0))
+    with pytest.raises(IncompleteDataError, match=r"holds partition job-e2\.4#32") as caught:
+        keys(tmp_path, 0)
+    assert caught.value.partition == ID.to_wire()

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from effort import examples
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
-from penstock.partition.sort_merge_reader import SortMergeReader
-from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
+from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.record.partitioners import Split
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
+from stored_parts import Range
 
 ID = PartitionId(DatasetId("d", 1), 0, 7)
 TYPES: dict[str, pa.DataType] = {
@@ -103,8 +103,7 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
     schema = pa.schema([pa.field(name, TYPES[name]) for name in case.types])
     expected: list[list[dict[str, Any]]] = [[] for _ in range(case.subpartitions)]
     with tempfile.TemporaryDirectory() as folder:
-        paths = SortMergePaths(Path(folder) / "data", Path(folder) / "index")
-        with SortMergeWriter(paths, schema, ID, case.subpartitions, case.options) as writer:
+        with SortMergeWriter(Path(folder), schema, ID, case.subpartitions, case.options) as writer:
             for subpartition, rows in case.steps:
                 batch = make_batch(schema, rows, rng)
                 if subpartition < 0:
@@ -117,49 +116,47 @@ def test_any_range_gives_its_rows_in_the_order_of_writing(case: Case, ranges: li
                 for each in range(case.subpartitions) if subpartition < 0 else [subpartition]:
                     expected[each] += batch.to_pylist()
             ends = writer.finish()
-        with SortMergeReader(paths, FileOrigin(ID)) as reader:
-            assert reader.schema == schema
-            for number, rows_of_it in enumerate(expected):
-                assert _rows(reader, number, 1) == rows_of_it
-                assert reader.end(number, 1) == ends[number]
-                assert ends[number].rows == len(rows_of_it)
-            for first, count in [*ranges, (0, case.subpartitions)]:
-                _check_range(reader, expected, min(first, case.subpartitions - 1), count)
+        for number, rows_of_it in enumerate(expected):
+            found = Range(Path(folder), FileOrigin(ID), schema, number)
+            assert _rows(found) == rows_of_it
+            assert found.end == ends[number]
+            assert ends[number].rows == len(rows_of_it)
+        for wanted, wanted_count in [*ranges, (0, case.subpartitions)]:
+            first = min(wanted, case.subpartitions - 1)
+            count = min(wanted_count, case.subpartitions - first)
+            _check_range(Range(Path(folder), FileOrigin(ID), schema, first, count), expected[first : first + count])
 
 
-def _rows(reader: SortMergeReader, first: int, count: int) -> list[dict[str, Any]]:
-    return [row for batch in reader.batches(first, count) for row in batch.to_pylist()]
+def _rows(found: Range) -> list[dict[str, Any]]:
+    return [row for batch in found.batches() for row in batch.to_pylist()]
 
 
-def _check_range(reader: SortMergeReader, expected: list[list[dict[str, Any]]], first: int, count: int) -> None:
-    count = min(count, len(expected) - first)
-    wanted = [repr(row) for rows in expected[first : first + count] for row in rows]
-    assert sorted(repr(row) for row in _rows(reader, first, count)) == sorted(wanted)
-    assert reader.end(first, count).rows == len(wanted)
-    stored = sum(int.from_bytes(message[:8], "little") for message in reader.messages(first, count))
-    assert stored == reader.end(first, count).bytes
+def _check_range(found: Range, expected: list[list[dict[str, Any]]]) -> None:
+    wanted = [repr(row) for rows in expected for row in rows]
+    assert sorted(repr(row) for row in _rows(found)) == sorted(wanted)
+    assert found.end.rows == len(wanted)
+    assert sum(int.from_bytes(message[:8], "little") for message in found.messages()) == found.end.bytes
 
 
 def test_rows_without_columns_count(tmp_path: Path) -> None:
     """Batches of no columns keep their row counts, joined ones too."""
     bare = pa.RecordBatch.from_pydict({"x": range(7)}).select([])
-    paths = SortMergePaths(tmp_path / "data", tmp_path / "index")
-    with SortMergeWriter(paths, bare.schema, ID, 2, FileOptions()) as writer:
+    with SortMergeWriter(tmp_path, bare.schema, ID, 2, FileOptions()) as writer:
         writer.write(bare, 1)
         writer.write(bare, 1)
         assert [end.rows for end in writer.finish()] == [0, 14]
-    with SortMergeReader(paths, FileOrigin(ID)) as reader:
-        assert sum(batch.num_rows for batch in reader.batches(0, 2)) == 14
+    found = Range(tmp_path, FileOrigin(ID), bare.schema, 0, 2)
+    assert sum(batch.num_rows for batch in found.batches()) == 14
 
 
-def test_schema_metadata_is_kept(tmp_path: Path) -> None:
-    """A schema's metadata is part of what is stored, whatever the compression."""
+def test_schema_metadata_is_the_readers(tmp_path: Path) -> None:
+    """A reader who knows the schema gets batches with its metadata, whatever the compression."""
     for compression in ("none", "zstd"):
         schema = pa.schema([pa.field("x", pa.int8(), metadata={"unit": "m"})], metadata={"who": "me"})
-        paths = SortMergePaths(tmp_path / f"{compression}.data", tmp_path / f"{compression}.index")
-        with SortMergeWriter(paths, schema, ID, 1, FileOptions(compression)) as writer:
+        folder = tmp_path / compression
+        folder.mkdir()
+        with SortMergeWriter(folder, schema, ID, 1, FileOptions(compression)) as writer:
             writer.write(pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int8())], schema=schema), 0)
             writer.finish()
-        with SortMergeReader(paths, FileOrigin(ID)) as reader:
-            (batch,) = reader.batches(0, 1)
+        (batch,) = Range(folder, FileOrigin(ID), schema, 0).batches()
         assert batch.schema.equals(schema, check_metadata=True)

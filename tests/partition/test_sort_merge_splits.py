@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.buffer.arrow import PayloadFormat
+from penstock.buffer.arrow import read_payload
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
-from penstock.partition.sort_merge_reader import SortMergeReader
-from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
+from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.record.partitioners import Split, scatter
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
+from stored_parts import Range
 
 ID = PartitionId(DatasetId("d", 1), 0, 7)
 KINDS = {
@@ -51,19 +51,15 @@ def rows_of(schema: pa.Schema, rows: int, rng: np.random.Generator, nulls: str) 
     return pa.RecordBatch.from_arrays(columns, schema=schema).slice(3)
 
 
-def written(
-    folder: Path, schema: pa.Schema, splits: Iterable[Split | pa.RecordBatch], n: int, buffer: int
-) -> SortMergePaths:
+def written(folder: Path, schema: pa.Schema, splits: Iterable[Split | pa.RecordBatch], n: int, buffer: int) -> None:
     """A partition of splits, and of batches for all."""
-    paths = SortMergePaths(folder / "data", folder / "index")
-    with SortMergeWriter(paths, schema, ID, n, FileOptions(sort_buffer=buffer)) as writer:
+    with SortMergeWriter(folder, schema, ID, n, FileOptions(sort_buffer=buffer)) as writer:
         for each in splits:
             if isinstance(each, pa.RecordBatch):
                 writer.broadcast(each)
             else:
                 writer.write_split(each)
         writer.finish()
-    return paths
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -89,8 +85,7 @@ def test_each_subpartition_gets_its_rows_in_order(
     schema = pa.schema([pa.field(f"{at} {name}", KINDS[name]) for at, name in enumerate(names)])
     expected: list[list[pa.RecordBatch]] = [[] for _ in range(n)]
     with tempfile.TemporaryDirectory() as folder:
-        paths = SortMergePaths(Path(folder) / "data", Path(folder) / "index")
-        with SortMergeWriter(paths, schema, ID, n, FileOptions(sort_buffer=buffer)) as writer:
+        with SortMergeWriter(Path(folder), schema, ID, n, FileOptions(sort_buffer=buffer)) as writer:
             for what, rows, nulls in steps:
                 batch = rows_of(schema, rows, rng, nulls)
                 split = scatter(batch, rng.integers(0, n, rows, np.uint16), n)
@@ -109,14 +104,14 @@ def test_each_subpartition_gets_its_rows_in_order(
                 for number, part in split:
                     expected[number].append(part)
             ends = writer.finish()
-        with SortMergeReader(paths, FileOrigin(ID)) as reader:
-            for number, parts in enumerate(expected):
-                found = pa.Table.from_batches(reader.batches(number, 1), schema)
-                assert found.to_pylist() == pa.Table.from_batches(parts, schema).to_pylist()
-                assert reader.end(number, 1) == ends[number]
-                found.validate(full=True)
-            total = sum(end.rows for end in ends)
-            assert sum(each.num_rows for each in reader.batches(0, n)) == total
+        for number, parts in enumerate(expected):
+            reader = Range(Path(folder), FileOrigin(ID), schema, number)
+            found = pa.Table.from_batches(reader.batches(), schema)
+            assert found.to_pylist() == pa.Table.from_batches(parts, schema).to_pylist()
+            assert reader.end == ends[number]
+            found.validate(full=True)
+        total = sum(end.rows for end in ends)
+        assert sum(each.num_rows for each in Range(Path(folder), FileOrigin(ID), schema, 0, n).batches()) == total
 
 
 @pytest.mark.parametrize("splits", [1, 5])
@@ -127,19 +122,18 @@ def test_the_bytes_are_those_of_arrow(tmp_path: Path, splits: int) -> None:
     given_splits = [
         scatter(rows_of(schema, 999, rng, "none"), rng.integers(0, 40, 999, np.uint8), 40) for _ in range(splits)
     ]
-    paths = written(tmp_path, schema, given_splits, 40, 1 << 20)
+    written(tmp_path, schema, given_splits, 40, 1 << 20)
     parts: list[list[pa.RecordBatch]] = [[] for _ in range(40)]
     for split in given_splits:
         for number, part in split:
             parts[number].append(part)
-    with SortMergeReader(paths, FileOrigin(ID)) as reader:
-        for number in range(40):
-            (message,) = reader.messages(number, 1)
-            length = int.from_bytes(message[:8], "little")
-            payload = pa.py_buffer(bytes(message[16 : 16 + length]))
-            found = PayloadFormat(schema).decode(payload)
-            assert found.equals(pa.concat_batches(parts[number]))
-            assert found.serialize().equals(payload)
+    for number in range(40):
+        (message,) = Range(tmp_path, FileOrigin(ID), schema, number).messages()
+        length = int.from_bytes(message[:8], "little")
+        payload = pa.py_buffer(bytes(message[16 : 16 + length]))
+        found = read_payload(schema, payload)
+        assert found.equals(pa.concat_batches(parts[number]))
+        assert found.serialize().equals(payload)
 
 
 def test_blocks_are_of_a_bounded_size(tmp_path: Path) -> None:
@@ -150,11 +144,11 @@ def test_blocks_are_of_a_bounded_size(tmp_path: Path) -> None:
         [pa.Array.from_buffers(pa.int64(), 100_000, [None, pa.py_buffer(values)])], schema=NUMBER
     )
     parts = [scatter(batch.slice(at, 10_000), ids[at : at + 10_000], 7) for at in range(0, 100_000, 10_000)]
-    paths = written(tmp_path, NUMBER, parts, 7, 32 << 20)
-    with SortMergeReader(paths, FileOrigin(ID)) as reader:
-        sizes = [[len(message) for message in reader.messages(number, 1)] for number in range(7)]
-        found = [key for each in reader.batches(3, 1) for key in each.column(0).to_pylist()]
-        assert len(list(reader.stretches(0, 7))) == 1
+    written(tmp_path, NUMBER, parts, 7, 32 << 20)
+    each_of = [Range(tmp_path, FileOrigin(ID), NUMBER, number) for number in range(7)]
+    sizes = [[len(message) for message in reader.messages()] for reader in each_of]
+    found = [key for each in each_of[3].batches() for key in each.column(0).to_pylist()]
+    assert [len(reader.pieces) for reader in each_of] == [1] * 7
     assert [len(each) for each in sizes] == [1, 1, 1, 4, 1, 1, 1]
     assert max(sizes[3]) <= (256 << 10) + 300
     assert max(sizes[3]) - min(sizes[3]) < 100
@@ -162,18 +156,17 @@ def test_blocks_are_of_a_bounded_size(tmp_path: Path) -> None:
 
 
 def test_what_is_held_is_the_sort_buffer(tmp_path: Path) -> None:
-    """Forty times the buffer passes through it: what is beside it does not depend on either."""
+    """Forty times the buffer passes through it: beside it are 24 bytes for each extent of the index."""
     rng = np.random.default_rng(1)
     values = rng.integers(0, 1 << 40, 1 << 16)
     batch = pa.RecordBatch.from_arrays(
         [pa.Array.from_buffers(pa.int64(), 1 << 16, [None, pa.py_buffer(values)])], schema=NUMBER
     )
     split = scatter(batch, rng.integers(0, 1000, 1 << 16, np.uint16), 1000)
-    paths = SortMergePaths(tmp_path / "data", tmp_path / "index")
     allocated, highest = pa.total_allocated_bytes(), 0
     tracemalloc.start()
     try:
-        with SortMergeWriter(paths, NUMBER, ID, 1000, FileOptions(sort_buffer=4 << 20)) as writer:
+        with SortMergeWriter(tmp_path, NUMBER, ID, 1000, FileOptions(sort_buffer=4 << 20)) as writer:
             assert writer.gather_bytes == 1 << 20
             for _ in range(40 * 8):
                 writer.write_split(split)
@@ -181,7 +174,7 @@ def test_what_is_held_is_the_sort_buffer(tmp_path: Path) -> None:
             writer.finish()
             assert writer.writes < 40 * 8
         assert tracemalloc.get_traced_memory()[1] < (4 << 20) + (3 << 20)
-        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        assert tracemalloc.get_traced_memory()[0] < (1 << 20) + 40 * 1000 * 24  # the lists of extents
     finally:
         tracemalloc.stop()
     assert highest < 3 << 20
@@ -189,9 +182,8 @@ def test_what_is_held_is_the_sort_buffer(tmp_path: Path) -> None:
 
 def test_a_split_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     """Another schema, or a subpartition that is not there, before anything is held."""
-    paths = SortMergePaths(tmp_path / "data", tmp_path / "index")
     number = pa.RecordBatch.from_pydict({"number": [1]}, schema=NUMBER)
-    with SortMergeWriter(paths, NUMBER, ID, 2, FileOptions()) as writer:
+    with SortMergeWriter(tmp_path, NUMBER, ID, 2, FileOptions()) as writer:
         for numbers in ((2,), (-1,)):
             with pytest.raises(ValueError, match="no subpartition"):
                 writer.write_split(Split(number, numbers, (1,)))
@@ -206,11 +198,9 @@ def test_a_kept_batch_is_not_written_over(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_arrays(
         [pa.Array.from_buffers(pa.int64(), 1000, [None, pa.py_buffer(values)])], schema=NUMBER
     )
-    paths = SortMergePaths(tmp_path / "data", tmp_path / "index")
-    with SortMergeWriter(paths, NUMBER, ID, 2, FileOptions()) as writer:
+    with SortMergeWriter(tmp_path, NUMBER, ID, 2, FileOptions()) as writer:
         writer.write_split(scatter(batch, (values % 2).astype(np.uint8), 2))
         values[:] = -1
         writer.finish()
-    with SortMergeReader(paths, FileOrigin(ID)) as reader:
-        (odd,) = reader.batches(1, 1)
+    (odd,) = Range(tmp_path, FileOrigin(ID), NUMBER, 1).batches()
     assert pc.sum(odd.column(0)).as_py() == sum(range(1, 1000, 2))

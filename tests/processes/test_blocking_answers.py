@@ -123,7 +123,7 @@ def test_a_damaged_file_names_partition_attempt_host_and_file(
 ) -> None:
     """A flipped bit, and a cut, end in IncompleteDataError at the gate of either reader; other ranges are whole."""
     flipped, cut = finished(exchange, kind, 0), finished(exchange, kind, 1)
-    name = "data" if kind is PartitionKind.BLOCKING_SORT_MERGE else "0"
+    name = "data.0"
     path = folder_of(harness, flipped) / name
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
@@ -158,7 +158,7 @@ def test_files_and_memory_come_back_and_are_reported(harness: LocalHarness, exch
     producer.writer.broadcast(numbers(*range(500)))
     producer.writer.finish()
     assert commander.ask(GetStatistics(), 10).figures["segments_guaranteed"] == before
-    assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data", "index"]
+    assert sorted(path.name for path in folder_of(harness, producer).iterdir()) == ["data.0", "index"]
     size = sum(path.stat().st_size for path in folder_of(harness, producer).iterdir())
     assert size < 1 << 20, "a broadcast batch is stored once"
     consumers = [exchange.consume([(producer.descriptor, first, 125)]) for first in range(0, 1000, 125)]

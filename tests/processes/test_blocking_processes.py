@@ -99,7 +99,7 @@ def test_a_finished_producers_slot_is_free_while_its_partition_is_read(
         reader = task("reader", kind, host=host)
         assert line(reader) == f"rows {ROWS}"
         assert reader.wait(DEADLINE) == 0
-    count = 2 if kind == "blocking_sort_merge" else SUBPARTITIONS
+    count = 2 if kind == "blocking_sort_merge" else SUBPARTITIONS + 1
     assert len(files(tmp_path)) == count
 
 

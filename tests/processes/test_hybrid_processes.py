@@ -122,7 +122,7 @@ def whole_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def stored(exchange: Exchange, harness: LocalHarness, tmp_path: Path) -> Producer:
     """A finished partition that is wholly on the disk: what was in memory, what the writer stored, and the index."""
     producer = finished(exchange, FULL)
-    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index", "own"], "the index")
+    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data.0", "data.1", "index"], "the index")
     wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
     return producer
 
@@ -163,7 +163,7 @@ def test_what_memory_has_no_room_for_the_writer_stores(
     producer.writer.broadcast(batch(60))
     fill(producer, 4)
     producer.writer.finish()
-    assert "own" in [path.name for path in files(tmp_path)]
+    assert "data.1" in [path.name for path in files(tmp_path)]
     for subpartition in (0, 1):
         late = early if subpartition == 0 else exchange.consume([(producer.descriptor, subpartition)], host=host)
         batches = [each.batch for each in late.drain() if each.batch is not None]
@@ -177,7 +177,7 @@ def test_a_partition_that_is_not_read_settles(exchange: Exchange, harness: Local
     """It fits in memory; some time after its end it is stored, and its memory is free."""
     producer = finished(exchange, FULL, 4)
     assert figures(harness)["hybrid_segments"] > 0
-    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data", "index"], "the index")
+    wait_until(lambda: [path.name for path in files(tmp_path)] == ["data.0", "index"], "the index")
     wait_until(lambda: figures(harness)["segments_in_use"] == 0, "memory to come back")
     received = exchange.consume([(producer.descriptor, 0, 2)], host=HOST).drain()
     assert ends_of(received)[0].rows == 4 * ROWS
@@ -310,7 +310,7 @@ def test_a_disk_that_is_full_behind_the_finish_loses_the_partition(
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data", "own", "index"])
+@pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
 def test_damage_is_an_error_that_says_where(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:
@@ -340,7 +340,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 @HOSTS
-@pytest.mark.parametrize("name", ["data", "own", "index"])
+@pytest.mark.parametrize("name", ["data.0", "data.1", "index"])
 def test_a_missing_file_loses_the_partition_for_everybody(
     exchange: Exchange, harness: LocalHarness, tmp_path: Path, host: str, name: str
 ) -> None:

@@ -193,7 +193,7 @@ def test_a_file_damaged_in_its_middle(spark: Any, numbers: str) -> None:
     frame = stream.toDF().where("v % 1000000 = 0")
     expected = rows(frame)
     job = last_job(spark)
-    (file,) = [path for path in partition_files(spark, f"{job}-result0", 0) if path.name == "data"]
+    (file,) = [path for path in partition_files(spark, f"{job}-result0", 0) if path.name == "data.0"]
     data = bytearray(file.read_bytes())
     data[len(data) * 7 // 8] ^= 0xFF
     file.chmod(0o600)

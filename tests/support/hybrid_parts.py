@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.buffer import BufferSlice, NetworkBufferPool, SegmentReferences
+from penstock.partition.extents import BROADCAST, Extent
 from penstock.partition.hybrid_cursor import HybridCursor, Next
-from penstock.partition.hybrid_items import BROADCAST, Extent, SpillOrder
+from penstock.partition.hybrid_items import SpillOrder
 from penstock.partition.hybrid_partition import HybridPartition, HybridRules
 from penstock.partition.lifecycle import PartitionState
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionId

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from penstock.buffer.view import DataListener
@@ -23,7 +24,7 @@ from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
-from penstock.partition.stored import StoredFiles, StoredRange
+from penstock.partition.stored import StoredRows
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.sums import sum_of
@@ -39,20 +40,21 @@ class Home:
 
     producers: Producers
     reads: FileReads
-    remove: Callable[[StoredFiles], None]
+    remove: Callable[[Path], None]
 
 
 class BlockingPartition(Endings):
     """One blocking partition; a `ReadablePartition` of the registry."""
 
-    def __init__(self, partition: PartitionId, files: StoredFiles, home: Home) -> None:
+    def __init__(self, partition: PartitionId, subpartitions: int, folder: Path, home: Home) -> None:
         self.partition_id = partition
-        self.files = files
+        self.subpartitions = subpartitions
+        self.folder = folder
         self.cause = ""
         self._home = home
         self._ends: tuple[EndOfPartition, ...] = ()
         self._views: dict[FileView, None] = {}
-        self._unread = set(range(files.subpartitions))
+        self._unread = set(range(subpartitions))
         self._give_back: Callable[[], None] | None = None
         self._lifecycle = PartitionLifecycle(partition)
 
@@ -86,8 +88,8 @@ class BlockingPartition(Endings):
 
     def finish(self, ends: Sequence[EndOfPartition]) -> None:
         """The producer has closed the files; raises ProtocolError where its figures are not one a subpartition."""
-        if len(ends) != self.files.subpartitions:
-            raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {self.files.subpartitions} subpartitions")
+        if len(ends) != self.subpartitions:
+            raise ProtocolError(f"{self.partition_id}: {len(ends)} ends of {self.subpartitions} subpartitions")
         self._lifecycle.move(PartitionEvent.FINISH)
         self._ends = tuple(ends)
         self._end_writing()
@@ -96,12 +98,12 @@ class BlockingPartition(Endings):
 
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServedFileView:
         """A view for a reader on another host; any number of them. It has something when the files are finished."""
-        check_range(self.partition_id, subpartition, count, self.files.subpartitions)
+        check_range(self.partition_id, subpartition, count, self.subpartitions)
         return self._opened(ServedFileView(self, subpartition, count, self._home.reads, listener))
 
     def create_local_view(self, subpartition: int, count: int, listener: DataListener) -> LocalFileView:
         """A view for a reader on this host: it tells the files once they are finished."""
-        check_range(self.partition_id, subpartition, count, self.files.subpartitions)
+        check_range(self.partition_id, subpartition, count, self.subpartitions)
         return self._opened(LocalFileView(self, subpartition, count, listener))
 
     def leave(self, view: FileView) -> None:
@@ -125,7 +127,7 @@ class BlockingPartition(Endings):
                 view.fail(end_error(self.partition_id, state, self.cause, self._home.producers.host))
         self._home.producers.registry.bury(self.partition_id)
         self._end_writing()
-        self._home.remove(self.files)
+        self._home.remove(self.folder)
 
     def lost(self, cause: str) -> PenstockError:
         """A reader found that a file is gone: what it is told. Of a partition that has ended that is its end."""
@@ -145,5 +147,5 @@ class BlockingPartition(Endings):
 
     def _start(self, view: FileView) -> None:
         origin = FileOrigin(self.partition_id, self._home.producers.host)
-        stored = StoredRange.of(self.files, view.first, view.count, origin)
+        stored = StoredRows(str(self.folder), origin, (), view.first, view.count)
         view.start(stored, sum_of(self._ends[view.first : view.first + view.count]))

@@ -196,8 +196,8 @@ class TaskCalls:
 
     async def _open_result(self, request: ask.OpenFiles) -> ask.FilesOpened:
         self._task.owns(request.attempt)
-        files, granted = await self._services.results.open(self._task, request)
-        return ask.FilesOpened(tuple(str(path) for path in files.paths), granted)
+        folder, granted = await self._services.results.open(self._task, request)
+        return ask.FilesOpened(str(folder), granted)
 
     def _finish_result(self, request: ask.FinishFiles) -> Answer:
         self._services.results.finish(request.partition, request.ends)

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of a stored partition as chunks to be sent: the messages of its stream, gathered and cut to one size.
+"""A range of a stored partition as chunks to be sent: its record stream, gathered and cut to one size.
 
 Everything but `place`, `chunks_left` and `is_at_end` waits for a disk and runs in a thread, one call at a time. Bytes
-are read with `preadv` before the file's map is touched: a page fault would hold the interpreter, and with it the
+are read with `preadv` before a map of them is touched: a page fault would hold the interpreter, and with it the
 loop, while the disk works.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
+import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from penstock.partition.stored import OpenStream, StreamedRange, Stretch
+from penstock.partition.extent_reader import MAPPED, ExtentReader
+from penstock.partition.extents import StoredPiece, end_of_stretch
+from penstock.partition.stored import StoredRows
 
 _scratch = threading.local()
 
@@ -23,35 +24,36 @@ class ChunkedRange:
     """One reader's way through its range."""
 
     __slots__ = (
-        "_at", "_at_end", "_chunk", "_consumed", "_left", "_messages", "_open", "_parts", "_place", "_prefix",
-        "_size", "_starts", "_stored", "_stretches", "_warmed",
+        "_at_end", "_chunk", "_is_closed", "_left", "_lock", "_next", "_parts", "_pieces", "_reader", "_size",
+        "_stored",
     )  # fmt: skip
 
-    def __init__(self, stored: StreamedRange, chunk: int) -> None:
+    def __init__(self, stored: StoredRows, chunk: int) -> None:
         self._stored = stored
         self._chunk = chunk
-        self._open: OpenStream | None = None
-        self._prefix = 0
-        self._stretches: list[Stretch] = []
-        self._starts: list[int] = []
-        self._at = self._warmed = 0
-        self._messages: Iterator[bytes | memoryview] = iter(())
-        self._parts: list[bytes | memoryview] = []
-        self._size = 0
-        self._consumed = 0
-        self._left = chunk
-        self._place = (stored.start, 0)
+        self._reader = ExtentReader(stored.folder, stored.origin)
+        self._lock = threading.Lock()  # held while a thread reads
+        self._is_closed = False
+        self._pieces: Sequence[StoredPiece] | None = None
+        self._next = 0
+        self._parts: list[memoryview] = []
+        self._size = 0  # of the parts
+        self._left = chunk  # bytes that were not read yet
         self._at_end = False
 
     @property
     def place(self) -> tuple[str, int]:
         """The file it is in, and the offset it reads next."""
-        return self._place
+        pieces = self._pieces
+        if not pieces:
+            return self._reader.path(0), 0
+        extent = pieces[min(self._next, len(pieces) - 1)].extent
+        return self._reader.path(extent.file), extent.offset
 
     @property
     def chunks_left(self) -> int:
         """About how many chunks there are still; at least one before the end."""
-        return 0 if self._at_end else max(1, self._left // self._chunk)
+        return 0 if self._at_end else max(1, (self._left + self._size) // self._chunk)
 
     @property
     def is_at_end(self) -> bool:
@@ -59,80 +61,70 @@ class ChunkedRange:
         return self._at_end
 
     def read(self) -> bytes | None:
-        """The next chunk; None at the first call, which opens the files and finds the place. Raises what is wrong."""
-        if self._open is None:
-            self._open = self._stored.open()
-            self._prefix = self._open.prefix
-            self._stretches = self._open.stretches
-            self._starts = list(itertools.accumulate((each.end - each.begin for each in self._stretches), initial=0))
-            self._messages = self._open.messages()
-            self._find_place()
+        """The next chunk; None at the first call, which finds the place. Raises what is wrong."""
+        try:
+            with self._lock:
+                return self._read()
+        finally:
+            if self._is_closed or self._at_end:
+                self.close()
+
+    def close(self) -> None:
+        """Close the files, now or when the read that is under way has ended; idempotent. Any thread."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):
+            self._reader.close()
+            self._lock.release()
+
+    def _read(self) -> bytes | None:
+        if self._is_closed:
             return None
-        self._warm()
-        self._gather()
+        if self._pieces is None:
+            self._pieces = self._stored.find()
+            self._left = sum(piece.extent.length - piece.skip for piece in self._pieces)
+            return None
+        self._gather(self._pieces)
         chunk = self._cut()
-        if not self._size:
-            self._gather()  # it must be known with the last chunk whether there is more, not after it
-            self._at_end = not self._size
-        self._find_place()
+        self._at_end = not self._left and not self._size
         return chunk
 
-    def _gather(self) -> None:
-        while self._size < self._chunk:
-            message = next(self._messages, None)
-            if message is None:
-                return
-            self._parts.append(message)
-            self._size += len(message)
-            self._consumed += len(message) + self._prefix
+    def _gather(self, pieces: Sequence[StoredPiece]) -> None:
+        while self._size < self._chunk and self._next < len(pieces):
+            room = self._chunk - self._size
+            length = pieces[self._next].extent.length
+            if self._size and room < length < MAPPED:
+                return  # the rest of it would stay in memory of this process until its reader has more credit
+            end = end_of_stretch(pieces, self._next, room)
+            for view in fetched(self._reader, pieces[self._next : end]):
+                self._parts.append(view)
+                self._size += len(view)
+                self._left -= len(view)
+            self._next = end
 
     def _cut(self) -> bytes:
         """At most a chunk of what was gathered; the rest stays."""
         parts, self._parts = self._parts, []
         over = self._size - self._chunk
         if over > 0:
-            last = memoryview(parts.pop())
+            last = parts.pop()
             parts.append(last[: len(last) - over])
             self._parts.append(last[len(last) - over :])
         self._size = max(0, over)
         return b"".join(parts)
 
-    def _find_place(self) -> None:
-        """Find the place of the range's next unread byte, and the number of bytes from there on."""
-        done = self._consumed - self._size
-        self._left = max(0, sum((each.end - each.begin) * each.times for each in self._stretches) - done)
-        for start, stretch in zip(self._starts, self._stretches, strict=False):
-            size = (stretch.end - stretch.begin) * stretch.times
-            if done < size:
-                inside = done // stretch.times
-                self._at = start + inside
-                self._place = (stretch.file, stretch.begin + inside)
-                return
-            done -= size
 
-    def _warm(self) -> None:
-        """Read what the next chunk needs into the page cache: of each stretch its own bytes, and each byte once."""
-        begin = max(self._at, self._warmed)
-        self._warmed = min(self._at + 2 * self._chunk, self._starts[-1])
-        number = max(0, bisect.bisect_right(self._starts, begin) - 1)
-        while begin < self._warmed:
-            start, stretch = self._starts[number], self._stretches[number]
-            size = min(self._warmed, self._starts[number + 1]) - begin
-            fetch(stretch.file, stretch.begin + begin - start, size)
-            begin += size
-            number += 1
+def fetched(reader: ExtentReader, pieces: Sequence[StoredPiece]) -> list[memoryview]:
+    """The bytes of pieces that lie together, checked. They are in the page cache before they are mapped."""
+    first, last = pieces[0].extent, pieces[-1].extent
+    if first.length >= MAPPED:
+        _fetch(reader.open(first.file), first.offset, last.offset + last.length - first.offset)
+    return list(reader.read(pieces))
 
 
-def fetch(file: str, offset: int, size: int) -> None:
-    """Read these bytes into the page cache, where the file is still there."""
+def _fetch(descriptor: int, offset: int, size: int) -> None:
+    """Read these bytes into the page cache; a failure shows when they are read in earnest."""
     scratch = getattr(_scratch, "bytes", None)
     if scratch is None or len(scratch) < size:
         scratch = _scratch.bytes = bytearray(size)
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # released meanwhile: what is mapped stays readable, and what is not is the answer's business
-    try:
+    with contextlib.suppress(OSError):
         os.preadv(descriptor, [memoryview(scratch)[:size]], offset)
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,7 @@ from penstock.environment.read_ahead import AHEAD, ReadAhead, failure_of
 from penstock.environment.reading import FileReads
 from penstock.link.control import pack
 from penstock.link.frames import FILE
-from penstock.partition.stored import StreamedRange
+from penstock.partition.stored import StoredRows
 from penstock.shuffle import EndOfData, EndOfPartition
 from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.events import encode_event
@@ -45,7 +45,7 @@ class FileView:
         self._partition = partition
         self._listener: DataListener | None = listener
 
-    def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
+    def start(self, stored: StoredRows, end: EndOfPartition) -> None:
         """The files are finished; `end` is what their writer counted for the range."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class LocalFileView(FileView):
         """True if the files' names are to be told."""
         return not self.is_released and self._due is not None
 
-    def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
+    def start(self, stored: StoredRows, end: EndOfPartition) -> None:
         """The files are finished: tell their names."""
         self._due = pack({**stored.to_message(), "end": (end.rows, end.bytes, end.checksum)})
         self.notify()
@@ -115,7 +115,7 @@ class ServedFileView(FileView):
         self._end = EndOfPartition(0, 0, 0)
         self._events: deque[BufferOrEvent] = deque()
 
-    def start(self, stored: StreamedRange, end: EndOfPartition) -> None:
+    def start(self, stored: StoredRows, end: EndOfPartition) -> None:
         """The files are finished: read as far as the credit goes."""
         self._end = end
         if end.bytes == 0:
@@ -196,6 +196,8 @@ class ServedFileView(FileView):
             self._ahead.read()
 
     def _drop(self) -> None:
+        if self._source is not None:
+            self._source.close()
         self._source = None
         self._events.clear()
         self._ahead.drop()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from penstock.buffer import BufferSlice
@@ -25,14 +24,17 @@ from penstock.environment.producers import Producers
 from penstock.environment.storage import Storage
 from penstock.link.calls import OpenWriter
 from penstock.partition.answers import check_range, end_error
+from penstock.partition.data_file import DataFile
 from penstock.partition.endings import Endings
+from penstock.partition.extents import Extent
+from penstock.partition.file_header import FileHeader
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_cursor import HybridCursor
-from penstock.partition.hybrid_index import HybridRange, write_index
-from penstock.partition.hybrid_items import Extent, SpillOrder
+from penstock.partition.hybrid_items import SpillOrder
 from penstock.partition.hybrid_partition import HybridPartition, HybridRules
+from penstock.partition.index import pack_extents, write_index
 from penstock.partition.lifecycle import PartitionEvent, PartitionState
-from penstock.partition.tiers import DATA, NAMES, OWN, DiskTier
+from penstock.partition.stored import StoredRows
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import PenstockError, StorageError
 from penstock.shuffle.sums import sum_of
@@ -89,9 +91,8 @@ class HybridResult(Endings):
         self._arbiter = partitions.arbiter
         self._storage = partitions.storage
         self._folder = PartitionFolder(self._storage.folders, partition)
-        self._disk = DiskTier(partition, count, self._folder.path, self._storage.reserve)
-        self._own = ""
-        self._index = ""
+        self._disk = DataFile(partition, count, self._folder.path, self._storage.reserve)
+        self._is_indexed = False
         self._working = 0
 
     @property
@@ -134,20 +135,20 @@ class HybridResult(Endings):
 
     def create_view(self, subpartition: int, listener: DataListener, count: int = 1) -> ServableView:
         """A view for a reader on another host."""
-        if self._is_indexed(subpartition, count):
+        if self._reads_files(subpartition, count):
             return self._opened(ServedFileView(self, subpartition, count, self._storage.reads, listener))
         return ServedHybridView(self, subpartition, count, self._storage.reads, listener)
 
     def create_local_view(self, first: int, count: int, listener: DataListener) -> SubpartitionView:
         """A view for a reader on this host."""
-        if self._is_indexed(first, count):
+        if self._reads_files(first, count):
             return self._opened(LocalFileView(self, first, count, listener))
         return LocalHybridView(self, first, count, listener)
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """The addresses at which readers find stored items, by tier."""
-        return (self._disk.address, self._own)
+    def folder(self) -> str:
+        """The folder of its files; empty as long as there is none."""
+        return str(self._folder.made or "")
 
     def prepare_own(self, told: Callable[[str], None]) -> None:
         """Make the folder in which the producer may store by itself, in a thread; then say where that is."""
@@ -156,7 +157,6 @@ class HybridResult(Endings):
             if error is not None:
                 self.give_up(error)
             elif not self.state.is_end:
-                self._own = str(Path(str(folder)) / NAMES[OWN])
                 told(str(folder))
 
         self._work(self._folder.path, made)
@@ -169,7 +169,7 @@ class HybridResult(Endings):
     def left(self, cursor: HybridCursor) -> None:
         """A reader by cursor has left."""
         cursor.release()
-        if self._index:
+        if self._is_indexed:
             self.core.forget()
 
     def lost(self, cause: str) -> PenstockError:
@@ -223,20 +223,18 @@ class HybridResult(Endings):
             [view(item.piece.segment, item.piece.offset, item.length) for item in run if item.piece is not None]
             for run in order.runs
         ]
-        self._work(lambda: self._disk.write(runs, DATA), lambda extents, error: self._stored(order, extents, error))
+        self._work(lambda: self._disk.write(runs), lambda extents, error: self._stored(order, extents, error))
 
     def on_stored(self) -> None:
         """Everything is stored: write the index, in a thread."""
-        if not any(self.addresses):
+        if not self.folder:
             return  # there is nothing to be read but ends
         core = self.core
 
-        def write() -> str:
+        def write() -> int:
             self._disk.close()
-            path = self._folder.path() / "index"
-            lists = [(core.extents(number), end) for number, end in enumerate(core.ends())]
-            write_index(path, core.partition_id, lists)
-            return str(path)
+            lists = (pack_extents(core.extents(number)) for number in range(core.subpartitions))
+            return write_index(self._folder.path(), FileHeader(core.partition_id, core.subpartitions), lists)
 
         self._work(write, self._indexed)
 
@@ -276,25 +274,25 @@ class HybridResult(Endings):
             self.core.spilled(order, ())
         self._arbiter.stepped()
 
-    def _indexed(self, path: object, error: BaseException | None) -> None:
+    def _indexed(self, size: object, error: BaseException | None) -> None:
         if self.state.is_end:
             return
         if error is not None:
             self.give_up(error)
         else:
-            self._index = str(path)
+            self._is_indexed = True
             self.core.forget()
             self._arbiter.drop(self)  # it holds no memory, and will hold none
 
-    def _is_indexed(self, first: int, count: int) -> bool:
+    def _reads_files(self, first: int, count: int) -> bool:
         """Tell whether it is read from its files; raises the answer that fits if it can't be read."""
-        if not self._index or self.state.is_end:
+        if not self._is_indexed or self.state.is_end:
             return False  # the partition answers
         check_range(self.partition_id, first, count, self.core.subpartitions)
         return True
 
     def _opened(self, view: V) -> V:
-        stored = HybridRange(self._index, self.addresses, view.first, view.count, self.origin)
+        stored = StoredRows(self.folder, self.origin, (), view.first, view.count)
         view.start(stored, sum_of(self.core.ends()[view.first : view.first + view.count]))
         return view
 

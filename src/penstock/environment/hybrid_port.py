@@ -28,7 +28,7 @@ from penstock.environment.memory import packs
 from penstock.environment.task_frames import TaskFrames
 from penstock.link.calls import OpenWriter
 from penstock.link.frames import ALL, FINISHED, LENGTH
-from penstock.partition.hybrid_items import BROADCAST, Extent
+from penstock.partition.extents import BROADCAST, Extent
 from penstock.shuffle import EndOfData, EndOfPartition
 from penstock.shuffle.errors import PenstockError, ProtocolError
 from penstock.shuffle.events import decode_event

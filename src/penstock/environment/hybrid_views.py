@@ -13,16 +13,17 @@ from typing import Protocol
 
 from penstock.buffer import DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
-from penstock.environment.chunks import fetch
+from penstock.environment.chunks import fetched
 from penstock.environment.read_ahead import ReadAhead, failure_of
 from penstock.environment.reading import FileReads
 from penstock.link.control import pack
 from penstock.link.frames import EXTENTS
-from penstock.partition.extent_reader import MAPPED, ExtentReader
+from penstock.partition.extent_reader import ExtentReader
+from penstock.partition.extents import StoredPiece, data_name
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.hybrid_cursor import HybridCursor, Next
-from penstock.partition.hybrid_items import StoredPiece
 from penstock.partition.hybrid_partition import HybridPartition
+from penstock.partition.stored import StoredRows
 from penstock.shuffle.errors import PenstockError
 
 TOGETHER = 16
@@ -37,8 +38,8 @@ class HybridOfViews(Protocol):
         """The partition's core: it knows the items in memory, and the places of the others."""
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """The addresses at which stored items are found, by tier."""
+    def folder(self) -> str:
+        """The folder of the files in which stored items are found."""
 
     @property
     def origin(self) -> FileOrigin:
@@ -85,13 +86,9 @@ class LocalHybridView:
             return BufferOrEvent(DataType.EVENT, self._cursor.take_event(), self._cursor.first)
         if found is Next.STORED:
             self._is_blocked = True
-            pieces = self._cursor.take_stored(TOGETHER)
-            message = {
-                "tiers": self._result.addresses,
-                "extents": [(*extent, skip) for extent, skip in pieces],
-                "origin": self._result.origin.to_wire(),
-            }
-            return BufferOrEvent(EXTENTS, pack(message), self._cursor.first)
+            pieces = tuple(self._cursor.take_stored(TOGETHER))
+            stored = StoredRows(self._result.folder, self._result.origin, pieces)
+            return BufferOrEvent(EXTENTS, pack(stored.to_message()), self._cursor.first)
         return None
 
     def resume(self) -> None:
@@ -185,7 +182,7 @@ class ServedHybridView:
         if self._piece is None:
             return "", 0
         extent = self._piece.extent
-        return self._result.addresses[extent.tier], extent.offset + self._piece.skip + self._done
+        return f"{self._result.folder}/{data_name(extent.file)}", extent.offset + self._piece.skip + self._done
 
     def read(self) -> bytes | None:
         """The next chunk of the extent, in a thread. With the first the extent is checked."""
@@ -193,11 +190,8 @@ class ServedHybridView:
         if piece is None:
             return None
         if view is None:
-            with ExtentReader(self._result.addresses, self._result.origin) as reader:
-                extent = piece.extent
-                if extent.length >= MAPPED:
-                    fetch(reader.paths[extent.tier], extent.offset, extent.length)
-                (view,) = reader.read([piece])
+            with ExtentReader(self._result.folder, self._result.origin) as reader:
+                (view,) = fetched(reader, [piece])
             self._view = view
         return bytes(view[self._done : self._done + self._chunk])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.environment.blocking import BlockingPartition, Home
 from penstock.environment.folders import Folders, remove_folder
@@ -16,7 +17,6 @@ from penstock.environment.hybrid import HybridResult
 from penstock.environment.sort_buffers import SortBuffers
 from penstock.environment.tasks import AttachedTask
 from penstock.link.calls import OpenFiles
-from penstock.partition.stored import Layout, StoredFiles
 from penstock.shuffle import EndOfPartition, PartitionId
 from penstock.shuffle.errors import PartitionNotProducedError, PenstockError, ProtocolError
 
@@ -31,19 +31,18 @@ class ResultFiles:
         self._folders = folders
         self._buffers = buffers
 
-    async def open(self, task: AttachedTask, request: OpenFiles) -> tuple[StoredFiles, int]:
-        """A new partition: its files' names, and the bytes its writer may collect.
+    async def open(self, task: AttachedTask, request: OpenFiles) -> tuple[Path, int]:
+        """A new partition: the folder of its files, and the bytes its writer may collect.
 
         Raises ProtocolError, StaleError, InsufficientBuffersError, or PenstockError where no directory can be used.
         """
-        partition, layout = request.partition, layout_of_name(request.layout)
+        partition = request.partition
         folder = await self._loop.run_in_executor(None, self._folders.make, partition)
-        files = StoredFiles(layout, folder, request.subpartitions)
-        result = BlockingPartition(partition, files, self._home)
+        result = BlockingPartition(partition, request.subpartitions, folder, self._home)
         try:
             self._registry.register(result)
         except BaseException:
-            self._home.remove(files)
+            self._home.remove(folder)
             raise
         task.results.add(partition)
         try:
@@ -55,7 +54,7 @@ class ResultFiles:
             task.results.discard(partition)
             self._registry.fail(partition, error)
             raise
-        return files, granted
+        return folder, granted
 
     def finish(self, partition: PartitionId, ends: Sequence[EndOfPartition]) -> None:
         """The files are complete."""
@@ -64,7 +63,7 @@ class ResultFiles:
     def fail(self, partition: PartitionId, cause: str, *, is_storage: bool = False) -> None:
         """The producer gave up; `is_storage`: because its files took no more."""
         if is_storage:
-            self._folders.note_failure(self._get(partition).files.folder)
+            self._folders.note_failure(self._get(partition).folder)
         self._registry.fail(partition, cause)
 
     async def have_room(self) -> bool:
@@ -77,7 +76,7 @@ class ResultFiles:
         return found.lost(cause) if isinstance(found, HybridResult) else self._get(partition).lost(cause)
 
     async def _reserve(self, task: AttachedTask, request: OpenFiles, result: BlockingPartition) -> int:
-        if result.files.layout is not Layout.SORT_MERGE:
+        if not request.buffer:
             return 0
         buffer = await self._buffers.reserve(
             request.buffer,
@@ -97,14 +96,6 @@ class ResultFiles:
         raise answer or PartitionNotProducedError(f"partition {partition} is not known on {host}")
 
 
-def remove_files(files: StoredFiles) -> None:
-    """Remove the files of a partition and their folder, in a thread."""
-    asyncio.get_running_loop().run_in_executor(None, remove_folder, files.folder)
-
-
-def layout_of_name(name: str) -> Layout:
-    """The layout that a task has named; raises ProtocolError."""
-    try:
-        return Layout(name)
-    except ValueError as error:
-        raise ProtocolError(f"there is no layout {name!r} for the files of a partition") from error
+def remove_files(folder: Path) -> None:
+    """Remove a partition's files and their folder, in a thread."""
+    asyncio.get_running_loop().run_in_executor(None, remove_folder, folder)

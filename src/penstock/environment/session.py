@@ -36,8 +36,7 @@ from penstock.link.handshake import Handshake
 from penstock.link.peers import peer_of
 from penstock.link.unauthenticated import Unauthenticated
 from penstock.link.welcome import Welcome, send_welcome
-from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import OWN
+from penstock.partition.extents import OWN, Extent
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
 
 log = logging.getLogger("penstock.environment")

@@ -76,15 +76,15 @@ class CloseGate(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FilesOpened:
-    """The paths at which the task writes the files, and the bytes that it may collect in memory."""
+    """The folder in which the task writes the files, and the bytes that it may collect in memory."""
 
-    paths: tuple[str, ...]
+    folder: str
     buffer: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles(Request[FilesOpened]):
-    """Register a blocking partition in this layout; `buffer` is what its writer would like to collect, in bytes.
+    """Register a blocking partition; `buffer` is what its writer would like to collect, in bytes: 0 for nothing.
 
     Raises InsufficientBuffersError, StaleError, ProtocolError, or PenstockError where no directory can be used.
     """
@@ -92,7 +92,6 @@ class OpenFiles(Request[FilesOpened]):
     attempt: AttemptId
     partition: PartitionId
     subpartitions: int
-    layout: str
     buffer: int
 
 

@@ -1,43 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads extents out of a hybrid partition's storage, each checked before its bytes are given out.
+"""Reads extents out of a partition's files, each checked before its bytes are given out: the one reader of them all.
 
-Rules: extents that lie one after the other are read together, up to `TOGETHER` bytes. Long stretches are mapped,
-short ones read into memory of their own, because a process may have only so many maps; either stays as it is as long
-as somebody looks at it. A file is opened by `open` or with the first read and stays open until `close`, so what has
-been begun is read to its end although the partition's files are removed meanwhile. No file is a PartitionLostError;
-other bytes than were written are an IncompleteDataError; both name partition, attempt, host and file. It waits for
-the disk: not on a loop. One thread at a time. Limit: a file must not be cut while it is read (SIGBUS); partitions'
-files only grow, and are unlinked, which leaves a map intact.
+Rules:
+
+- Extents that lie one after the other are read together: long ones up to `TOGETHER` bytes, which are mapped; short
+  ones up to `MAPPED`, into memory of their own, so what is checked is still in the cache of the processor when
+  somebody looks at it. Either stays as it is as long as somebody does, also when the reader is closed and the files
+  are gone. Of a file there is one map: one of a few MiB, at any offset, has small pages, which cost as a read does.
+- The kernel is asked for the next `LOOK_AHEAD` bytes while a stretch is being looked at.
+- A file is opened with the first read, or by `open`, and its header is compared: another partition's file, or
+  another attempt's, is never read. It stays open until `close`, so what has been begun is read to its end although
+  the partition's files are removed meanwhile. Beyond `OPEN_FILES` the one that was opened first is closed again: a
+  range of a partition with a file for each subpartition looks at each file once.
+- No file is a PartitionLostError; other bytes than were written are an IncompleteDataError; both name partition,
+  attempt, host and file.
+
+It waits for the disk: not on a loop. One thread at a time. Limits: what no reader asks for is not checked. A file
+must not be cut while it is read (SIGBUS); partitions' files only grow, and are unlinked, which leaves a map intact.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 import xxhash
 
-from penstock.partition.file_input import FileOrigin
-from penstock.partition.hybrid_items import Extent, StoredPiece, end_of_stretch
-from penstock.shuffle.errors import IncompleteDataError, PartitionLostError
+from penstock.partition.extents import Extent, StoredPiece, data_name, end_of_stretch
+from penstock.partition.file_header import DATA_MAGIC, damaged, header_size, read_header
+from penstock.partition.file_input import FileOrigin, open_file, read_at, unreadable
+from penstock.shuffle.errors import IncompleteDataError
 
 TOGETHER = 4 << 20
 """Bytes of one read, where extents lie together."""
 MAPPED = 256 << 10
 """From so many bytes on a stretch is mapped."""
+LOOK_AHEAD = 4 << 20
+"""Bytes that the kernel is asked for before they are read."""
+OPEN_FILES = 16
+"""Files that one reader has open at most."""
 
 
 class ExtentReader:
-    """One reader of a partition's tiers, of which `paths` are the addresses."""
+    """One reader of the data files in a partition's folder."""
 
-    __slots__ = ("_descriptors", "origin", "paths")
+    __slots__ = ("_descriptors", "_maps", "folder", "origin")
 
-    def __init__(self, paths: Sequence[str], origin: FileOrigin) -> None:
-        self.paths = tuple(paths)
+    def __init__(self, folder: str, origin: FileOrigin) -> None:
+        self.folder = folder
         self.origin = origin
         self._descriptors: dict[int, int] = {}
+        self._maps: dict[int, mmap.mmap] = {}
 
     def __enter__(self) -> ExtentReader:
         return self
@@ -47,80 +64,109 @@ class ExtentReader:
     ) -> None:
         self.close()
 
-    def open(self, tier: int) -> int:
-        """Open a tier's file, if it is not open; PartitionLostError where it is gone."""
-        descriptor = self._descriptors.get(tier, -1)
+    def path(self, number: int) -> str:
+        """The path of a data file."""
+        return f"{self.folder}/{data_name(number)}"
+
+    def open(self, number: int) -> int:
+        """Open a file, if it is not; PartitionLostError where it is gone, IncompleteDataError if it is another's."""
+        descriptor = self._descriptors.get(number, -1)
         if descriptor >= 0:
             return descriptor
-        path = self.paths[tier]
+        path = self.path(number)
+        descriptor = self._descriptors[number] = open_file(path, self.origin)
         try:
-            descriptor = self._descriptors[tier] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise PartitionLostError(f"{self.origin}: its file {path} is gone") from error
+            head = os.pread(descriptor, header_size(self.origin.partition), 0)
         except OSError as error:
-            raise self._unreadable(tier, error) from error
+            raise unreadable(self.origin, path, error) from error
+        read_header(head, DATA_MAGIC, self.origin, path)
+        if len(self._descriptors) > OPEN_FILES:
+            self._close(next(iter(self._descriptors)))
         return descriptor
 
-    def read(self, pieces: Sequence[StoredPiece]) -> Iterator[memoryview]:
+    def read(self, pieces: Sequence[StoredPiece], together: int = TOGETHER) -> Iterator[memoryview]:
         """The pieces' bytes, one after the other, those that lie together in one view. Nobody writes to them."""
-        extents = [piece.extent for piece in pieces]
-        begin = 0
-        while begin < len(pieces):
-            end = end_of_stretch(extents, begin, TOGETHER)
-            end = next((at for at in range(begin + 1, end) if pieces[at].skip), end)
-            yield self._read_run(pieces[begin:end])
-            begin = end
+        waiting: deque[tuple[int, int]] = deque()
+        ahead = 0
+        for following in _stretches(pieces, together):
+            ahead += self._will_need(pieces, *following)
+            waiting.append(following)
+            while ahead >= LOOK_AHEAD and len(waiting) > 1:
+                stretch = waiting.popleft()
+                yield self._read_stretch(pieces, *stretch)
+                ahead -= self._is_done_with(pieces, *stretch)
+        for stretch in waiting:
+            yield self._read_stretch(pieces, *stretch)
+            self._is_done_with(pieces, *stretch)
 
     def close(self) -> None:
-        """Close the files; idempotent."""
-        descriptors, self._descriptors = self._descriptors, {}
-        for descriptor in descriptors.values():
-            os.close(descriptor)
+        """Close the files; idempotent. A map goes with the last thing that lies over it."""
+        for number in list(self._descriptors):
+            self._close(number)
 
-    def _read_run(self, run: Sequence[StoredPiece]) -> memoryview:
-        first = run[0].extent
-        size = sum(piece.extent.length for piece in run)
-        view = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
+    def _close(self, number: int) -> None:
+        os.close(self._descriptors.pop(number))
+        self._maps.pop(number, None)
+
+    def _will_need(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> int:
+        """The bytes of a stretch that is read soon: the kernel fetches them now."""
+        first, last = pieces[begin].extent, pieces[end - 1].extent
+        size = last.offset + last.length - first.offset
+        with suppress(OSError):  # advice, not a need
+            os.posix_fadvise(self.open(first.file), first.offset, size, os.POSIX_FADV_WILLNEED)
+        return size
+
+    def _read_stretch(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> memoryview:
+        first, last = pieces[begin].extent, pieces[end - 1].extent
+        size = last.offset + last.length - first.offset
+        try:
+            view = self._mapped(first, size) if size >= MAPPED else self._copied(first, size)
+        except OSError as error:
+            raise unreadable(self.origin, self.path(first.file), error) from error
         position = 0
-        for (_, offset, length, checksum), _ in run:
+        for number in range(begin, end):
+            _, offset, length, checksum = pieces[number].extent
             if xxhash.xxh3_64_intdigest(view[position : position + length]) != checksum:
-                raise self._damaged(first.tier, f"the checksum of the extent at {offset} does not match")
+                raise self._damaged(first.file, f"the checksum of the extent at {offset} does not match")
             position += length
-        return view[run[0].skip :]
+        return view[pieces[begin].skip :]
 
     def _mapped(self, first: Extent, size: int) -> memoryview:
-        descriptor = self.open(first.tier)
-        end = os.fstat(descriptor).st_size
-        if end < first.offset + size:
-            raise self._damaged(first.tier, f"it ends at {end}, before {first.offset + size}")
-        skip = first.offset % mmap.ALLOCATIONGRANULARITY
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        try:
-            found = mmap.mmap(descriptor, skip + size, flags, mmap.PROT_READ, offset=first.offset - skip)
-        except OSError as error:
-            raise self._unreadable(first.tier, error) from error
-        return memoryview(found)[skip:]
+        number, begin, end = first.file, first.offset, first.offset + size
+        found = self._maps.get(number)
+        if found is None or len(found) < end:  # it may have grown since
+            descriptor = self.open(number)
+            there = os.fstat(descriptor).st_size
+            if there < end:
+                raise self._damaged(number, f"it ends at {there}, before {end}")
+            found = self._maps[number] = mmap.mmap(descriptor, there, access=mmap.ACCESS_READ)
+        return memoryview(found)[begin:end]
+
+    def _is_done_with(self, pieces: Sequence[StoredPiece], begin: int, end: int) -> int:
+        """The bytes of a stretch that was read: their pages leave this process, not the cache, and stay readable."""
+        first, last = pieces[begin].extent, pieces[end - 1].extent
+        behind = last.offset + last.length
+        found = self._maps.get(first.file)
+        start, stop = -(-first.offset // mmap.PAGESIZE) * mmap.PAGESIZE, behind // mmap.PAGESIZE * mmap.PAGESIZE
+        if found is not None and start < stop <= len(found):
+            with suppress(OSError):  # advice, not a need
+                found.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        return behind - first.offset
 
     def _copied(self, first: Extent, size: int) -> memoryview:
         target = memoryview(bytearray(size))
-        self._fill(target, self.open(first.tier), first.tier, first.offset)
+        found = read_at(self.open(first.file), target, first.offset)
+        if found < size:
+            raise self._damaged(first.file, f"it ends at {first.offset + found}, before {first.offset + size}")
         return target
 
-    def _fill(self, target: memoryview, descriptor: int, tier: int, offset: int) -> None:
-        done = 0
-        while done < len(target):
-            try:
-                count = os.preadv(descriptor, [target[done:]], offset + done)
-            except OSError as error:
-                raise self._unreadable(tier, error) from error
-            if not count:
-                raise self._damaged(tier, f"it ends at {offset + done}, before {offset + len(target)}")
-            done += count
+    def _damaged(self, number: int, what: str) -> IncompleteDataError:
+        return damaged(self.origin, self.path(number), what)
 
-    def _unreadable(self, tier: int, error: OSError) -> PartitionLostError:
-        return PartitionLostError(f"{self.origin}: its file {self.paths[tier]} cannot be read: {error}")
 
-    def _damaged(self, tier: int, what: str) -> IncompleteDataError:
-        return IncompleteDataError(
-            f"{self.origin}: file {self.paths[tier]} is damaged: {what}. The partition must be produced again."
-        )
+def _stretches(pieces: Sequence[StoredPiece], most: int) -> Iterator[tuple[int, int]]:
+    begin, short = 0, min(most, MAPPED - 1)
+    while begin < len(pieces):
+        end = end_of_stretch(pieces, begin, most if pieces[begin].extent.length >= MAPPED else short)
+        yield begin, end
+        begin = end

@@ -137,6 +137,10 @@ class FileOutput:
             self.abort()
             raise self._failure(error) from error
 
+    def keep(self) -> None:
+        """The file, which is sealed, stays under the name that it has: no `abort` removes it any more."""
+        self._temporary = None
+
     def publish(self) -> None:
         """Seal the file and give it its own name."""
         self.seal()

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.view import BufferOrEvent, DataListener
-from penstock.partition.hybrid_items import Item, StoredPiece
+from penstock.partition.extents import StoredPiece
+from penstock.partition.hybrid_items import Item
 from penstock.shuffle.events import EndOfData, EndOfPartition, encode_event
 from penstock.shuffle.sums import Sums
 

@@ -16,43 +16,11 @@ Sans-I/O. Not here: what is to be stored when, and reference counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from penstock.buffer import BufferSlice
-
-BROADCAST = -1
-"""The subpartition of an item that belongs to all."""
-
-
-class Extent(NamedTuple):
-    """Bytes of a storage tier, and their xxh3_64."""
-
-    tier: int
-    offset: int
-    length: int
-    checksum: int
-
-
-def end_of_stretch(extents: Sequence[Extent], begin: int, most: int) -> int:
-    """The index after the last extent that lies in one stretch with that at `begin`, up to `most` bytes."""
-    tier, offset, size, _ = extents[begin]
-    end = begin + 1
-    while end < len(extents):
-        following = extents[end]
-        if following.tier != tier or following.offset != offset + size or size + following.length > most:
-            break
-        size += following.length
-        end += 1
-    return end
-
-
-class StoredPiece(NamedTuple):
-    """The piece that a reader is to read: an extent, of which the first `skip` bytes are not for it."""
-
-    extent: Extent
-    skip: int
+from penstock.partition.extents import Extent
 
 
 class Item:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from penstock.partition.extents import BROADCAST
 from penstock.partition.hybrid_cursor import Log
-from penstock.partition.hybrid_items import BROADCAST, Item, MemoryBooks
+from penstock.partition.hybrid_items import Item, MemoryBooks
 
 
 def oldest(books: MemoryBooks, size: int) -> list[Item]:

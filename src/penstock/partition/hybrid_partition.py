@@ -34,8 +34,9 @@ from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
+from penstock.partition.extents import BROADCAST, Extent
 from penstock.partition.hybrid_cursor import HybridCursor, Log
-from penstock.partition.hybrid_items import BROADCAST, Extent, Item, MemoryBooks, SpillOrder, runs_of
+from penstock.partition.hybrid_items import Item, MemoryBooks, SpillOrder, runs_of
 from penstock.partition.hybrid_order import distance_to_reading, farthest, oldest
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
 from penstock.shuffle.errors import PartitionError, ProtocolError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a sort-merge partition: two files however many subpartitions there are.
+"""Writes a blocking partition with one data file, however many subpartitions there are.
 
 Rules:
 
@@ -8,21 +8,19 @@ Rules:
   long and sequential.
 - Within a subpartition batches keep the order of writing. A broadcast batch is stored once; where batches for one and
   batches for all take turns, each turn is a region, because only that keeps the order.
-- Both files get their names at the end, the index last: where it is, the partition is complete.
 - Held are at most `sort_buffer` bytes and the batch in hand; beyond that about two MiB wait to be written.
 - Splits of rows of a fixed width, not compressed, are copied into that memory (`region_rows`), and cost least when
   small. Of other rows batches are held: slices keep their parents alive, all of them until the region is written;
   a split that fills half the buffer by itself is a region at once and not held at all. So a caller that gathers
   `gather_bytes` before it splits needs no more memory.
 
-When not to use it: a few subpartitions, where a file for each (`result_file`) does without the buffer, or data that
-is read while it is written. `docs/file-formats.md` describes both files.
+When not to use it: a few subpartitions, where a file for each (`hash_writer`) does without the buffer, or data that
+is read while it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -33,77 +31,39 @@ import pyarrow as pa
 from penstock.buffer.arrow import PayloadFormat
 from penstock.buffer.fixed_payload import FixedPayloads
 from penstock.partition.block_assembly import Payload
-from penstock.partition.file_blocks import BlockOutput
-from penstock.partition.file_header import FileHeader, pack_header
-from penstock.partition.file_output import FileOptions, FileOutput
+from penstock.partition.extents import BROADCAST
+from penstock.partition.file_header import FileHeader
+from penstock.partition.file_output import FileOptions
 from penstock.partition.region_rows import RegionRows, Split
 from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined, small_gather_bytes
-from penstock.partition.sort_merge_index import INDEX_MAGIC, Region, Totals, pack_end
+from penstock.partition.whole_files import WholeFiles
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.ids import PartitionId
-
-DATA_MAGIC = b"PENSTDAT"
-
-
-@dataclass(frozen=True, slots=True)
-class SortMergePaths:
-    """The two files of one partition."""
-
-    data: Path
-    index: Path
 
 
 class SortMergeWriter:
     """Writes one partition. Life: any number of `write` and `broadcast`, then `finish`, or `abort`."""
 
-    __slots__ = (
-        "_blocks",
-        "_buffer",
-        "_data",
-        "_index",
-        "_paths",
-        "_payloads",
-        "_regions",
-        "_rows",
-        "_schema",
-        "_totals",
-        "subpartitions",
-    )
+    __slots__ = ("_buffer", "_files", "_folder", "_payloads", "_rows", "_schema", "subpartitions")
 
     def __init__(
-        self,
-        paths: SortMergePaths,
-        schema: pa.Schema,
-        partition: PartitionId,
-        subpartitions: int,
-        options: FileOptions,
+        self, folder: Path, schema: pa.Schema, partition: PartitionId, subpartitions: int, options: FileOptions
     ) -> None:
         if subpartitions < 1:
             raise ValueError(f"partition {partition} has {subpartitions} subpartitions, it must be at least one")
         self.subpartitions = subpartitions
-        self._paths = paths
+        self._folder = folder
         self._schema = schema
         self._payloads = PayloadFormat(schema, options.compression)
         self._buffer = SortBuffer(options.sort_buffer)
         fixed = FixedPayloads.of(schema) if options.compression == "none" else None
         self._rows = None if fixed is None else RegionRows(fixed, options.sort_buffer)
-        self._totals = Totals(subpartitions)
-        self._regions = 0
-        header = FileHeader(partition, schema, subpartitions, options.compression, self._payloads.self_contained)
-        self._data = FileOutput(paths.data, partition, options.reserve)
-        try:
-            self._index = FileOutput(paths.index, partition)
-            self._data.append([pack_header(DATA_MAGIC, header)])
-            self._index.append([pack_header(INDEX_MAGIC, FileHeader(partition, None, subpartitions))])
-        except BaseException:
-            self.abort()
-            raise
-        self._blocks = BlockOutput(self._data, self._payloads)
+        self._files = WholeFiles(folder, FileHeader(partition, subpartitions, is_whole=True), 1, options.reserve)
 
     @property
     def is_open(self) -> bool:
         """True if it can be written to."""
-        return self._data.is_open
+        return self._files.is_open
 
     @property
     def gather_bytes(self) -> int:
@@ -118,16 +78,16 @@ class SortMergeWriter:
 
     @property
     def bytes_on_disk(self) -> int:
-        """The bytes that both files take so far."""
-        return self._data.size + self._index.size
+        """The bytes that its files take so far."""
+        return self._files.bytes_on_disk
 
     @property
     def writes(self) -> int:
-        """The number of times that the file system was called to write."""
-        return self._data.writes + self._index.writes
+        """The number of times that the file system was called to write rows."""
+        return self._files.writes
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Add a batch to one subpartition. PenstockError, with both files removed, when it can't be stored."""
+        """Add a batch to one subpartition. PenstockError, with the files removed, when it can't be stored."""
         self._add(batch, subpartition, is_broadcast=False)
 
     def write_split(self, split: Split) -> None:
@@ -152,35 +112,19 @@ class SortMergeWriter:
         self._add(batch, 0, is_broadcast=self.subpartitions > 1)
 
     def finish(self) -> tuple[EndOfPartition, ...]:
-        """Write what is held, and give both files their names; returns what each subpartition holds.
+        """Write what is held, and the index; returns what each subpartition holds.
 
         The bytes are those of the payloads as stored; a broadcast batch counts for each subpartition.
         """
         self._check_open()
-        try:
-            self._append_held()
-            self._rows = None  # its memory is needed no more
-            ends = self._totals.ends()
-            self._index.append(pack_end(self._regions, self._data.size, self._index.size, ends))
-            self._index.seal()
-            self._data.publish()
-            try:
-                self._index.publish()
-            except BaseException:
-                self._paths.data.unlink(missing_ok=True)
-                raise
-        except BaseException:
-            self.abort()
-            raise
-        return ends
+        self._append_held()
+        self._rows = None  # its memory is needed no more
+        return self._files.finish()
 
     def abort(self) -> None:
-        """Give up: both files go; idempotent, and without effect after `finish`."""
+        """Give up: the files go; idempotent, and without effect after `finish`."""
         self._buffer, self._rows = SortBuffer(0), None
-        for name in ("_data", "_index"):
-            file: FileOutput | None = getattr(self, name, None)
-            if file is not None:
-                file.abort()
+        self._files.abort()
 
     def _add(self, batch: pa.RecordBatch, subpartition: int, *, is_broadcast: bool) -> None:
         self._check_open()
@@ -213,12 +157,12 @@ class SortMergeWriter:
     def _check_numbers(self, lowest: int, highest: int) -> None:
         if lowest < 0 or highest >= self.subpartitions:
             wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"there is no subpartition {wrong} in {self._paths.data}")
+            raise ValueError(f"there is no subpartition {wrong} in {self._folder}")
 
     def _check_schema(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._schema):
             raise ValueError(
-                f"the batch's schema is not that of {self._paths.data}: {batch.schema} instead of {self._schema}"
+                f"the batch's schema is not that of {self._folder}: {batch.schema} instead of {self._schema}"
             )
 
     def _append_held(self, *, but_rows: bool = False) -> None:
@@ -240,30 +184,21 @@ class SortMergeWriter:
     def _append_region(self, payloads: Iterable[Payload], nbytes: int, *, is_broadcast: bool) -> None:
         """Append blocks, ascending by subpartition; gives up where that fails."""
         try:
-            self._append_blocks(payloads, nbytes, is_broadcast)
+            self._append_messages(payloads, nbytes, is_broadcast)
         except BaseException:
             self.abort()
             raise
 
-    def _append_blocks(self, payloads: Iterable[Payload], nbytes: int, is_broadcast: bool) -> None:
-        blocks, totals = self._blocks, self._totals
-        self._data.ensure_room(nbytes)
-        ends: dict[int, int] = {}
-        begin, region = blocks.position, self._regions << 32
+    def _append_messages(self, payloads: Iterable[Payload], nbytes: int, is_broadcast: bool) -> None:
+        files = self._files
+        files[0].file.ensure_room(nbytes)
         for subpartition, rows, payload in payloads:
-            length, checksum = blocks.append_payload(rows, payload, region | subpartition)
-            if is_broadcast:
-                totals.add_to_all(rows, length, checksum)
-            else:
-                totals.add(subpartition, rows, length, checksum)
-            ends[subpartition] = blocks.position
-        blocks.flush()
-        self._index.append([Region(begin, is_broadcast, list(ends), list(ends.values())).pack()])
-        self._regions += 1
+            files.append(0, BROADCAST if is_broadcast else subpartition, rows, payload)
+        files[0].flush()
 
     def _check_open(self) -> None:
-        if not self._data.is_open:
-            raise ValueError(f"the partition file {self._paths.data} is finished or given up")
+        if not self._files.is_open:
+            raise ValueError(f"the partition in {self._folder} is finished or given up")
 
     def __enter__(self) -> SortMergeWriter:
         return self

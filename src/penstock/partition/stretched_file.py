@@ -20,13 +20,11 @@ from pathlib import Path
 
 import xxhash
 
+from penstock.partition.data_file import DataFile, Run
+from penstock.partition.extents import EXTENT_BYTES, OWN, Extent
 from penstock.partition.file_output import cut
-from penstock.partition.hybrid_items import Extent
-from penstock.partition.tiers import NAMES, OWN, DiskTier, Run
 from penstock.shuffle.ids import PartitionId
 
-STRETCH_BYTES = 2 << 20
-"""The longest extent: a reader maps it at once, and little is lost where it is not filled."""
 LONG = 128 << 10
 """Bytes of one subpartition that are worth a call of their own."""
 
@@ -57,7 +55,7 @@ class StretchedFile:
     def __init__(
         self, partition: PartitionId, subpartitions: int, folder: Callable[[], Path], reserve: int = 0
     ) -> None:
-        self._tier = DiskTier(partition, subpartitions, folder, reserve, NAMES[OWN])
+        self._file = DataFile(partition, subpartitions, folder, reserve, OWN)
         self._stretches: dict[int, _Stretch] = {}
         self._extents: list[tuple[int, Extent]] = []
 
@@ -75,7 +73,7 @@ class StretchedFile:
                 self._close(target)
                 short.append((target, run))
         if short:
-            extents = self._tier.write([run for _, run in short], OWN)
+            extents = self._file.write([run for _, run in short])
             self._extents += [(target, extent) for (target, _), extent in zip(short, extents, strict=True)]
 
     def take(self) -> list[tuple[int, Extent]]:
@@ -87,21 +85,21 @@ class StretchedFile:
 
     def close(self) -> None:
         """Nothing more is written; idempotent."""
-        self._tier.close()
+        self._file.close()
 
     def remove(self) -> None:
         """Give it up; idempotent."""
-        self._tier.remove()
+        self._file.remove()
 
     def _fill(self, target: int, run: Run) -> None:
-        output = self._tier.output
+        output = self._file.output
         left = list(run)
         while left:
             stretch = self._stretches.get(target)
             if stretch is None or stretch.at == stretch.end:
                 self._close(target)
-                begin = output.claim(STRETCH_BYTES)
-                stretch = self._stretches[target] = _Stretch(begin, begin + STRETCH_BYTES)
+                begin = output.claim(EXTENT_BYTES)
+                stretch = self._stretches[target] = _Stretch(begin, begin + EXTENT_BYTES)
             parts, left = cut(left, stretch.end - stretch.at)
             output.write(parts, stretch.at)
             for part in parts:

@@ -136,19 +136,26 @@ class MessageAssembler:
         return used
 
     def _take_over(self, kept: pa.Buffer, view: memoryview, position: int, batches: list[pa.RecordBatch]) -> int:
-        """Give out the message at `position`, not copied; its bytes, or 0 where it is not complete or not aligned."""
-        payload = position + HEADER.size
-        if payload > len(view) or (kept.address + position) % ALIGNMENT:
+        """Give out the complete messages from `position` on, not copied; their bytes, 0 if they are not aligned."""
+        begin, end = position, len(view)
+        if (kept.address + position) % ALIGNMENT:
             return 0
-        length, checksum = HEADER.unpack_from(view, position)
-        self._check_length(length)
-        following = payload + length + -length % ALIGNMENT
-        if following > len(view):
-            return 0
-        batch = self._codec.decode(kept.slice(payload, length))
-        self._completeness.add(batch.num_rows, length, checksum)
-        batches.append(batch)
-        return int(following - position)
+        rows = nbytes = sums = 0
+        decode = self._codec.decode
+        while end - position >= HEADER.size:
+            length, checksum = HEADER.unpack_from(view, position)
+            self._check_length(length)
+            following = position + HEADER.size + length + -length % ALIGNMENT
+            if following > end:
+                break
+            batch = decode(kept.slice(position + HEADER.size, length), is_checked=True)
+            batches.append(batch)
+            rows += batch.num_rows
+            nbytes += length
+            sums += checksum
+            position = following
+        self._completeness.add(rows, nbytes, sums)
+        return position - begin
 
     def _whole_messages(self, view: memoryview, position: int) -> list[tuple[int, int, int]]:
         """(payload's start, length, checksum) of the small messages that lie here complete, one after another."""

@@ -7,8 +7,8 @@ segments. `SharedSegment` keeps one open, and gathers what belongs to one subpar
 it copies that there and ships it: slices are shorter, and network memory does not grow with the number of
 subpartitions, which is what hybrid partitions with many need. It gathers `GATHER_BYTES` at most.
 
-`OwnFile` hands over what it has to the file of the tier `OWN`: a hybrid partition's readers then read it there, which
-costs no copy more than a blocking partition.
+`OwnFile` hands over what it has to the file `OWN` of its partition: a hybrid partition's readers then read it there,
+which costs no copy more than a blocking partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice
 from penstock.link.frames import ALL
-from penstock.partition.hybrid_items import Extent
+from penstock.partition.extents import Extent
 from penstock.partition.stretched_file import LONG, StretchedFile
 from penstock.shuffle.errors import PenstockError
 

@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.buffer.arrow import PayloadFormat
 from penstock.link.calls import ReportMissingFile
 from penstock.link.control import unpack
 from penstock.link.frames import EXTENTS, FILE
-from penstock.partition.extent_reader import TOGETHER, ExtentReader
-from penstock.partition.file_input import FileOrigin
-from penstock.partition.hybrid_index import LAYOUT, HybridRange
-from penstock.partition.hybrid_items import Extent, StoredPiece
-from penstock.partition.stored import StoredRange
+from penstock.partition.extent_reader import MAPPED, ExtentReader
+from penstock.partition.sort_buffer import joined
+from penstock.partition.stored import StoredRows
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler
@@ -30,6 +30,9 @@ from penstock.shuffle import EndOfData, EndOfPartition, InputGateDescriptor, Own
 from penstock.shuffle.errors import IncompleteDataError, PartitionLostError, PenstockError
 from penstock.shuffle.events import decode_event
 from penstock.shuffle.host import TaskHost
+
+BATCH_BYTES = 128 << 10
+"""Batches out of files are joined up to this many bytes."""
 
 
 class SegmentInputGate(GateEnd):
@@ -110,60 +113,39 @@ class SegmentInputGate(GateEnd):
             self._files.popleft()
 
     def _read(self, channel: int, message: dict[str, Any]) -> Iterator[Received]:
-        """Read files of this host, in one of three ways."""
-        origin = FileOrigin.from_wire(message["origin"])
+        """Read files of this host: pieces among the channel's slices, or its whole range, which then has an end."""
+        stored = StoredRows.from_message(message)
         try:
-            if "extents" in message:
-                yield from self._read_extents(channel, message, origin)
-                return
-            end = EndOfPartition(*message["end"])
-            if message["layout"] == LAYOUT:
-                stored = HybridRange.from_message(message).open()
-                yield from self._read_stream(channel, stored.messages(TOGETHER))
-                self._check_end(channel, end)
-            else:
-                yield from self._read_files(channel, message, end)
+            yield from self._read_stored(channel, stored)
         except PartitionLostError as error:
-            raise self._answer(origin.partition, error) from error
-        self._open -= 1
-        yield Received(channel, event=EndOfData())
-        yield Received(channel, event=end)
+            raise self._answer(stored.origin.partition, error) from error
+        if stored.count:
+            end = EndOfPartition(*message["end"])
+            self._check_end(channel, end)
+            self._open -= 1
+            yield Received(channel, event=EndOfData())
+            yield Received(channel, event=end)
 
-    def _read_extents(self, channel: int, message: dict[str, Any], origin: FileOrigin) -> Iterator[Received]:
-        """Extents of a hybrid partition, among its slices."""
-        pieces = [StoredPiece(Extent(*fields), skip) for *fields, skip in message["extents"]]
-        with ExtentReader(message["tiers"], origin) as reader:
-            for piece in pieces:
-                reader.open(piece.extent.tier)  # before the environment may let the files go
-            self.resume_consumption(channel)  # the next ones come while these are read
-            yield from self._read_stream(channel, reader.read(pieces))
+    def _read_stored(self, channel: int, stored: StoredRows) -> Iterator[Received]:
+        """Stored rows. A batch in one piece is not copied, but small ones are joined: each costs whoever gets it."""
+        pieces = stored.find()
+        with ExtentReader(stored.folder, stored.origin) as reader:
+            if not stored.count:
+                for piece in pieces:
+                    reader.open(piece.extent.file)  # before the environment may let the files go
+                self.resume_consumption(channel)  # the next ones come while these are read
+            for batch in joined(self._stored_batches(channel, reader.read(pieces)), BATCH_BYTES):
+                yield Received(channel, batch)
 
-    def _read_stream(self, channel: int, views: Iterator[memoryview]) -> Iterator[Received]:
-        """Pieces of a channel's stream, which were checked: where a batch lies in one piece it is not copied."""
+    def _stored_batches(self, channel: int, views: Iterator[memoryview]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches with their bytes, as much as is not joined where they lie over a map."""
         for view in views:
             self._host.check_cancelled()
             self._metrics.add("bytes_in", len(view))
             self._metrics.add("disk_bytes_in", len(view))
+            is_mapped = len(view) >= MAPPED
             for batch in self._assemblers[channel].feed(view, is_kept=True):
-                yield Received(channel, batch)
-
-    def _read_files(self, channel: int, message: dict[str, Any], end: EndOfPartition) -> Iterator[Received]:
-        """Finished files of blocks: their batches lie over the files' maps, nothing is copied."""
-        stored = StoredRange.from_message(message)
-        found = stored.open()
-        for batch in found.batches():
-            self._host.check_cancelled()
-            size = self._size(batch)
-            self._metrics.add("bytes_in", size)
-            self._metrics.add("disk_bytes_in", size)
-            yield Received(channel, batch)
-        if self._verify and found.end != end:
-            error = IncompleteDataError(
-                f"{stored.origin}: the files {stored.paths[0].parent} hold {found.end}, but their writer counted "
-                f"{end}; the partition must be produced again"
-            )
-            error.partition = stored.origin.partition.to_wire()
-            raise error
+                yield batch, BATCH_BYTES if is_mapped else self._size(batch)
 
     def _answer(self, partition: PartitionId, error: PartitionLostError) -> PenstockError:
         """A file is gone: the environment knows whether the partition was released meanwhile, or is lost."""
@@ -177,5 +159,10 @@ class SegmentInputGate(GateEnd):
         self._assemblers[channel].finish()
         source = self._descriptor.channels[channel].source
         where = f"partition {source.partition} (host environment {source.environment or 'unknown'})"
-        if self._verify:
+        if not self._verify:
+            return
+        try:
             self._counters[channel].verify(end, where)
+        except IncompleteDataError as error:
+            error.partition = source.partition.to_wire()
+            raise

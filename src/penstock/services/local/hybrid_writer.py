@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.lifecycle.endpoints import WriterState
 from penstock.link.frames import stored_frame
-from penstock.partition.hybrid_items import Extent
+from penstock.partition.extents import Extent
 from penstock.partition.stretched_file import StretchedFile
 from penstock.record.framing import HEADER, Message
 from penstock.services.local.builders import OwnFile

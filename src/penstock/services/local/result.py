@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking partitions of the `local` service: files that the task itself writes, in one of two layouts.
+"""Blocking partitions of the `local` service: files that the task itself writes, one for all rows or many.
 
 The environment process knows the files and owns their life; the bytes pass through it only on their way to a reader
-on another host. A reader on this host is told the files. If a partition is laid out by sort-merge, the task collects
-rows in memory that the environment has granted it out of the network memory's budget.
+on another host. A reader on this host is told the folder. If rows are sorted into one file, the task collects
+them in memory that the environment has granted it out of the network memory's budget.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import pyarrow as pa
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailFiles, FinishFiles, OpenFiles
 from penstock.partition.file_output import FileOptions
+from penstock.partition.hash_writer import HashWriter
 from penstock.partition.region_rows import Split
-from penstock.partition.sort_merge_writer import SortMergePaths, SortMergeWriter
-from penstock.partition.stored import Layout, layout_of
-from penstock.services.local.hash_files import HashFiles
-from penstock.shuffle import OwnerContext, PartitionId, ResultPartitionDescriptor
+from penstock.partition.sort_merge_writer import SortMergeWriter
+from penstock.shuffle import OwnerContext, PartitionDescriptor, PartitionId, PartitionKind, ResultPartitionDescriptor
 from penstock.shuffle.errors import PenstockError, StorageError, TaskCancelledError
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import fingerprint_of
@@ -45,7 +44,7 @@ class BlockingPartitionWriter:
         self._descriptor = descriptor
         self._settings = settings
         self._metrics = owner.metrics
-        self._files: HashFiles | SortMergeWriter | None = None
+        self._files: HashWriter | SortMergeWriter | None = None
         self._sizes: tuple[int, ...] = ()
         self._fingerprint = 0
         self._lifecycle = WriterLifecycle(f"writer of partition {descriptor.shuffle.partition}")
@@ -63,15 +62,16 @@ class BlockingPartitionWriter:
     def setup(self) -> None:
         """Register the partition and open its files; raises InsufficientBuffersError where memory is short."""
         settings = self._settings
-        layout = layout_of(self._descriptor.partition, settings.hash_max_subpartitions)
-        count, buffer = self.subpartitions, settings.sort_buffer
-        opened = self._host.ask(OpenFiles(self._owner.attempt, self.partition, count, layout.value, buffer))
+        is_sorted = sorts(self._descriptor.partition, settings.hash_max_subpartitions)
+        wanted = settings.sort_buffer if is_sorted else 0
+        opened = self._host.ask(OpenFiles(self._owner.attempt, self.partition, self.subpartitions, wanted))
         self._lifecycle.move(WriterEvent.SET_UP)
-        paths = [Path(path) for path in opened.paths]
         # Files for each subpartition need no memory of their own, but larger batches mean fewer and longer writes.
-        buffer = opened.buffer if layout is Layout.SORT_MERGE else buffer
+        buffer = opened.buffer if is_sorted else settings.sort_buffer
         options = FileOptions(settings.compression, buffer, settings.reserve)
-        self._guarded(lambda: self._begin(layout, paths, options))
+        made = SortMergeWriter if is_sorted else HashWriter
+        schema, folder = self._descriptor.schema, Path(opened.folder)
+        self._files = self._guarded(lambda: made(folder, schema, self.partition, self.subpartitions, options))
 
     def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
         """Append a batch to a subpartition; PenstockError, and the partition has failed, when it can't be stored."""
@@ -141,15 +141,7 @@ class BlockingPartitionWriter:
         self.fail(TaskCancelledError("the writer was closed before it was finished"))
         self._files = None
 
-    def _begin(self, layout: Layout, paths: list[Path], options: FileOptions) -> None:
-        schema = self._descriptor.schema
-        if layout is Layout.SORT_MERGE:
-            where = SortMergePaths(*paths)
-            self._files = SortMergeWriter(where, schema, self.partition, self.subpartitions, options)
-        else:
-            self._files = HashFiles(paths, schema, self.partition, options)
-
-    def _writable(self) -> HashFiles | SortMergeWriter:
+    def _writable(self) -> HashWriter | SortMergeWriter:
         if self._lifecycle.state is not WriterState.WRITING or self._files is None:
             raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
         self._host.check_cancelled()
@@ -161,3 +153,12 @@ class BlockingPartitionWriter:
         except (PenstockError, OSError) as error:
             self.fail(error)
             raise
+
+
+def sorts(partition: PartitionDescriptor, hash_max: int) -> bool:
+    """Tell whether rows are sorted into one file: where that kind was asked for and it pays.
+
+    It pays with more than `hash_max` subpartitions, and for what is broadcast to several: that is stored once.
+    """
+    pays = partition.subpartitions > (1 if partition.broadcast else hash_max)
+    return partition.kind is PartitionKind.BLOCKING_SORT_MERGE and pays

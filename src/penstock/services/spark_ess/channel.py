@@ -18,13 +18,17 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from penstock.buffer.arrow import PayloadFormat
-from penstock.partition.file_blocks import read_batch, read_block
-from penstock.partition.file_input import FileInput, FileOrigin
+from penstock.partition.file_header import damaged
+from penstock.partition.file_input import FileOrigin
 from penstock.partition.sort_buffer import joined
+from penstock.record.codec import BatchCodec
+from penstock.record.completeness import CompletenessCounter
+from penstock.record.framing import MessageAssembler
 from penstock.services.spark_ess.fetches import Fetched, Wanted
 from penstock.services.spark_ess.manifest import Manifest, Piece
 from penstock.services.spark_ess.messages import Block
@@ -38,14 +42,13 @@ from penstock.shuffle.errors import (
     PartitionReleasedError,
     ProducerFailedError,
 )
-from penstock.shuffle.sums import Sums
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _AGAIN_SECONDS = 0.02
 _BATCH_BYTES = 128 << 10
-"""Batches are joined up to this many bytes: with many subpartitions blocks are small."""
+"""Batches are joined up to this many bytes: with many subpartitions messages are small."""
 _UNKNOWN_EXECUTOR = "not registered"
 _NO_LOGIN = ("Expected SaslMessage", "SecurityException")
 
@@ -76,11 +79,10 @@ class ChannelReader:
         source = wanted.source
         self.number = number
         self.wanted = wanted
-        self._schema = schema
         self._patience = patience
         self._place = Place.from_text(source.location)
         self._origin = FileOrigin(source.partition, source.address.removeprefix("tcp://"))
-        self._path = Path(names_of(self._place.number)[0])
+        self._path = names_of(self._place.number)[0]
         self._stage = Stage.WAITING
         self._asked: dict[Wanted, Piece | None] = {}
         self._due = 0.0
@@ -90,8 +92,9 @@ class ChannelReader:
         self._broken = ""
         """The reason for which data could not be read, though the manifest was there."""
         self._manifest: Manifest | None = None
-        self._payloads: PayloadFormat | None = None
-        self._sums = Sums()
+        self._size = PayloadFormat(schema).size
+        self._sums = CompletenessCounter()
+        self._assembler = MessageAssembler(BatchCodec(schema), self._sums)
         self._batches: deque[Iterator[Received]] = deque()
 
     @property
@@ -201,11 +204,11 @@ class ChannelReader:
             raise self.lose(self._broken)
         manifest = Manifest(data, self._place.number, self._path, self._origin)
         try:
-            pieces = list(manifest.pieces(self.wanted.subpartition, self.wanted.count))
+            manifest.end(self.wanted.subpartition, self.wanted.count)
         except ValueError as error:
             raise self._error(PartitionError, f"can't be read: {error}") from None
         self._manifest = manifest
-        self._payloads = PayloadFormat(self._schema, manifest.compression)
+        pieces = list(manifest.pieces(self.wanted.subpartition, self.wanted.count))
         executor = self._place.executor
         self._stage = Stage.DATA
         self._asked = {Wanted(self.number, executor, piece.block, piece.size): piece for piece in pieces}
@@ -218,33 +221,31 @@ class ChannelReader:
             self._batches.append(self._closing())
 
     def _read(self, piece: Piece, data: pa.Buffer) -> Iterator[Received]:
-        """The batches of a piece, each block checked before it is given."""
-        file = FileInput(self._path, self._origin, data)
+        """The batches of a piece, each extent checked before they are given."""
         if data.size != piece.size:
-            raise file.incomplete(f"{data.size} bytes came of the {piece.size} from {piece.begin} on")
-        for batch in joined(self._blocks(piece, file), _BATCH_BYTES):
+            what = f"{data.size} bytes came of the {piece.size} from {piece.begin} on"
+            raise damaged(self._origin, self._path, what)
+        for batch in joined(self._batches_of(piece, memoryview(data).cast("B")), _BATCH_BYTES):
             yield Received(self.number, batch)
 
-    def _blocks(self, piece: Piece, file: FileInput) -> Iterator[tuple[pa.RecordBatch, int]]:
-        payloads = self._payloads
-        assert payloads is not None  # noqa: S101 - there was a manifest
-        for number, begin, end in piece.parts:
-            position, limit = begin - piece.begin, end - piece.begin
-            while position < limit:
-                block = read_block(file, position, limit, piece.region << 32 | number)
-                batch = read_batch(file, block, payloads)
-                for _ in range(piece.times):
-                    self._sums.add(block.rows, block.payload.size, block.checksum)
-                    yield batch, block.payload.size
-                position = block.end
+    def _batches_of(self, piece: Piece, view: memoryview) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for extent, times in piece.extents:
+            begin = extent.offset - piece.begin
+            found = view[begin : begin + extent.length]
+            if xxhash.xxh3_64_intdigest(found) != extent.checksum:
+                what = f"the checksum of the extent at {extent.offset} does not match"
+                raise damaged(self._origin, self._path, what)
+            for _ in range(times):
+                for batch in self._assembler.feed(found, is_kept=True):
+                    yield batch, self._size(batch)
 
     def _closing(self) -> Iterator[Received]:
         manifest, wanted = self._manifest, self.wanted
         assert manifest is not None  # noqa: S101 - it was what said that this is all
         expected, found = manifest.end(wanted.subpartition, wanted.count), self._sums.end_of_partition()
         if found != expected:
-            file = FileInput(self._path, self._origin, _nothing())
-            raise file.incomplete(f"subpartitions from {wanted.subpartition} on: {found}, not {expected}")
+            what = f"subpartitions from {wanted.subpartition} on: {found}, not {expected}"
+            raise damaged(self._origin, self._path, what)
         yield Received(self.number, event=EndOfData())
         yield Received(self.number, event=expected)
 
@@ -252,9 +253,3 @@ class ChannelReader:
         error = kind(f"{self._origin} {what}")
         error.partition = self.wanted.source.partition.to_wire()
         return error
-
-
-def _nothing() -> pa.Buffer:
-    import pyarrow as pa  # not above: types only
-
-    return pa.py_buffer(b"")

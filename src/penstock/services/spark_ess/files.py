@@ -3,7 +3,8 @@
 
 Rules:
 
-- They are a sort-merge partition's (`partition/sort_merge_writer.py`), whose data file gets the manifest at its end.
+- They are a sort-merge partition's (`partition/sort_merge_writer.py`): its data file gets the manifest, which holds
+  its index, at its end.
 - They are written in a folder of their own, and get their names at the end: the data first, the index after it, which
   makes them readable, the mark that it was finished last.
 - A lock on a file in that folder is held meanwhile. The next task that begins to write removes the folders whose
@@ -24,11 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.partition.extents import DATA, INDEX_NAME, data_name
 from penstock.partition.file_header import partition_in
-from penstock.partition.file_input import FileInput, FileOrigin
+from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FULL, FileOptions
-from penstock.partition.sort_merge_writer import DATA_MAGIC, SortMergePaths, SortMergeWriter
-from penstock.services.spark_ess.manifest import offsets, packed
+from penstock.partition.index import index_in
+from penstock.partition.sort_merge_writer import SortMergeWriter
+from penstock.services.spark_ess.manifest import offsets, packed, service_index
 from penstock.services.spark_ess.places import (
     FILE_MODE,
     SHUFFLE,
@@ -64,26 +67,24 @@ class PartitionFiles:
 
     def __init__(self, wanted: FilesOfPartition, options: FileOptions) -> None:
         self._wanted = wanted
-        self._compression = options.compression
         data, _ = names_of(wanted.place.number)
         home = folder_of(wanted.folders, data)
         with self._kept(home):
             sweep(Path(home))
             self._folder, self._lock = _locked(Path(home))
-            paths = SortMergePaths(self._folder / "data", self._folder / "index")
+            schema, partition = wanted.schema, wanted.partition
             try:
-                self.writer = SortMergeWriter(paths, wanted.schema, wanted.partition, wanted.subpartitions, options)
+                self.writer = SortMergeWriter(self._folder, schema, partition, wanted.subpartitions, options)
             except BaseException:
                 self._clear()
                 raise
-        self._paths = paths
 
     def finish(self) -> tuple[EndOfPartition, ...]:
         """Complete the partition; from now on the service gives it to readers."""
         try:
             with self._kept(str(self._folder)):
                 ends = self.writer.finish()
-                self._publish()
+                self._publish(ends)
                 _mark(self._wanted.folders, self._wanted.place.finished.map, b"finished")
         except BaseException:
             remove(self._wanted.folders, self._wanted.place.number)
@@ -99,16 +100,15 @@ class PartitionFiles:
         with suppress(OSError):  # a disk that is full or gone: readers wait until their deadline
             _mark(self._wanted.folders, self._wanted.place.failed.map, cause.encode())
 
-    def _publish(self) -> None:
-        index = self._paths.index.read_bytes()
-        manifest = packed(index, self._compression)
-        with self._paths.data.open("ab") as file:
+    def _publish(self, ends: Sequence[EndOfPartition]) -> None:
+        data, path = self._folder / data_name(DATA), self._folder / INDEX_NAME
+        index = path.read_bytes()
+        manifest = packed(index, ends)
+        places = offsets(index_in(memoryview(index), str(path), FileOrigin(self._wanted.partition)))
+        size = data.stat().st_size
+        with data.open("ab") as file:
             file.write(manifest)
-        import pyarrow as pa  # not above: it is there where anybody writes
-
-        origin = FileOrigin(self._wanted.partition)
-        found = FileInput(self._paths.index, origin, pa.py_buffer(index))
-        _publish(self._wanted.folders, self._wanted.place.number, self._paths.data, offsets(found, len(manifest)))
+        _publish(self._wanted.folders, self._wanted.place.number, data, service_index(places, size, len(manifest)))
 
     def _clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -162,7 +162,7 @@ def files_by_partition(folders: Sequence[str]) -> Iterator[tuple[PartitionId, in
     """The finished partitions in these folders, each with its number. For a host's owner: all files are looked at."""
     for folder in map(Path, folders):
         for path in folder.glob(f"??/shuffle_{SHUFFLE}_*_0.data"):
-            partition = partition_in(path, DATA_MAGIC)
+            partition = partition_in(path)
             if partition is not None:
                 yield partition, int(path.name.split("_")[2])
 
