@@ -22,3 +22,40 @@ def test_there_are_two_storage_magics() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and re.fullmatch(b"[A-Z]{8}", node.value)
     }
     assert found == {b"PENSTDAT", b"PENSTIDX"}
+
+
+FLAGS_OF_CONNECTIONS = {"network/sender.py:_Reader"}
+"""Classes that have a lifecycle and flags beside it: the one place left, and no other may come."""
+
+
+def test_a_class_with_a_lifecycle_has_no_flags() -> None:
+    """A state is one row of its table: an attribute that is set to True or False would be a second state."""
+    found = {
+        f"{path.relative_to(PACKAGE)}:{node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and _has_lifecycle(node) and _sets_flags(node)
+    }
+    assert found == FLAGS_OF_CONNECTIONS
+
+
+def _has_lifecycle(node: ast.ClassDef) -> bool:
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return any(ast.unparse(call.func).endswith("Lifecycle") for call in calls)
+
+
+def _sets_flags(node: ast.ClassDef) -> bool:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            is_flag = _is_boolean(each.value)
+            if is_flag and any(re.fullmatch(r"self\.\w+", ast.unparse(target)) for target in targets):
+                return True
+    return False
+
+
+def _is_boolean(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Constant(value=bool()) | ast.UnaryOp(op=ast.Not()):
+            return True
+    return False

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from penstock.lifecycle.table import as_markdown
-from penstock.partition.lifecycle import ENDS, TABLE, PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.lifecycle import (
+    ENDS,
+    PRODUCER_TABLE,
+    TABLE,
+    PartitionEvent,
+    PartitionLifecycle,
+    PartitionState,
+    ProducerEvent,
+    ProducerState,
+)
 from penstock.shuffle.errors import IllegalTransitionError, ProtocolError
 
 PAGE = Path(__file__).parents[2] / "docs" / "partition-lifecycle.md"
@@ -77,3 +86,16 @@ def test_all_pairs_missing_from_the_table_are_refused() -> None:
         with pytest.raises(IllegalTransitionError):
             life.move(event)
         assert life.state is state
+
+
+def test_page_shows_the_making() -> None:
+    """So is the table of its making."""
+    assert as_markdown(PRODUCER_TABLE) in PAGE.read_text()
+
+
+def test_a_producer_may_always_leave() -> None:
+    """It may in each state, and twice; only one that has not finished leaves a ruin."""
+    for state in ProducerState:
+        after = PRODUCER_TABLE[state, ProducerEvent.LEAVE]
+        assert PRODUCER_TABLE[after, ProducerEvent.LEAVE] is after
+        assert after.is_finished == (after is not ProducerState.ABANDONED)

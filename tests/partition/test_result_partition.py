@@ -360,7 +360,7 @@ class PartitionMachine(RuleBasedStateMachine):
             len([entry for entry in self.setting.log if entry in ("released", "failed")])
             == self.partition.state.is_end
         )
-        if self.partition._readers == 0 and self.partition._closed:
+        if self.partition._readers == 0 and self.partition._making.state.has_left:
             assert self.partition.state.is_end
         self.setting.references.check()
 

@@ -467,7 +467,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
         data = sum(isinstance(item, int) for item in self.expected)
         assert self.subpartition._queued_buffers == data == len(self.outstanding)
         assert len(self.subpartition._queue) == len(self.expected)
-        assert self.subpartition._blocked == self.blocked
+        assert self.subpartition._is_held == self.blocked
         if self.view is not None and not self.view.is_released:
             assert self.view.backlog == (0 if self.blocked else data)
             assert self.view.is_available == ((bool(self.expected) and not self.blocked) or not self.alive)

@@ -38,7 +38,14 @@ from penstock.partition.extents import BROADCAST, Extent
 from penstock.partition.hybrid_cursor import HybridCursor, Log
 from penstock.partition.hybrid_items import Item, MemoryBooks, SpillOrder, runs_of
 from penstock.partition.hybrid_order import distance_to_reading, farthest, oldest
-from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.lifecycle import (
+    PartitionEvent,
+    PartitionLifecycle,
+    PartitionState,
+    ProducerEvent,
+    ProducerLifecycle,
+    ProducerState,
+)
 from penstock.shuffle.errors import PartitionError, ProtocolError
 from penstock.shuffle.events import EndOfPartition
 from penstock.shuffle.ids import PartitionId
@@ -103,7 +110,6 @@ class HybridPartition(Endings):
         self.keeps = rules.keeps
         self.cause = ""
         self.lent = 0
-        self.is_finished = False
         self._rules = rules
         self._environment = environment
         self._lifecycle = PartitionLifecycle(partition_id)
@@ -114,12 +120,17 @@ class HybridPartition(Endings):
         self._owed = 0  # segments that are still to be stored
         self._wanted = 0  # segments that somebody waits for
         self._sequence = 0
-        self._is_closed = self._is_announced = self._is_stored = self._is_settled = False
+        self._making = ProducerLifecycle(partition_id)
 
     @property
     def state(self) -> PartitionState:
         """The state of its life."""
         return self._lifecycle.state
+
+    @property
+    def is_finished(self) -> bool:
+        """True if its producer has written everything."""
+        return self._making.state.is_finished
 
     @property
     def subpartitions(self) -> int:
@@ -177,20 +188,21 @@ class HybridPartition(Endings):
         if missing:
             raise ProtocolError(f"partition {self.partition_id} is finished, but {missing} have no end")
         self._lifecycle.move(PartitionEvent.FINISH)
-        self.is_finished = True
-        self._announce()
+        self._show()
+        self._making.move(ProducerEvent.FINISH)
         self._go_on()
 
     def settle(self) -> None:
         """Finished some time ago, and still there: see to it that everything is stored."""
-        self._is_settled = self.is_finished
-        self._go_on()
+        if self.keeps and self.is_finished:  # what one that does not keep has left goes as it is read
+            self._making.move(ProducerEvent.SETTLE)
+            self._go_on()
 
     def close_producer(self) -> None:
         """The producer lets go; idempotent. Not finished is failed; read to the end is released, unless kept."""
-        if self._is_closed:
+        if self._making.state.has_left:
             return
-        self._is_closed = True
+        self._making.move(ProducerEvent.LEAVE)
         if not self.is_finished:
             self.fail("it ended without finishing the partition")
         else:
@@ -362,7 +374,8 @@ class HybridPartition(Endings):
         self._drop([item for item in rest if not item.left and item.piece is not None and not item.is_spilling])
 
     def _release_if_left(self) -> None:
-        if self._is_closed and not self.keeps and all(log.is_left for log in self._logs):
+        # A producer that is still there could not be told that nobody reads: its next word would find no partition.
+        if self._making.state.has_left and not self.keeps and all(log.is_left for log in self._logs):
             self.release()
 
     def _append(self, logs: list[Log], source: BufferSlice | Extent, subpartition: int, order: int) -> bool:
@@ -382,7 +395,7 @@ class HybridPartition(Endings):
                 log.items.append(item)
         elif piece is not None:
             self._environment.on_recycle(piece)
-        self._announce()
+        self._show()
         for log in logs:
             if log.cursors:
                 self._wake(log.cursors)
@@ -390,9 +403,9 @@ class HybridPartition(Endings):
             self._go_on()
         return bool(logs)
 
-    def _announce(self) -> None:
-        if not self._is_announced and not self.state.is_end:
-            self._is_announced = True
+    def _show(self) -> None:
+        if self._making.state is ProducerState.SILENT and not self.state.is_end:
+            self._making.move(ProducerEvent.SHOW)
             self._environment.on_consumable()
 
     def _wake(self, cursors: Iterable[HybridCursor]) -> None:
@@ -406,7 +419,9 @@ class HybridPartition(Endings):
             return
         if self._order is None:
             size = self._rules.segment_size
-            due = -(-self._books.unspilled_bytes // size) if self.keeps and self._is_settled else 0
+            is_settled = self._making.state is ProducerState.SETTLED
+            due = -(-self._books.unspilled_bytes // size) if is_settled else 0
+            # The three demands are for the same segments: to add them up would store what nobody asked for.
             self._owed = max(self._owed, due, self._wanted)
             if self._owed:
                 self._begin(self._chosen())
@@ -456,8 +471,8 @@ class HybridPartition(Endings):
                 self._wanted -= 1
 
     def _look_if_stored(self) -> None:
-        if self.is_finished and self.keeps and not self._is_stored and self._order is None:
-            self._is_stored = not self._books.unspilled_bytes
-            if self._is_stored:
-                self._free(len(self._books))
-                self._environment.on_stored()
+        is_to_be = self.is_finished and self._making.state is not ProducerState.STORED
+        if is_to_be and self.keeps and self._order is None and not self._books.unspilled_bytes:
+            self._making.move(ProducerEvent.STORE)
+            self._free(len(self._books))
+            self._environment.on_stored()

@@ -91,3 +91,67 @@ class PartitionLifecycle(Lifecycle[PartitionState, PartitionEvent]):
 
     def __init__(self, name: object) -> None:
         super().__init__(f"partition {name}", TABLE, PartitionState.REGISTERED)
+
+
+class ProducerState(Enum):
+    """The states of a partition's making: its producer's part, and then the storing of what it has left in memory."""
+
+    SILENT = "silent"
+    SHOWN = "shown"
+    FINISHED = "finished"
+    LEFT = "left"
+    ABANDONED = "abandoned"
+    SETTLED = "settled"
+    STORED = "stored"
+
+    @property
+    def is_finished(self) -> bool:
+        """True if everything was written."""
+        return self in _WRITTEN
+
+    @property
+    def has_left(self) -> bool:
+        """True if the producer will not say anything any more."""
+        return self in (ProducerState.LEFT, ProducerState.ABANDONED)
+
+
+class ProducerEvent(Enum):
+    """The events of a partition's making."""
+
+    SHOW = "show"
+    FINISH = "finish"
+    LEAVE = "leave"
+    SETTLE = "settle"
+    STORE = "store"
+
+
+_WRITTEN = (ProducerState.FINISHED, ProducerState.LEFT, ProducerState.SETTLED, ProducerState.STORED)
+
+_LEFT = (ProducerState.LEFT, ProducerState.ABANDONED, ProducerState.SETTLED, ProducerState.STORED)
+
+PRODUCER_TABLE: dict[tuple[ProducerState, ProducerEvent], ProducerState] = {
+    (ProducerState.SILENT, ProducerEvent.SHOW): ProducerState.SHOWN,
+    (ProducerState.SILENT, ProducerEvent.FINISH): ProducerState.FINISHED,
+    (ProducerState.SILENT, ProducerEvent.LEAVE): ProducerState.ABANDONED,
+    (ProducerState.SHOWN, ProducerEvent.FINISH): ProducerState.FINISHED,
+    (ProducerState.SHOWN, ProducerEvent.LEAVE): ProducerState.ABANDONED,
+    (ProducerState.FINISHED, ProducerEvent.LEAVE): ProducerState.LEFT,
+    (ProducerState.FINISHED, ProducerEvent.SETTLE): ProducerState.SETTLED,
+    (ProducerState.FINISHED, ProducerEvent.STORE): ProducerState.STORED,
+    (ProducerState.LEFT, ProducerEvent.SETTLE): ProducerState.SETTLED,
+    (ProducerState.LEFT, ProducerEvent.STORE): ProducerState.STORED,
+    (ProducerState.SETTLED, ProducerEvent.STORE): ProducerState.STORED,
+    **{(state, ProducerEvent.FINISH): state for state in (*_WRITTEN, ProducerState.ABANDONED)},
+    **{(state, ProducerEvent.LEAVE): state for state in _LEFT},
+    **{(state, ProducerEvent.SETTLE): state for state in (ProducerState.SETTLED, ProducerState.STORED)},
+}  # fmt: skip
+"""Every legal step. A word that is said again, or to a partition that has ended meanwhile, changes nothing."""
+
+
+class ProducerLifecycle(Lifecycle[ProducerState, ProducerEvent]):
+    """The making of one partition."""
+
+    __slots__ = ()
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"the making of partition {name}", PRODUCER_TABLE, ProducerState.SILENT)

@@ -22,7 +22,14 @@ from penstock.buffer import BufferSlice
 from penstock.buffer.view import DataListener
 from penstock.partition.answers import check_range, describe, end_error
 from penstock.partition.endings import Endings
-from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
+from penstock.partition.lifecycle import (
+    PartitionEvent,
+    PartitionLifecycle,
+    PartitionState,
+    ProducerEvent,
+    ProducerLifecycle,
+    ProducerState,
+)
 from penstock.partition.subpartition import (
     PipelinedSubpartition,
     PipelinedView,
@@ -51,8 +58,7 @@ class PipelinedPartition(Endings):
     """One result partition. Life: adds, `finish` or `fail`, `close_producer`. Its readers come and go by views."""
 
     __slots__ = (
-        "_announced", "_callbacks", "_cause", "_closed", "_finished", "_lifecycle", "_readers",
-        "_subpartitions", "host", "partition_id",
+        "_callbacks", "_cause", "_lifecycle", "_making", "_readers", "_subpartitions", "host", "partition_id",
     )  # fmt: skip
 
     def __init__(
@@ -66,9 +72,7 @@ class PipelinedPartition(Endings):
         self._lifecycle = PartitionLifecycle(partition_id)
         self._subpartitions = [PipelinedSubpartition(index, self) for index in range(subpartitions)]
         self._readers = subpartitions
-        self._finished = False
-        self._closed = False
-        self._announced = False
+        self._making = ProducerLifecycle(partition_id)
         self._cause = ""
 
     @property
@@ -103,7 +107,7 @@ class PipelinedPartition(Endings):
         taken = target.add(buffer)
         if not taken:
             self._callbacks.on_recycle(buffer)
-        self._announce()
+        self._show()
         return taken
 
     def broadcast(self, buffer: BufferSlice) -> int:
@@ -115,7 +119,7 @@ class PipelinedPartition(Endings):
                 taken += 1
             else:
                 self._callbacks.on_recycle(buffer)
-        self._announce()
+        self._show()
         return taken
 
     def add_event(self, subpartition: int, payload: bytes, data_type: int) -> bool:
@@ -123,14 +127,14 @@ class PipelinedPartition(Endings):
         target = self._target(subpartition)
         self._write()
         taken = target.add_event(payload, data_type)
-        self._announce()
+        self._show()
         return taken
 
     def broadcast_event(self, payload: bytes, data_type: int) -> int:
         """Queue an event for all readers; how many will read it."""
         self._write()
         taken = sum(target.add_event(payload, data_type) for target in self._subpartitions)
-        self._announce()
+        self._show()
         return taken
 
     def overtake(self, subpartition: int, payload: bytes) -> list[BufferSlice]:
@@ -138,7 +142,7 @@ class PipelinedPartition(Endings):
         target = self._target(subpartition)
         self._write()
         overtaken = target.overtake(payload)
-        self._announce()
+        self._show()
         return overtaken
 
     def _target(self, subpartition: int) -> PipelinedSubpartition:
@@ -149,25 +153,25 @@ class PipelinedPartition(Endings):
         if self._lifecycle.state is not PartitionState.WRITING:
             self._lifecycle.move(PartitionEvent.WRITE)
 
-    def _announce(self) -> None:
-        if not self._announced and not self.state.is_end:
-            self._announced = True
+    def _show(self) -> None:
+        if self._making.state is ProducerState.SILENT and not self.state.is_end:
+            self._making.move(ProducerEvent.SHOW)
             self._callbacks.on_consumable()
 
     def finish(self) -> None:
         """The producer has written everything, its closing events included."""
         self._lifecycle.move(PartitionEvent.FINISH)
-        self._finished = True
         for target in self._subpartitions:
             target.finish()
-        self._announce()
+        self._show()
+        self._making.move(ProducerEvent.FINISH)
 
     def close_producer(self) -> None:
         """The producer lets go; idempotent. Not finished means failed; read to the end means released."""
-        if self._closed:
+        if self._making.state.has_left:
             return
-        self._closed = True
-        if not self._finished:
+        self._making.move(ProducerEvent.LEAVE)
+        if not self._making.state.is_finished:
             self.fail("it ended without finishing the partition")
         elif self._readers == 0:
             self.release()
@@ -203,5 +207,5 @@ class PipelinedPartition(Endings):
             self._lifecycle.move(PartitionEvent.CONSUME)
         for buffer in buffers:
             self._callbacks.on_recycle(buffer)
-        if self._readers == 0 and self._closed:
+        if self._readers == 0 and self._making.state.has_left:
             self.release()

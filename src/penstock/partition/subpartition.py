@@ -32,10 +32,12 @@ from penstock.shuffle.errors import PartitionError, ProtocolError
 
 
 class SubpartitionState(Enum):
-    """OPEN takes data, FINISHED only gives it; the others do neither."""
+    """OPEN takes data, FINISHED only gives it; a barrier holds both back from their reader. The others do neither."""
 
     OPEN = "open"
+    OPEN_HELD = "open, held"
     FINISHED = "finished"
+    FINISHED_HELD = "finished, held"
     CONSUMED = "consumed"
     RELEASED = "released"
     FAILED = "failed"
@@ -45,15 +47,26 @@ class SubpartitionEvent(Enum):
     """The events of a subpartition: by its producer, its reader, the end of its partition."""
 
     FINISH = "finish"
+    HOLD = "hold"
+    RESUME = "resume"
     LEAVE = "leave"
     RELEASE = "release"
     FAIL = "fail"
 
 
-_LIVE = (SubpartitionState.OPEN, SubpartitionState.FINISHED)
+_TAKING = (SubpartitionState.OPEN, SubpartitionState.OPEN_HELD)
+_HELD = (SubpartitionState.OPEN_HELD, SubpartitionState.FINISHED_HELD)
+_LIVE = (*_TAKING, SubpartitionState.FINISHED, SubpartitionState.FINISHED_HELD)
 
 TABLE: Final[Table[SubpartitionState, SubpartitionEvent]] = {
-    **{(state, SubpartitionEvent.FINISH): SubpartitionState.FINISHED for state in _LIVE},
+    (SubpartitionState.OPEN, SubpartitionEvent.FINISH): SubpartitionState.FINISHED,
+    (SubpartitionState.OPEN_HELD, SubpartitionEvent.FINISH): SubpartitionState.FINISHED_HELD,
+    (SubpartitionState.FINISHED, SubpartitionEvent.FINISH): SubpartitionState.FINISHED,
+    (SubpartitionState.FINISHED_HELD, SubpartitionEvent.FINISH): SubpartitionState.FINISHED_HELD,
+    (SubpartitionState.OPEN, SubpartitionEvent.HOLD): SubpartitionState.OPEN_HELD,
+    (SubpartitionState.FINISHED, SubpartitionEvent.HOLD): SubpartitionState.FINISHED_HELD,
+    (SubpartitionState.OPEN_HELD, SubpartitionEvent.RESUME): SubpartitionState.OPEN,
+    (SubpartitionState.FINISHED_HELD, SubpartitionEvent.RESUME): SubpartitionState.FINISHED,
     **{(state, SubpartitionEvent.LEAVE): SubpartitionState.CONSUMED for state in _LIVE},
     **{(state, SubpartitionEvent.RELEASE): SubpartitionState.RELEASED for state in _LIVE},
     **{(state, SubpartitionEvent.FAIL): SubpartitionState.FAILED for state in _LIVE},
@@ -81,8 +94,7 @@ class PipelinedSubpartition:
     """One subpartition. The producer's side adds, the reader's side is its view."""
 
     __slots__ = (
-        "_blocked", "_failure", "_lifecycle", "_parent",
-        "_priority", "_queue", "_queued_buffers", "_view", "index",
+        "_failure", "_lifecycle", "_parent", "_priority", "_queue", "_queued_buffers", "_view", "index",
     )  # fmt: skip
 
     def __init__(self, index: int, parent: SubpartitionParent) -> None:
@@ -92,7 +104,6 @@ class PipelinedSubpartition:
         self._queue: deque[BufferOrEvent] = deque()
         self._priority = 0  # priority events at the head of the queue
         self._queued_buffers = 0
-        self._blocked = False
         self._failure: PartitionError | None = None
         self._view: PipelinedView | None = None
 
@@ -107,19 +118,23 @@ class PipelinedSubpartition:
         return self._lifecycle.state
 
     @property
+    def _is_held(self) -> bool:
+        return self._lifecycle.state in _HELD
+
+    @property
     def backlog(self) -> int:
-        """Data buffers that wait and may be read; 0 while blocked."""
-        return 0 if self._blocked else self._queued_buffers
+        """Data buffers that wait and may be read; 0 while a barrier holds them."""
+        return 0 if self._is_held else self._queued_buffers
 
     @property
     def next_is_event(self) -> bool:
         """True if the next thing to be read is an event."""
-        return bool(self._queue) and not self._blocked and not self._queue[0].is_buffer
+        return bool(self._queue) and not self._is_held and not self._queue[0].is_buffer
 
     @property
     def is_consumable(self) -> bool:
         """True if something can be read."""
-        return bool(self._queue) and not self._blocked
+        return bool(self._queue) and not self._is_held
 
     @property
     def failure(self) -> PartitionError | None:
@@ -145,7 +160,7 @@ class PipelinedSubpartition:
         overtakes_data = not self._queue or self._queue[0].is_buffer
         self._queue.insert(self._priority, item)
         self._priority += 1
-        if overtakes_data and not self._blocked:
+        if overtakes_data and not self._is_held:
             self._notify()
         return True
 
@@ -159,7 +174,7 @@ class PipelinedSubpartition:
         if place == self._priority:
             self._priority += 1
         self._queue.insert(place, BufferOrEvent(DataType.OVERTAKING_BARRIER, payload, self.index))
-        if not self._blocked:
+        if not self._is_held:
             self._notify()
         behind = itertools.islice(self._queue, place + 1, None)
         return [item.payload for item in behind if isinstance(item.payload, BufferSlice)]
@@ -168,14 +183,14 @@ class PipelinedSubpartition:
         if not well_formed:
             raise ProtocolError(f"{self.name}: an empty buffer, or an event that claims to be data")
         state = self._lifecycle.state
-        if state is SubpartitionState.FINISHED:
+        if state in (SubpartitionState.FINISHED, SubpartitionState.FINISHED_HELD):
             raise ProtocolError(f"{self.name}: its producer writes after it has finished")
-        return state is SubpartitionState.OPEN
+        return state in _TAKING
 
     def _append(self, item: BufferOrEvent) -> None:
         was_empty = not self._queue
         self._queue.append(item)
-        if was_empty and not self._blocked:
+        if was_empty and not self._is_held:
             self._notify()
 
     def finish(self) -> None:
@@ -195,7 +210,7 @@ class PipelinedSubpartition:
 
     def poll(self) -> BufferOrEvent | None:
         """The next thing for the reader."""
-        if self._blocked or not self._queue:
+        if not self._queue or self._is_held:
             return None
         item = self._queue.popleft()
         if self._priority:
@@ -203,16 +218,16 @@ class PipelinedSubpartition:
         if isinstance(item.payload, BufferSlice):
             self._queued_buffers -= 1
         elif item.data_type == DataType.ALIGNED_BARRIER:
-            self._blocked = True
+            self._lifecycle.move(SubpartitionEvent.HOLD)
         return item
 
     def resume(self) -> None:
         """Go on after the barrier."""
         if self.state not in _LIVE:
             return
-        if not self._blocked:
+        if not self._is_held:
             raise ProtocolError(f"{self.name} is resumed, but nothing blocks it")
-        self._blocked = False
+        self._lifecycle.move(SubpartitionEvent.RESUME)
         if self._queue:
             self._notify()
 
@@ -245,7 +260,6 @@ class PipelinedSubpartition:
         buffers = [item.payload for item in self._queue if isinstance(item.payload, BufferSlice)]
         self._queue.clear()
         self._priority = self._queued_buffers = 0
-        self._blocked = False
         return buffers
 
     def _notify(self) -> None:

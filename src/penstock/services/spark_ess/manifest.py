@@ -67,7 +67,7 @@ def packed(index: bytes, ends: Sequence[EndOfPartition]) -> bytes:
 
 
 def offsets(index: Index) -> Offsets:
-    """Where the extents begin, in the order of the file, and where the last one ends."""
+    """The offsets at which the extents begin, in the order of the file, and at which the last one ends."""
     entries = np.frombuffer(index.entries, _ENTRY)
     if not len(entries):
         return np.empty(0, np.int64)
