@@ -3,7 +3,7 @@
 
 Name it by `service="folder_shuffle:FolderShuffleService"`, with the shared folder as `FOLDER_SHUFFLE` in the process
 environment of driver and workers. A partition is a folder: the batches, one behind the other, and an index of them
-that appears when it is complete. Why a partition can't be read is a file beside it. Limit: who waits looks every
+that appears when it is complete. Why a partition can't be read is a file beside it. Limit: gates look every
 hundredth of a second.
 """
 
@@ -13,10 +13,9 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from penstock.shuffle import (
     ShuffleDescriptor,
     errors,
 )
-from penstock.shuffle.service import fingerprint_of
+from penstock.shuffle.splits import Split
 from penstock.shuffle.sums import Sums
 
 LOOK_SECONDS = 0.01
@@ -84,61 +83,60 @@ def end_of(entries: Iterable[Entry]) -> EndOfPartition:
 
 
 class FolderWriter:
-    """A `ResultPartitionWriter`."""
+    """A `ResultPartitionWriter`: a disk has always room."""
+
+    has_pending = False
 
     def __init__(self, host: shuffle.TaskHost, descriptor: shuffle.ResultPartitionDescriptor) -> None:
-        self.partition = descriptor.shuffle.partition
-        self.subpartitions = descriptor.partition.subpartitions
-        self._host, self._place = host, Path(descriptor.shuffle.location)
+        self._subpartitions, self._place = descriptor.partition.subpartitions, Path(descriptor.shuffle.location)
+        self._host = host
         self._entries: list[Entry] = []
-        self._ends: list[EndOfPartition] = []
         self._is_writing = False
 
-    def setup(self) -> None:
+    def setup(self) -> shuffle.Intake:
         self._place.mkdir()
         self._file, self._is_writing = (self._place / "batches").open("wb"), True
+        return shuffle.Intake()
 
-    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
+    def offer(self, split: Split) -> int:
         self._host.check_cancelled()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        data = sink.getvalue()
-        self._entries.append((subpartition, self._file.tell(), data.size, batch.num_rows, zlib.crc32(data)))
-        self._file.write(data)
+        for subpartition, batch in split:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            data = sink.getvalue()
+            self._entries.append((subpartition, self._file.tell(), data.size, batch.num_rows, zlib.crc32(data)))
+            self._file.write(data)
+        return split.rows
 
-    def broadcast(self, batch: pa.RecordBatch) -> None:
-        self.write(batch, -1)
+    def emit(self, event: shuffle.Event, kind: shuffle.EventKind = shuffle.EventKind.IN_ORDER) -> None:
+        raise errors.ProtocolError("a folder carries no streams")
+
+    def end_epoch(self, payload: bytes, kind: shuffle.EventKind, *, keep_overtaken: bool = False) -> None:
+        raise errors.ProtocolError("a folder carries no streams")
+
+    def overtaken(self) -> None:
+        """Nothing is."""
 
     def flush(self) -> None:
         """Nobody sees a blocking partition before it is complete."""
 
-    def is_available(self) -> bool:
-        return True
-
-    def finish(self) -> None:
+    def finish(self) -> shuffle.PartitionEnd:
         self._file.close()
-        self._ends = [end_of(range_of(self._entries, number)) for number in range(self.subpartitions)]
-        (self._place / "written").write_text(json.dumps([self.subpartitions, self._entries]))
+        sums = tuple(end_of(range_of(self._entries, number)) for number in range(self._subpartitions))
+        (self._place / "written").write_text(json.dumps([self._subpartitions, self._entries]))
         (self._place / "written").rename(self._place / "index")
         self._is_writing = False
+        return shuffle.PartitionEnd(sums)
 
-    def fail(self, cause: BaseException) -> None:
+    def close(self, cause: BaseException | None = None) -> None:
         if self._is_writing:
             self._is_writing = False
             self._file.close()
+            cause = cause or errors.PenstockError("the writer was closed before it was finished")
             with suppress(FileNotFoundError):  # the host's folder is gone
                 Path(f"{self._place}.failed").write_text(f"{type(cause).__name__}: {cause}")
                 shutil.rmtree(self._place)
-
-    def close(self) -> None:
-        self.fail(errors.PenstockError("the writer was closed before it was finished"))
-
-    def subpartition_bytes(self) -> Sequence[int]:
-        return [end.bytes for end in self._ends]
-
-    def fingerprint(self) -> int:
-        return fingerprint_of(self._ends)
 
 
 class FolderGate:
@@ -149,28 +147,29 @@ class FolderGate:
         self._waiting = {number: channel.source for number, channel in enumerate(descriptor.channels)}
         self._reading: deque[Iterator[Received]] = deque()
 
+    @property
+    def is_ended(self) -> bool:
+        return not (self._waiting or self._reading)
+
     def setup(self) -> None:
         """Files are looked for, nobody is asked."""
 
-    def next(self, timeout: float | None = None) -> Received | None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._host.check_cancelled()
-            for channel, source in list(self._waiting.items()):
-                if not source.is_unknown and is_complete(source):
-                    del self._waiting[channel]
-                    self._reading.append(self._read(channel, source))
-            while self._reading:
-                if (received := next(self._reading[0], None)) is not None:
-                    self._reading.rotate(-1)
-                    return received
-                self._reading.popleft()
-            if not self._waiting:
-                return None
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError
-            with suppress(TimeoutError):
-                self._host.wait(lambda: False, LOOK_SECONDS)
+    def poll(self, channels: Container[int] | None = None) -> Received | None:
+        self._host.check_cancelled()
+        for channel, source in list(self._waiting.items()):
+            if not source.is_unknown and is_complete(source):
+                del self._waiting[channel]
+                self._reading.append(self._read(channel, source))
+        while self._reading:
+            if (received := next(self._reading[0], None)) is not None:
+                self._reading.rotate(-1)
+                return received
+            self._reading.popleft()
+        self._host.wake_in(LOOK_SECONDS)
+        return None
+
+    def poll_ahead(self) -> None:
+        """Nothing overtakes rows."""
 
     def resume_consumption(self, channel: int) -> None:
         """No channel is ever blocked."""

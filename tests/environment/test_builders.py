@@ -17,8 +17,9 @@ from penstock.link.frames import ALL
 from penstock.partition import stretched_file
 from penstock.partition.extents import OWN, Extent, data_name
 from penstock.partition.stretched_file import StretchedFile
-from penstock.services.local import builders
-from penstock.services.local.builders import OwnFile, OwnSegments, SharedSegment
+from penstock.services.local import builders, own_file
+from penstock.services.local.builders import OwnSegments, SharedSegment
+from penstock.services.local.own_file import OwnFile
 from penstock.shuffle import DatasetId, PartitionId
 
 SEGMENT = 64
@@ -26,9 +27,13 @@ SUBPARTITIONS = 3
 
 
 class Desk:
-    """Fresh segments, and what is shipped of them: the bytes are copied when they are shipped, as a reader would."""
+    """Fresh segments, and what is shipped of them: the bytes are copied when they are shipped, as a reader would.
 
-    def __init__(self, shared: bool) -> None:
+    There are as many segments as are granted; without a number, as many as are wanted.
+    """
+
+    def __init__(self, shared: bool, granted: int | None = None) -> None:
+        self.granted = granted
         self.segments: list[bytearray] = []
         self.open: set[int] = set()
         self.streams = [b""] * SUBPARTITIONS
@@ -37,8 +42,12 @@ class Desk:
             SharedSegment(self.take, self.note) if shared else OwnSegments(SUBPARTITIONS, self.take, self.note)
         )
 
-    def take(self) -> BufferBuilder:
-        """A fresh segment."""
+    def take(self) -> BufferBuilder | None:
+        """A fresh segment, if one is granted."""
+        if self.granted is not None:
+            if not self.granted:
+                return None
+            self.granted -= 1
         self.segments.append(bytearray(SEGMENT))
         self.open.add(len(self.segments) - 1)
         return BufferBuilder(len(self.segments) - 1, memoryview(self.segments[-1]))
@@ -91,7 +100,51 @@ def test_every_reader_gets_its_bytes_once_and_in_order(steps: list[object], shar
         else:
             desk.builders.finish()
             assert not desk.open
-    desk.builders.finish()
+    assert desk.builders.finish()
+    patch.undo()
+    assert desk.streams == expected
+    assert not desk.open
+
+
+@given(steps=STEPS, shared=st.booleans(), grants=st.lists(st.integers(0, 3), max_size=60))
+def test_what_finds_no_segment_is_laid_out_when_there_is_one(
+    steps: list[object], shared: bool, grants: list[int]
+) -> None:
+    """Segments come at any time: what is pending goes out before anything else, and nothing is lost or doubled."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(builders, "SLICE_BYTES", 50)
+    patch.setattr(builders, "GATHER_BYTES", 120)
+    desk = Desk(shared, granted=0)
+    expected = [b""] * SUBPARTITIONS
+
+    def settle() -> None:
+        while desk.builders.has_pending:
+            before = desk.streams[:]
+            desk.granted = grants.pop() if grants else 1
+            assert desk.builders.relieve() is not desk.builders.has_pending
+            assert all(now.startswith(then) for now, then in zip(desk.streams, before, strict=True))
+
+    for number, step in enumerate(steps):
+        settle()
+        if isinstance(step, tuple):
+            target, sizes = step
+            parts = [bytes([number % 251]) * size for size in sizes]
+            desk.builders.append(target, parts)
+            for reader in range(SUBPARTITIONS) if target == ALL else [target]:
+                expected[reader] += b"".join(parts)
+        elif step == "commit":
+            desk.builders.commit()
+            settle()
+            desk.builders.commit()
+            settle()
+            desk.builders.commit()
+            assert desk.streams == expected, "committed is shipped"
+        else:
+            while not desk.builders.finish():
+                desk.granted = grants.pop() if grants else 1
+            assert not desk.open
+    while not desk.builders.finish():
+        desk.granted = 1
     patch.undo()
     assert desk.streams == expected
     assert not desk.open
@@ -123,8 +176,8 @@ def test_a_dropped_builder_ships_nothing() -> None:
 def test_the_writers_own_file_has_every_readers_bytes_once_and_in_order(steps: list[object]) -> None:
     """Any mixture of parts for one and for all, long and short, and commits: no extent is longer than a stretch."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(builders, "GATHER_BYTES", 120)
-    for module in (builders, stretched_file):
+    patch.setattr(own_file, "GATHER_BYTES", 120)
+    for module in (own_file, stretched_file):
         patch.setattr(module, "LONG", 25)
     patch.setattr(stretched_file, "EXTENT_BYTES", SEGMENT)
     expected = [b""] * SUBPARTITIONS

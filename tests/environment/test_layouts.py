@@ -16,10 +16,10 @@ from penstock.partition.hash_writer import HashWriter
 from penstock.partition.sort_merge_writer import SortMergeWriter
 from penstock.partition.stored import StoredRows
 from penstock.record.copies import Copies
-from penstock.record.partitioners import Split
 from penstock.services.local.result import sorts
 from penstock.shuffle import DatasetId, EndOfPartition, PartitionDescriptor, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionLostError, PenstockError
+from penstock.shuffle.splits import Split
 from stored_parts import Range
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -51,6 +51,8 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.shuffle.requests import Request
+from penstock.shuffle.splits import Split
+from penstock.task.blocking import BlockingInput, BlockingWriter
 from penstock.testing import DEADLINE
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -74,13 +76,14 @@ def exchange(attachment: Attachment, number: int, kind: PartitionKind = Partitio
         owner, [ResultPartitionDescriptor(partition, place, SCHEMA)]
     )
     (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))])
-    writer.setup()
+    rows, target = BlockingInput([gate], attachment), BlockingWriter(writer, attachment, owner.metrics)
+    target.setup()
     gate.setup()
     for value in range(9):
-        writer.write(pa.record_batch([pa.array([value])], schema=SCHEMA), value % 3)
-    writer.finish()
+        target.write(Split.whole(pa.record_batch([pa.array([value])], schema=SCHEMA), value % 3))
+    target.finish()
     found = []
-    while (received := gate.next(DEADLINE)) is not None:
+    while (received := rows.next(DEADLINE)) is not None:
         if received.batch is not None:
             found += received.batch.column(0).to_pylist()
     gate.close()
@@ -101,17 +104,18 @@ def test_ports_do_not_run_out(here: EnvironmentThread) -> None:
 
 
 def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: EnvironmentThread) -> None:
-    """The write into it waits for a buffer; what was written to its neighbour is read, and a flush does not wait."""
+    """The write into it waits for a buffer; what was written to its neighbour is read, without a flush."""
     writing, reading = here.attach(), here.attach()
     kind = PartitionKind.PIPELINED_BOUNDED
     place = ShuffleDescriptor(PartitionId(DatasetId("job", 0), 0, 1), "local", kind, writing.environment)
     owners = [OwnerContext(AttemptId("job", vertex, 0, 1), "test", MetricGroup("test")) for vertex in range(2)]
-    (writer,) = LocalShuffleEnvironment(writing, Settings()).create_result_partition_writers(
+    (made,) = LocalShuffleEnvironment(writing, Settings()).create_result_partition_writers(
         owners[0], [ResultPartitionDescriptor(PartitionDescriptor(DatasetId("job", 0), 0, kind, 2), place, SCHEMA)]
     )
     (gate,) = LocalShuffleEnvironment(reading, Settings()).create_input_gates(
         owners[1], [InputGateDescriptor(0, SCHEMA, (ChannelDescriptor(place, 1),))]
     )
+    writer, rows = BlockingWriter(made, writing, owners[0].metrics), BlockingInput([gate], reading)
     writer.setup()
     gate.setup()
     ends: list[type[BaseException]] = []
@@ -119,24 +123,20 @@ def test_a_subpartition_that_nobody_reads_hides_no_row_of_the_others(here: Envir
 
     def write() -> None:
         try:
-            writer.write(pa.record_batch([pa.array([7])], schema=SCHEMA), 1)
-            writer.write(full, 0)
+            writer.write(Split.whole(pa.record_batch([pa.array([7])], schema=SCHEMA), 1))
+            writer.write(Split.whole(full, 0))
         except PenstockError as error:
             ends.append(type(error))
 
-    threads = [threading.Thread(target=write)]
-    threads[0].start()
-    received = gate.next(DEADLINE)
+    thread = threading.Thread(target=write)
+    thread.start()
+    received = rows.next(DEADLINE)
     assert received is not None
     assert received.batch is not None
     assert received.batch.column(0).to_pylist() == [7]
-    threads.append(threading.Thread(target=writer.flush))
-    threads[1].start()
-    threads[1].join(DEADLINE)
-    assert not threads[1].is_alive()
-    assert threads[0].is_alive(), "it still waits"
+    assert thread.is_alive(), "it still waits"
     here.run(lambda: here.host.obey(CancelTask(owners[0].attempt, "the test is over")))
-    threads[0].join(DEADLINE)
+    thread.join(DEADLINE)
     assert ends == [TaskCancelledError]
     gate.close()
     reading.close()
@@ -214,7 +214,7 @@ def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread,
     wrong, right = here.attach(), here.attach()
     wrong.data_plane().send(words)
     with pytest.raises(PenstockError, match="gone"):
-        wrong.wait(lambda: False, DEADLINE)
+        wait_for_ever(wrong)
     assert exchange(right, 1) == [1, 4, 7]
     wrong.close()
     right.close()
@@ -238,7 +238,7 @@ def test_what_an_environment_may_not_say_is_raised_where_the_task_waits(words: b
         attachment = _attachment(ours, memory)
         theirs.sendall(words)
         with pytest.raises(ProtocolError, match=told):
-            attachment.wait(lambda: False, DEADLINE)
+            wait_for_ever(attachment)
         attachment.close()
 
 
@@ -250,8 +250,8 @@ def test_frames_for_a_closed_port_are_dropped() -> None:
         port = attachment.data_plane().open_port(Port("a port that nothing is said to"))
         attachment.data_plane().close_port(port)
         theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
-        with pytest.raises(TimeoutError):
-            attachment.wait(lambda: False, 0.05)
+        attachment.wait(0, 0.05)
+        assert attachment.arrivals == 1
         attachment.close()
 
 
@@ -263,8 +263,14 @@ def test_what_is_not_for_a_port_is_an_error() -> None:
         port = attachment.data_plane().open_port(Port("the writer of partition 7"))
         theirs.sendall(slices_frame(FrameType.DELIVER, [(port, 0, 0, 0, 9)]))
         with pytest.raises(ProtocolError, match=r"the writer of partition 7 was told \(0, 0, 0, 9\)"):
-            attachment.wait(lambda: False, DEADLINE)
+            wait_for_ever(attachment)
         attachment.close()
+
+
+def wait_for_ever(attachment: Attachment) -> None:
+    """Wait again and again; ends with what the wait raises."""
+    while True:
+        attachment.wait(attachment.arrivals, DEADLINE)
 
 
 def _attachment(connection: socket.socket, memory: SegmentMemory) -> Attachment:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from environment_thread import SEGMENT, environment
+from penstock.services.local.builders import Segments
 from penstock.services.local.in_flight import SegmentFill
-from penstock.services.local.stream_writer import SegmentStreamWriter
-from penstock.shuffle import EpochEnd, Settings
+from penstock.services.local.stream_layout import StreamSegments
+from penstock.services.local.writer import LayoutPolicy, SegmentWriter
+from penstock.shuffle import EpochEnd, EventKind, Settings
 from penstock.shuffle.events import Event
-from penstock.shuffle.streaming import EventKind
 from penstock.testing import DEADLINE
-from stream_task import SCHEMA, Clock, Task, numbers, task_of
+from stream_task import SCHEMA, Clock, Task, Writer, numbers, task_of
 
 
 class SlowReader:
@@ -29,8 +30,14 @@ class SlowReader:
         self._clock = Clock()
         segments = NETWORK.exclusive_buffers_per_channel + NETWORK.floating_buffers_per_gate
         fill = SegmentFill(target, segments, SEGMENT, self._clock)
-        self.writer = SegmentStreamWriter(
-            task.attachment, task.owner, task.result(number, 1, SCHEMA), fill, verify=True
+
+        def policy(end: Segments) -> LayoutPolicy:
+            return LayoutPolicy(
+                lambda parts: StreamSegments(end, parts.messages, parts.sums, fill, parts.metrics), overdraws=False
+            )
+
+        self.writer = Writer(
+            SegmentWriter(task.attachment, task.owner, task.result(number, 1, SCHEMA), policy, verify=True)
         )
         self.writer.setup()
         task.mailbox.wait(DEADLINE)
@@ -72,7 +79,7 @@ class SlowReader:
 
     def unaligned(self) -> int:
         """Bytes of the rows that a barrier overtakes, wherever they are."""
-        self.writer.end_epoch(b"unaligned", EventKind.PRIORITY)
+        self.writer.end_epoch(b"unaligned", EventKind.PRIORITY, keep_overtaken=True)
         held = sum(self._fetched) * ROWS.nbytes // ROWS.num_rows
         received = overtaken = None
         while overtaken is None or received is None or not isinstance(received.event, EpochEnd):

@@ -20,18 +20,19 @@ from penstock.environment.inputs import WINDOW
 from penstock.environment.task_frames import TaskFrames
 from penstock.link import commands
 from penstock.record.framing import HEADER, MessageAssembler
+from penstock.services.local.gate_end import GateEnd
 from penstock.services.local.in_flight import LEAST_BYTES, SegmentFill
-from penstock.services.local.stream_gate import SegmentStreamGate
 from penstock.shuffle import (
     EndOfData,
     EpochEnd,
+    EventKind,
+    InputGate,
     PartitionId,
     Received,
     TaskEvent,
 )
 from penstock.shuffle.actions import StopSource
 from penstock.shuffle.errors import IncompleteDataError, PenstockError, ProtocolError
-from penstock.shuffle.streaming import EventKind, StreamInputGate
 from penstock.testing import DEADLINE, wait_until
 from stream_task import Clock, Task, numbers, task_of
 
@@ -55,7 +56,7 @@ def task(here: EnvironmentThread) -> Iterator[Task]:
     here.run(here.host.memory.references.check)
 
 
-def next_of(gates: Sequence[StreamInputGate], mailbox: AttachmentMailbox) -> Received:
+def next_of(gates: Sequence[InputGate], mailbox: AttachmentMailbox) -> Received:
     """The next thing of any gate, waited for at the one place."""
     while True:
         for gate in gates:
@@ -109,7 +110,7 @@ def test_four_idle_gates_cost_under_a_millisecond(task: Task) -> None:
     writers = [task.write(number) for number in range(5)]
     gates = [task.read((number, 0)) for number in range(5)]
 
-    def one_row(read: Sequence[StreamInputGate]) -> None:
+    def one_row(read: Sequence[InputGate]) -> None:
         writers[0].offer(numbers(1), 0)
         writers[0].flush()
         next_of(read, task.mailbox)
@@ -128,13 +129,13 @@ class Slices:
 
     def __init__(self, memory: SegmentMemory, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[bytes] = []
-        take = SegmentStreamGate.on_slice
+        take = GateEnd._on_slice
 
-        def keep(gate: SegmentStreamGate, channel: int, segment: int, offset: int, length: int) -> None:
+        def keep(end: GateEnd, channel: int, segment: int, offset: int, length: int) -> None:
             self.found.append(bytes(memory.view(segment, offset, length)))
-            take(gate, channel, segment, offset, length)
+            take(end, channel, segment, offset, length)
 
-        monkeypatch.setattr(SegmentStreamGate, "on_slice", keep)
+        monkeypatch.setattr(GateEnd, "_on_slice", keep)
 
 
 def messages_in(data: bytes) -> int:
@@ -154,22 +155,25 @@ def test_a_slice_holds_whole_messages(task: Task, monkeypatch: pytest.MonkeyPatc
     writer, gate = task.write(subpartitions=2), task.read((0, 0), (0, 1))
     expected: list[int] = []
     found: list[int] = []
+    given = 0
     for size in (1, 7, 40, 130, 600, 3, 2000, 90):
         rest = numbers(*range(len(expected), len(expected) + size))
         expected += rest.column(0).to_pylist()
         while rest.num_rows:
             rest = rest.slice(writer.offer(rest, size % 2))
             while (received := gate.poll()) is not None:
+                given += received.batch is not None
                 found += received.batch.column(0).to_pylist() if received.batch is not None else []
             task.mailbox.wait(0.001)
     writer.end_epoch(b"", EventKind.IN_ORDER)
     while len(found) < len(expected):
         received = next_of([gate], task.mailbox)
+        given += received.batch is not None
         found += received.batch.column(0).to_pylist() if received.batch is not None else []
     assert sorted(found) == expected
     assert len(slices.found) > 4
     assert all(len(each) <= SEGMENT and messages_in(each) for each in slices.found)
-    assert sum(map(messages_in, slices.found)) == sum(writer.positions) == sum(gate.positions)
+    assert sum(map(messages_in, slices.found)) == given
     assert 0 < task.owner.metrics.values["bytes_unused"] < task.owner.metrics.values["bytes_out"]
     assert "rows_spanning" not in task.owner.metrics.values
     writer.close()
@@ -182,7 +186,8 @@ def test_a_row_larger_than_a_segment_spans_and_is_counted(task: Task) -> None:
     large = "x" * (40 * SEGMENT)
     assert writer.offer(pa.record_batch([pa.array([large])], schema=TEXTS), 0) == 1
     assert writer.has_pending
-    for step in (lambda: writer.emit(EndOfData()), lambda: writer.end_epoch(b"", EventKind.BLOCKING), writer.finish):
+    assert writer.finish() is None
+    for step in (lambda: writer.emit(EndOfData()), lambda: writer.end_epoch(b"", EventKind.BLOCKING)):
         with pytest.raises(ProtocolError, match="middle of a row"):
             step()
     received = None
@@ -204,7 +209,6 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
 ) -> None:
     """The epoch in which it happened fails, and says where it ends; the one before did not."""
     writer, gate = task.write(), task.read((0, 0))
-    assert isinstance(gate, SegmentStreamGate)
     writer.offer(numbers(1), 0)
     writer.end_epoch(b"good", EventKind.IN_ORDER)
     next_of([gate], task.mailbox)
@@ -221,12 +225,12 @@ def test_a_slice_that_is_lost_or_doubled_is_found_at_the_next_barrier(
 FEED = MessageAssembler.feed
 
 
-def _dropped(assembler: MessageAssembler, view: memoryview) -> list[pa.RecordBatch]:
+def _dropped(assembler: MessageAssembler, view: memoryview, **_: bool) -> list[pa.RecordBatch]:
     """A slice gets lost."""
     return []
 
 
-def _doubled(assembler: MessageAssembler, view: memoryview) -> list[pa.RecordBatch]:
+def _doubled(assembler: MessageAssembler, view: memoryview, **_: bool) -> list[pa.RecordBatch]:
     """A slice is read twice."""
     return [*FEED(assembler, view), *FEED(assembler, view)]
 
@@ -252,7 +256,7 @@ def test_a_wide_exchange_gets_on_with_few_segments(tmp_path: Path) -> None:
         task.attachment.close()
 
 
-def rows_there(gate: StreamInputGate) -> list[tuple[int, int]]:
+def rows_there(gate: InputGate) -> list[tuple[int, int]]:
     """The rows that have come, with their channels."""
     found = []
     while (received := gate.poll()) is not None:
@@ -289,7 +293,7 @@ def test_a_producer_without_rows_is_announced_by_its_first_event(here: Environme
     here.host.master.report = lambda report: announced.append(report.partition)  # type: ignore[method-assign,assignment,union-attr]
     writer = task.write()
     writer.emit(TaskEvent(b"barrier"))
-    wait_until(lambda: announced == [writer.partition], "the partition to be announced")
+    wait_until(lambda: announced == [task.place(0).partition], "the partition to be announced")
     writer.close()
 
 
@@ -308,8 +312,7 @@ def test_what_was_lent_to_a_writer_goes_back_although_it_has_ended(here: Environ
     while writer.offer(numbers(*range(100)), 0):
         pass
     writer.end_epoch(b"1", EventKind.PRIORITY)
-    writer.fail(RuntimeError("it has to end"))
-    writer.close()
+    writer.close(RuntimeError("it has to end"))
     wait_until(lambda: here.run(lambda: here.host.memory.pool.statistics().in_use) == 0, "what was lent")
 
 

@@ -20,9 +20,10 @@ from penstock.buffer.arrow import read_payload
 from penstock.partition.file_input import FileOrigin
 from penstock.partition.file_output import FileOptions
 from penstock.partition.sort_merge_writer import SortMergeWriter
-from penstock.record.partitioners import Split, scatter
+from penstock.record.partitioners import scatter
 from penstock.shuffle import DatasetId
 from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.splits import Split
 from stored_parts import Range
 
 ID = PartitionId(DatasetId("d", 1), 0, 7)

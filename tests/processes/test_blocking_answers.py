@@ -89,7 +89,7 @@ def test_each_end_is_an_answer_of_its_own(harness: LocalHarness, exchange: Excha
     empty.writer.finish()
     released, expired, lost, gone = (finished(exchange, kind, index) for index in range(1, 5))
     failed = exchange.produce(Written(kind, subpartitions=SUBPARTITIONS, index=5))
-    failed.writer.fail(ValueError("row 17 is bad"))
+    failed.writer.close(ValueError("row 17 is bad"))
     view = exchange.host("a")
     view.release_partitions_locally([released.descriptor.partition])
     harness.commander("a").ask(ExpirePartitions((expired.descriptor.partition,)), 10)
@@ -217,8 +217,8 @@ def test_compressed_partitions_are_read_beside_and_elsewhere(
             producer = exchange.produce(Written(kind, schema, SUBPARTITIONS, index))
             for subpartition in (1, 2, 1):
                 producer.writer.write(batch.select(schema.names), subpartition)
-            producer.writer.finish()
-            assert 0 < producer.writer.subpartition_bytes()[1] < batch.nbytes
+            end = producer.writer.finish()
+            assert 0 < end.sizes[1] < batch.nbytes
             for host in READERS:
                 received = exchange.consume([(producer.descriptor, 0, SUBPARTITIONS)], schema, host).drain()
                 table = pa.Table.from_batches([item.batch for item in received if item.batch is not None])

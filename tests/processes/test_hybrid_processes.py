@@ -265,7 +265,7 @@ def test_a_full_disk_fails_the_partition_its_producer_and_its_readers(
     ):
         fill(producer, 1000)
     assert str(tmp_path) in str(raised.value)
-    producer.writer.fail(raised.value)
+    producer.writer.close(raised.value)
     producer.writer.close()
     with pytest.raises(ProducerFailedError, match="disk is full"):
         exchange.consume([(producer.descriptor, 0)], host=HOST).drain()
@@ -289,7 +289,7 @@ def test_a_disk_that_is_full_for_the_environment_fails_the_writer(
     with pytest.raises(ProducerFailedError, match="disk is full"):
         exchange.consume([(producer.descriptor, 0)], host=HOST).drain()
     for pipelined in beside:
-        pipelined.writer.fail(RuntimeError("the test is over"))
+        pipelined.writer.close(RuntimeError("the test is over"))
     wait_until(lambda: not files(tmp_path), "the files to go")
 
 

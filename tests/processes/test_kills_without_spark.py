@@ -37,6 +37,8 @@ from penstock.shuffle import (
     AttemptId, ChannelDescriptor, DatasetId, InputGateDescriptor, MetricGroup, OwnerContext, PartitionDescriptor,
     PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor, ShuffleEnvironmentContext,
 )
+from penstock.shuffle.splits import Split
+from penstock.task.blocking import BlockingInput, BlockingWriter
 role, application, secret, host, environment, address, forks = sys.argv[1:]
 conf = {"spark.penstock.environment.leaseTimeout": "20s", "spark.penstock.network.memory": "64m"}
 task = attach(EnvironmentLaunch(application, bytes.fromhex(secret), "", conf, host))
@@ -52,22 +54,24 @@ if forks and os.fork() == 0:
 if role == "writer":
     owner = OwnerContext(producer, "writer", MetricGroup("w"))
     partition = PartitionDescriptor(DatasetId("job", 0), 0, PartitionKind.PIPELINED_BOUNDED, 1)
-    (writer,) = local.create_result_partition_writers(
+    (made,) = local.create_result_partition_writers(
         owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
+    writer = BlockingWriter(made, task, owner.metrics)
     writer.setup()
     batch = pa.RecordBatch.from_arrays([pa.array(range(10000), pa.int64())], schema=schema)
     print("ready", os.getpid(), flush=True)
     while True:
-        writer.write(batch, 0)
+        writer.write(Split.whole(batch, 0))
         writer.flush()
 else:
     owner = OwnerContext(AttemptId("job", 1, 0, 2), "reader", MetricGroup("r"))
     (gate,) = local.create_input_gates(
         owner, [InputGateDescriptor(0, schema, (ChannelDescriptor(shuffle, 0),))])
     gate.setup()
+    rows = BlockingInput([gate], task)
     first = True
     try:
-        while (received := gate.next()) is not None:
+        while (received := rows.next()) is not None:
             if first:
                 print("ready", os.getpid(), flush=True)
                 first = False

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 
 from local_harness import LocalHarness, idle_behind, started
-from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, PartitionKind, TaskEvent
+from penstock.shuffle import EndOfData, EndOfPartition, EpochAhead, EpochEnd, EventKind, PartitionKind, TaskEvent
 from penstock.shuffle.errors import TaskCancelledError
-from penstock.shuffle.streaming import EventKind
+from penstock.shuffle.splits import ALL
 from penstock.testing.conformance import Exchange
-from penstock.testing.conformance_exchange import Written
-from penstock.testing.conformance_streams import StreamConsumer, StreamProducer, Streams
+from penstock.testing.conformance_exchange import Consumer, Producer, Written
+from penstock.testing.conformance_streams import Streams
 from penstock.testing.waiting import DEADLINE
 
 pytestmark = pytest.mark.processes
@@ -62,7 +62,7 @@ class Writing:
     """A producer's side: what is to be written, and what was."""
 
     number: int
-    producer: StreamProducer
+    producer: Producer
     random: random.Random
     written: list[list[int]] = field(default_factory=lambda: [[] for _ in range(SUBPARTITIONS)])
     rest: tuple[pa.RecordBatch, int] | None = None
@@ -72,8 +72,8 @@ class Writing:
 
     def step(self) -> None:
         """One thing at random; never waits."""
-        writer = self.producer.writer
-        self.producer.mailbox.wait(0)
+        writer = self.producer.raw
+        self.producer.wait(0)
         if self.has_ended:
             return
         if self.rest is not None or writer.has_pending:
@@ -87,8 +87,6 @@ class Writing:
         elif self.epoch < EPOCHS:
             kind = self.random.choice(KINDS)
             writer.end_epoch(b"%d" % (len(KINDS) * self.epoch + KINDS.index(kind)), kind)
-            if kind is EventKind.PRIORITY:
-                writer.drop_overtaken()
             for target in () if kind is EventKind.PRIORITY else self.written:
                 target.append(-1 - self.epoch)
             self.epoch += 1
@@ -106,8 +104,7 @@ class Writing:
         )
 
     def _offer(self, batch: pa.RecordBatch, target: int) -> None:
-        writer = self.producer.writer
-        taken = writer.broadcast(batch) if target == SUBPARTITIONS else writer.offer(batch, target)
+        taken = self.producer.offer(batch, ALL if target == SUBPARTITIONS else target)
         values = batch.column(1).slice(0, taken).to_pylist()
         for written in self.written if target == SUBPARTITIONS else [self.written[target]]:
             written.extend(values)
@@ -118,7 +115,7 @@ class Writing:
 class Reading:
     """A consumer's side: what came on each channel."""
 
-    consumer: StreamConsumer
+    consumer: Consumer
     random: random.Random
     read: list[list[int]]
     blocked: set[int] = field(default_factory=set)
@@ -129,7 +126,7 @@ class Reading:
     def step(self) -> None:
         """Take what is there, or do not, or resume a channel."""
         gate = self.consumer.gate
-        self.consumer.mailbox.wait(0)
+        self.consumer.wait(0)
         if self.blocked and self.random.random() < 0.3:
             channel = self.random.choice(sorted(self.blocked))
             self.blocked.remove(channel)
@@ -199,7 +196,7 @@ def test_a_cancel_in_the_middle_leaves_nothing(exchange: Exchange, seed: int) ->
 
 
 def _writing(streams: Streams, number: int, chance: random.Random) -> Writing:
-    written = Written(PartitionKind.PIPELINED_BOUNDED, ROWS, SUBPARTITIONS, index=number)
+    written = Written(PartitionKind.PIPELINED_BOUNDED, ROWS, SUBPARTITIONS, index=number, is_stream=True)
     producer = streams.produce(written)
-    producer.mailbox.wait(DEADLINE)
+    producer.wait(DEADLINE)
     return Writing(number, producer, chance)

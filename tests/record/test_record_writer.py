@@ -6,6 +6,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.record.partitioners import PartitionerSpec, Split
+from penstock.record.partitioners import PartitionerSpec
 from penstock.record.record_writer import OutputFlusher, RecordWriter
-from penstock.shuffle import DatasetId
-from penstock.shuffle.ids import PartitionId
+from penstock.shuffle import Intake, PartitionEnd
+from penstock.shuffle.splits import ALL, Split
 from record_samples import MAKERS, batch_of
 
 DEADLINE = 60
+STORING = Intake(1 << 20, 1 << 20, holds_batches=True)
+"""Of a target that stores."""
 
 
 class Target:
@@ -28,51 +31,33 @@ class Target:
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.calls: list[tuple[str, int, pa.RecordBatch | None]] = []
-        self.flushed = threading.Semaphore(0)
         self.entered = threading.Event()
         self._gate = gate
         self.failure: BaseException | None = None
         self.busy = 0
-        self.partition = PartitionId(DatasetId("d", 0), 0, 0)
-        self.subpartitions = 4
 
-    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
-        """Keep the batch; two writes at once are a defect."""
+    def write(self, split: Split) -> None:
+        """Keep the batches; two writes at once are a defect."""
         self.busy += 1
         assert self.busy == 1
         self.entered.set()
         if self._gate is not None:
             assert self._gate.wait(DEADLINE)
-        self.calls.append(("write", subpartition, batch))
+        for subpartition, batch in split:
+            self.calls.append(("write", subpartition, batch))
         self.busy -= 1
         if self.failure is not None:
             raise self.failure
 
-    def broadcast(self, batch: pa.RecordBatch) -> None:
-        """Keep the batch."""
-        self.calls.append(("broadcast", -1, batch))
-
-    def setup(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def fail(self, cause: BaseException) -> None:
-        """Nothing to do."""
-
-    def is_available(self) -> bool:
-        """Always."""
-        return True
-
     def flush(self) -> None:
         """Say so."""
+        assert not self.busy
         self.calls.append(("flush", -1, None))
-        self.flushed.release()
 
-    def finish(self) -> None:
+    def finish(self) -> PartitionEnd:
         """Say so."""
         self.calls.append(("finish", -1, None))
+        return PartitionEnd(())
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
@@ -105,15 +90,25 @@ class Clock:
 
     def tick(self) -> None:
         """One interval passes: returns when the flusher waits again (or has ended)."""
+        self.begin_tick()
+        self.end_tick()
+
+    def begin_tick(self) -> None:
+        """One interval passes."""
         assert self._returned.acquire(timeout=DEADLINE)
         self._ticks.put(False)
+
+    def end_tick(self) -> None:
+        """Wait for the flusher to wait again, or to have ended."""
         assert self._returned.acquire(timeout=DEADLINE)
         self._returned.release()
 
 
-def _writer(target: Target, kind: str = "forward", n: int = 1, timeout: float = -1, clock=None) -> RecordWriter:
+def _writer(
+    target: Target, kind: str = "forward", n: int = 1, timeout: float = -1, clock=None, intake: Intake | None = None
+) -> RecordWriter:
     spec = PartitionerSpec(kind, ("row",) if kind == "hash" else ())
-    return RecordWriter(spec.build(n, 0), target, timeout, clock)
+    return RecordWriter(spec.build(n, 0), target, intake or Intake(), timeout, clock)
 
 
 @pytest.fixture(autouse=True)
@@ -141,11 +136,10 @@ def test_small_batches_are_kept_and_large_ones_are_not() -> None:
     writer = _writer(Target())
     assert writer.keeps(batch_of([], 4095))
     assert not writer.keeps(batch_of([], 4096))
-    target = StoringTarget()
-    assert _writer(target).keeps(batch_of([], 2 << 20))
-    target.holds_batches = False
-    assert not _writer(target).keeps(batch_of([], 2 << 20))
-    assert _writer(target).keeps(batch_of([], 4096))
+    assert _writer(Target(), intake=STORING).keeps(batch_of([], 2 << 20))
+    copying = replace(STORING, holds_batches=False)
+    assert not _writer(Target(), intake=copying).keeps(batch_of([], 2 << 20))
+    assert _writer(Target(), intake=copying).keeps(batch_of([], 4096))
 
 
 def test_more_subpartitions_gather_more() -> None:
@@ -195,14 +189,14 @@ def test_a_huge_row_passes() -> None:
     assert [b.num_rows for b in target.batches] == [1, 1]
 
 
-def test_broadcast_uses_the_targets_broadcast() -> None:
-    """One call for all subpartitions; small batches are gathered all the same."""
+def test_a_broadcast_batch_is_written_once() -> None:
+    """For all subpartitions; small batches are gathered all the same."""
     target = Target()
     writer = _writer(target, "broadcast", 4)
     writer.write(batch_of([], 10))
     writer.write(batch_of([], 5000))
     writer.finish()
-    assert target.names == ["broadcast", "broadcast", "finish"]
+    assert [(name, number) for name, number, _ in target.calls] == [("write", ALL), ("write", ALL), ("finish", -1)]
     assert [b.num_rows for b in target.batches] == [10, 5000]
 
 
@@ -262,21 +256,20 @@ def test_the_timer_flushes_what_was_written_and_only_then() -> None:
     assert set(clock.timeouts) == {0.25}
 
 
-def test_a_waiting_write_does_not_stop_the_timer() -> None:
-    """While a write waits for a buffer the timer still flushes the target, and never writes beside it."""
+def test_the_timer_waits_for_a_waiting_write() -> None:
+    """A write that waits for room has shown all before: the timer never calls the target beside it."""
     gate, clock = threading.Event(), Clock()
     target = Target(gate)
     writer = _writer(target, timeout=1.0, clock=clock)
     task = threading.Thread(target=writer.write, args=(batch_of([], 5000),))
     task.start()
     assert target.entered.wait(DEADLINE)
-    clock.tick()
-    assert target.flushed.acquire(timeout=DEADLINE)
-    assert target.names == ["flush"]
+    clock.begin_tick()
     gate.set()
+    clock.end_tick()
     task.join(DEADLINE)
     writer.finish()
-    assert target.names == ["flush", "write", "finish"]
+    assert target.names == ["write", "flush", "finish"]
 
 
 def test_a_failure_in_the_timer_reaches_the_task() -> None:
@@ -324,23 +317,10 @@ def test_batches_arrow_cannot_join_pass_one_by_one() -> None:
     assert [row for b in target.batches for row in b.to_pylist()] == [row for b in batches for row in b.to_pylist()]
 
 
-class StoringTarget(Target):
-    """A target that keeps what it gets."""
-
-    gather_bytes = 1 << 20
-    holds_batches = True
-
-    def write_split(self, split: Split) -> None:
-        """Keep the batches, and how many came at once."""
-        self.calls.append((f"split of {len(split)}", -1, None))
-        for subpartition, batch in split:
-            self.write(batch, subpartition)
-
-
-def test_a_storing_target_gets_its_bytes_at_once() -> None:
+def test_a_target_gets_as_many_bytes_at_once_as_it_takes_best() -> None:
     """However many rows: gathered until they are as many bytes as it asks for; what is larger passes as it is."""
-    target = StoringTarget()
-    writer = _writer(target)
+    target = Target()
+    writer = _writer(target, intake=STORING)
     rows = pa.RecordBatch.from_arrays([pa.array(["x" * 100] * 1000)], ["c"])
     for _ in range(10):
         writer.write(rows)
@@ -351,35 +331,3 @@ def test_a_storing_target_gets_its_bytes_at_once() -> None:
     writer.write(large)
     assert target.batches[1] is large
     writer.finish()
-
-
-def test_a_storing_target_has_no_flusher() -> None:
-    """Nobody reads it before it is finished, so nothing is written early; `flush` still does what it says."""
-    for timeout in (0, 3600):
-        target = StoringTarget()
-        writer = _writer(target, timeout=timeout)
-        writer.write(batch_of(["string"], 10))
-        assert target.calls == []
-        assert not [t for t in threading.enumerate() if t.name == "penstock-output-flusher"]
-        writer.flush()
-        assert target.names == ["split of 1", "write", "flush"]
-        writer.close()
-
-
-@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
-def test_a_storing_target_is_not_given_others_rows(kind: pa.DataType) -> None:
-    """Parts of views and dictionaries hold their own values only, as the target keeps many of them."""
-    texts = pa.array([f"a text that is longer than a view's inline part, number {n}" for n in range(20_000)])
-    whole = pa.RecordBatch.from_arrays(
-        [pa.array(range(20_000), pa.int64()), texts.cast(kind)],
-        ["row", "text"],
-    )
-    target = StoringTarget()
-    writer = _writer(target, "hash", 100)
-    writer.write(whole)
-    writer.finish()
-    assert target.names == ["write"] * 100 + ["finish"]
-    assert len(target.batches) == 100
-    assert sum(b.nbytes for b in target.batches) < whole.nbytes * 2
-    rows = {row["row"]: row["text"] for b in target.batches for row in b.to_pylist()}
-    assert rows == dict(enumerate(texts.to_pylist()))

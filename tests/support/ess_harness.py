@@ -28,7 +28,6 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.streaming import Mailbox
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
 
@@ -70,7 +69,7 @@ class EssHarness:
         self.master = HostsMaster(context, self.ports)
         asyncio.run(self.master.start())
         self.master.register_job(Job())
-        self._hosts: list[MemoryHost] = []
+        self._hosts: dict[ShuffleEnvironment, MemoryHost] = {}
         self._proxies: dict[str, CuttableProxy] = {}
 
     def settings(self, name: str) -> Settings:
@@ -88,15 +87,15 @@ class EssHarness:
             proxy = self._proxies[name] = CuttableProxy(f"127.0.0.1:{self.process.port}")
             self.ports[name] = int(proxy.address.rpartition(":")[2])
         host = MemoryHost(name)
-        self._hosts.append(host)
         context = ShuffleEnvironmentContext(self.application, b"", self.settings(name), host)
         environment = self.service.create_shuffle_environment(context)
         assert isinstance(environment, EssEnvironment)
+        self._hosts[environment] = host
         return environment
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
-        """It can't stream."""
-        raise NotImplementedError
+    def waiting(self, environment: ShuffleEnvironment) -> MemoryHost:
+        """The wait of a task with this attachment."""
+        return self._hosts[environment]
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """An attempt beside a host."""
@@ -104,7 +103,7 @@ class EssHarness:
 
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt: every task, since nobody here knows which one works on it."""
-        for host in self._hosts:
+        for host in self._hosts.values():
             host.cancel(f"{attempt} was told to stop")
 
     def lose_environment(self, name: str) -> None:

@@ -18,7 +18,6 @@ from penstock.shuffle import (
     ShuffleEnvironmentContext,
     ShuffleMasterContext,
 )
-from penstock.shuffle.streaming import Mailbox
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
 from source import ROOT
@@ -38,18 +37,19 @@ class FolderHarness:
         )
         asyncio.run(self.master.start())
         self.master.register_job(Job())
-        self._hosts: list[MemoryHost] = []
+        self._hosts: dict[ShuffleEnvironment, MemoryHost] = {}
 
     def environment(self, name: str) -> FolderEnvironment:
         """A new attachment."""
         host = MemoryHost(name)
-        self._hosts.append(host)
         context = ShuffleEnvironmentContext(self.application, b"", Settings(), host)
-        return self.service.create_shuffle_environment(context)
+        environment = self.service.create_shuffle_environment(context)
+        self._hosts[environment] = host
+        return environment
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
-        """It can't stream."""
-        raise NotImplementedError
+    def waiting(self, environment: ShuffleEnvironment) -> MemoryHost:
+        """The wait of a task with this attachment."""
+        return self._hosts[environment]
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """An attempt beside a host."""
@@ -57,7 +57,7 @@ class FolderHarness:
 
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt: every task, since nobody here knows which one works on it."""
-        for host in self._hosts:
+        for host in self._hosts.values():
             host.cancel(f"{attempt} was told to stop")
 
     def lose_environment(self, name: str) -> None:

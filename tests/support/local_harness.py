@@ -14,7 +14,6 @@ import pytest
 
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.attachment.mailbox import AttachmentMailbox
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import CancelTask, Shutdown
 from penstock.link.rendezvous import sweep
@@ -87,10 +86,10 @@ class LocalHarness:
         self.commander(name)
         return AttachedEnvironment(attach(self.launch(name)), self.settings)
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> AttachmentMailbox:
-        """The line of a task with this attachment."""
+    def waiting(self, environment: ShuffleEnvironment) -> Attachment:
+        """The wait of a task with this attachment."""
         assert isinstance(environment, AttachedEnvironment)
-        return AttachmentMailbox(environment.attachment, attempt)
+        return environment.attachment
 
     def launch(self, name: str) -> EnvironmentLaunch:
         """The launch by which a host's environment is found or started."""

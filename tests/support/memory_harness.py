@@ -20,7 +20,6 @@ from penstock.shuffle import (
 from penstock.testing import MemoryShuffleService
 from penstock.testing.conformance import JOB
 from penstock.testing.memory_host import MemoryHost
-from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_service import MemoryShuffleEnvironment
 
 REQUEST_TIMEOUT = 0.2
@@ -46,6 +45,7 @@ class MemoryHarness:
         self.application = application
         self.service = MemoryShuffleService(request_timeout=REQUEST_TIMEOUT)
         self.job = Job()
+        self._hosts: dict[ShuffleEnvironment, MemoryHost] = {}
         self.master = self.service.create_shuffle_master(
             ShuffleMasterContext(application, Settings(), lambda error: pytest.fail(str(error)))
         )
@@ -54,21 +54,24 @@ class MemoryHarness:
 
     def environment(self, name: str) -> MemoryShuffleEnvironment:
         """A new attachment."""
-        return self.service.create_shuffle_environment(
-            ShuffleEnvironmentContext(self.application, b"", Settings(), MemoryHost(name))
-        )
+        host = MemoryHost(name)
+        context = ShuffleEnvironmentContext(self.application, b"", Settings(), host)
+        environment = self.service.create_shuffle_environment(context)
+        self._hosts[environment] = host
+        return environment
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> MemoryMailbox:
-        """The line of a task with this attachment."""
-        assert isinstance(environment, MemoryShuffleEnvironment)
-        return environment.create_mailbox(attempt)
+    def waiting(self, environment: ShuffleEnvironment) -> MemoryHost:
+        """The wait of a task with this attachment."""
+        return self._hosts[environment]
 
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """An attempt beside a host; nothing has an address here."""
         return ProducerDescriptor(attempt, name, "")
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Stop an attempt."""
+        """Stop an attempt: every task, since nobody here knows which one works on it."""
+        for host in self._hosts.values():
+            host.cancel(f"{attempt} was told to stop")
         environment = self.environment("a")
         environment.cancel(attempt)
         environment.close()

@@ -23,8 +23,11 @@ from penstock.record import PartitionerSpec
 from penstock.shuffle import (
     AttemptId,
     DatasetId,
+    EndOfPartition,
     InputGateDescriptor,
+    Intake,
     OwnerContext,
+    PartitionEnd,
     PartitionId,
     PartitionKind,
     Received,
@@ -33,6 +36,7 @@ from penstock.shuffle import (
     ShuffleDescriptor,
 )
 from penstock.shuffle.errors import TaskCancelledError
+from penstock.shuffle.splits import Split
 from penstock.task import SubtaskPlan, run_subtask
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -49,6 +53,7 @@ class Writer:
 
     partition: PartitionId
     subpartitions: int
+    has_pending = False
     fails_to: str = ""
     written: list[tuple[int, list[int]]] = field(default_factory=list)
     life: list[str] = field(default_factory=list)
@@ -59,46 +64,33 @@ class Writer:
         if self.fails_to == step:
             raise OSError(f"cannot {step}")
 
-    def setup(self) -> None:
+    def setup(self) -> Intake:
         """Remember."""
         self._do("setup")
+        return Intake()
 
-    def write(self, rows: pa.RecordBatch, subpartition: int) -> None:
+    def offer(self, split: Split) -> int:
         """Keep."""
-        self.written.append((subpartition, rows.column(0).to_pylist()))
-
-    def broadcast(self, rows: pa.RecordBatch) -> None:
-        """Keep as for everybody."""
-        self.written.append((-1, rows.column(0).to_pylist()))
+        self.written += [(subpartition, rows.column(0).to_pylist()) for subpartition, rows in split]
+        return split.rows
 
     def flush(self) -> None:
         """Nothing."""
 
-    def finish(self) -> None:
+    def finish(self) -> PartitionEnd:
         """Remember."""
         self._do("finish")
+        return PartitionEnd((EndOfPartition(len(self.written), 0, 0),))
 
-    def fingerprint(self) -> int:
-        """The same for the same number of batches."""
-        return len(self.written)
-
-    def subpartition_bytes(self) -> tuple[int, ...]:
-        """As of a pipelined partition."""
-        return ()
-
-    def fail(self, cause: BaseException) -> None:
-        """Remember why."""
-        self.cause = cause
-        self._do("fail")
-
-    def close(self) -> None:
-        """Remember."""
-        self._do("close")
+    def close(self, cause: BaseException | None = None) -> None:
+        """Remember, and why."""
+        self.cause = self.cause or cause
+        self._do("close" if cause is None else "fail")
 
 
 @dataclass
 class Gate:
-    """An input that plays a script: batches, events, TimeoutError, exceptions."""
+    """An input that plays a script: batches, events, None where nothing is there, exceptions."""
 
     descriptor: InputGateDescriptor
     script: list[Any]
@@ -108,11 +100,16 @@ class Gate:
         """Remember."""
         self.life.append("setup")
 
-    def next(self, timeout: float | None = None) -> Received | None:
+    @property
+    def is_ended(self) -> bool:
+        """True if the script is over."""
+        return not self.script
+
+    def poll(self) -> Received | None:
         """The next of the script."""
-        if not self.script:
+        step = self.script.pop(0) if self.script else None
+        if step is None:
             return None
-        step = self.script.pop(0)
         if isinstance(step, BaseException):
             raise step
         if isinstance(step, pa.RecordBatch):
@@ -155,6 +152,11 @@ class Control:
     looks: int = 10**9
     awaited: int = 0
     refusal: Exception | None = None
+    arrivals: int = 0
+
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Something comes at once."""
+        self.arrivals += 1
 
     def await_producers(self) -> None:
         """Confirmed, or refused."""

@@ -14,6 +14,7 @@ from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
     DatasetId,
+    InputGate,
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
@@ -21,13 +22,28 @@ from penstock.shuffle import (
     PartitionId,
     PartitionKind,
     ResultPartitionDescriptor,
+    ResultPartitionWriter,
     Settings,
     ShuffleDescriptor,
 )
-from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
+from penstock.shuffle.splits import Split
 from penstock.testing import DEADLINE
 
 SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class Writer:
+    """A writer that is offered batches; else the one that it was made of."""
+
+    def __init__(self, raw: ResultPartitionWriter) -> None:
+        self.raw = raw
+
+    def offer(self, batch: pa.RecordBatch, subpartition: int) -> int:
+        """The rows that are taken of a batch for one subpartition."""
+        return self.raw.offer(Split.whole(batch, subpartition))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.raw, name)
 
 
 @dataclass(slots=True)
@@ -39,23 +55,23 @@ class Task:
     mailbox: AttachmentMailbox
     environment: LocalShuffleEnvironment
 
-    def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> StreamPartitionWriter:
+    def write(self, number: int = 0, subpartitions: int = 1, schema: pa.Schema = SCHEMA) -> Writer:
         """A writer with its first room."""
         result = self.result(number, subpartitions, schema)
-        (writer,) = self.environment.create_stream_writers(self.owner, [result])
+        (writer,) = self.environment.create_result_partition_writers(self.owner, [result])
         writer.setup()
         self.mailbox.wait(DEADLINE)
-        return writer
+        return Writer(writer)
 
     def result(self, number: int, subpartitions: int, schema: pa.Schema) -> ResultPartitionDescriptor:
         """The partition to be written."""
         partition = PartitionDescriptor(DatasetId("job", 0), number, PartitionKind.PIPELINED_BOUNDED, subpartitions)
-        return ResultPartitionDescriptor(partition, self.place(number), schema)
+        return ResultPartitionDescriptor(partition, self.place(number), schema, is_stream=True)
 
-    def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> StreamInputGate:
+    def read(self, *sources: tuple[int, int], schema: pa.Schema = SCHEMA) -> InputGate:
         """A gate over these subpartitions of partitions of this task."""
         channels = tuple(ChannelDescriptor(self.place(number), subpartition) for number, subpartition in sources)
-        (gate,) = self.environment.create_stream_gates(self.owner, [InputGateDescriptor(0, schema, channels)])
+        (gate,) = self.environment.create_input_gates(self.owner, [InputGateDescriptor(0, schema, channels)])
         gate.setup()
         return gate
 

@@ -20,6 +20,8 @@ from penstock.shuffle import (
     PartitionDescriptor, PartitionId, PartitionKind, ResultPartitionDescriptor, Settings, ShuffleDescriptor,
     ShuffleEnvironmentContext,
 )
+from penstock.shuffle.splits import Split
+from penstock.task.blocking import BlockingInput, BlockingWriter
 role, application, secret, host, environment, address, label, subpartitions, limit, conf = sys.argv[1:]
 settings = Settings.from_conf(json.loads(conf))
 task = attach(EnvironmentLaunch(application, bytes.fromhex(secret), "", settings.to_conf(), host))
@@ -33,14 +35,16 @@ if role == "reader":
     channels = (ChannelDescriptor(shuffle, 0, subpartitions),)
     (gate,) = local.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
     gate.setup()
-    while (received := gate.next()) is not None:
+    rows = BlockingInput([gate], task)
+    while (received := rows.next()) is not None:
         if isinstance(received.event, EndOfPartition):
             print("rows", received.event.rows, flush=True)
     gate.close()
 else:
     owner = OwnerContext(AttemptId("job", 0, 0, 1), "writer", MetricGroup("w"))
     partition = PartitionDescriptor(DatasetId("job", 0), 0, kind, subpartitions)
-    (writer,) = local.create_result_partition_writers(owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
+    (made,) = local.create_result_partition_writers(owner, [ResultPartitionDescriptor(partition, shuffle, schema)])
+    writer = BlockingWriter(made, task, owner.metrics)
     writer.setup()
     if int(limit):
         import signal
@@ -50,7 +54,7 @@ else:
     batch = pa.RecordBatch.from_arrays([pa.array(range(1000), pa.int64())], schema=schema)
     try:
         for number in range(int(role)):
-            writer.write(batch, number % subpartitions)
+            writer.write(Split.whole(batch, number % subpartitions))
         if role == "2000":
             print("begun", flush=True)
             sys.stdin.read()

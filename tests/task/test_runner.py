@@ -16,7 +16,7 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.errors import PartitionLostError, PlanError, TaskCancelledError
 from penstock.task import failure_text
-from penstock.task.inputs import UnionGate
+from penstock.task.blocking import BlockingInput
 from runner_parts import SCHEMA, Control, Environment, Gate, all_values, batch, plan, run
 
 
@@ -65,23 +65,25 @@ def test_rows_of_a_dataframe() -> None:
 
 def test_several_gates_are_read_in_turn() -> None:
     """A gate that has nothing yet does not hold up the others; all are read to their ends."""
-    scripts = {0: [TimeoutError(), batch(1), TimeoutError(), batch(2)], 1: [batch(10), batch(20)]}
+    scripts = {0: [None, batch(1), None, batch(2)], 1: [batch(10), batch(20)]}
     environment = Environment(dict(scripts))
     run(plan(inputs=2), environment)
     assert all_values(environment.writers[1]) == [1, 2, 10, 20]
 
 
-def test_union_gate_is_fair_and_has_a_deadline() -> None:
+def test_an_input_of_several_gates_is_fair_and_has_a_deadline() -> None:
     """Turns alternate; when nothing comes, TimeoutError says how long and on how many gates."""
     descriptor = InputGateDescriptor(0, SCHEMA, ())
     gates = [Gate(descriptor, [batch(n)] * 3) for n in (1, 2)]
-    union = UnionGate(gates)  # type: ignore[arg-type]
+    union = BlockingInput(gates, Control())  # type: ignore[arg-type]
     order = []
     while (received := union.next(1.0)) is not None:
         assert received.batch is not None
         order.append(received.batch.column(0)[0].as_py())
     assert order == [1, 2, 1, 2, 1, 2]
-    silent = UnionGate([Gate(descriptor, [TimeoutError()] * 1000) for _ in range(2)])  # type: ignore[list-item]
+    idle = Control()
+    idle.wait = lambda seen, seconds=None: None  # type: ignore[method-assign]
+    silent = BlockingInput([Gate(descriptor, [None] * 1000) for _ in range(2)], idle)  # type: ignore[list-item]
     with pytest.raises(TimeoutError, match="on 2 gates"):
         silent.next(0.0)
 

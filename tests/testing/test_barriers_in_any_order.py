@@ -21,17 +21,16 @@ from penstock.buffer import BufferSlice
 from penstock.partition.subpartition import PipelinedSubpartition
 from penstock.record.codec import BatchCodec
 from penstock.record.framing import frame_message
-from penstock.services.local.stream_gate import StreamChannel
-from penstock.services.local.stream_messages import StreamSums
-from penstock.services.local.stream_writer import DATA_TYPES
-from penstock.shuffle import EpochEnd
+from penstock.services.local.gate_channel import GateChannel
+from penstock.services.local.messages import WriterSums
+from penstock.services.local.writer import DATA_TYPES
+from penstock.shuffle import EpochEnd, EventKind
 from penstock.shuffle.errors import IncompleteDataError
 from penstock.shuffle.events import decode_event, encode_event
-from penstock.shuffle.streaming import EventKind
 from penstock.testing.conformance import Exchange
-from penstock.testing.conformance_exchange import NUMBERS, numbers
+from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, numbers
 from penstock.testing.conformance_overtaking import batches, in_column
-from penstock.testing.conformance_streams import StreamConsumer, StreamProducer, Streams, values
+from penstock.testing.conformance_streams import Streams, values
 
 ROWS, READ, RESUME = "rows", "read", "resume"
 STEPS = st.lists(st.sampled_from([ROWS, READ, RESUME, *EventKind]), max_size=40)
@@ -83,7 +82,7 @@ def memory_streams() -> Iterator[Streams]:
         harness.close()
 
 
-def read_one(consumer: StreamConsumer, sides: Sides) -> bool:
+def read_one(consumer: Consumer, sides: Sides) -> bool:
     """Take the next thing; whether there was one."""
     received = consumer.gate.poll()
     if received is None:
@@ -95,12 +94,12 @@ def read_one(consumer: StreamConsumer, sides: Sides) -> bool:
     return True
 
 
-def send(producer: StreamProducer, sides: Sides, payload: bytes) -> None:
+def send(producer: Producer, sides: Sides, payload: bytes) -> None:
     """End an epoch; what that overtakes is known at once in memory."""
     kind = kind_of(payload)
     producer.barrier(payload, kind)
     if kind is EventKind.PRIORITY:
-        (overtaken,) = producer.writer.overtaken() or ()
+        (overtaken,) = producer.raw.overtaken() or ()
         sides.passed[payload] = len(in_column(batches(overtaken)))
 
 
@@ -113,7 +112,7 @@ def test_memory_service(steps: list[str | EventKind]) -> None:
         sides = Sides()
         for number, step in enumerate(steps):
             if step == ROWS:
-                sides.sent += producer.writer.offer(numbers(*range(sides.sent, sides.sent + 3)), 0)
+                sides.sent += producer.offer(numbers(*range(sides.sent, sides.sent + 3)))
             elif step == READ:
                 read_one(consumer, sides)
             elif isinstance(step, EventKind):
@@ -149,10 +148,10 @@ class QueuedExchange:
         self.sides = Sides()
         self._faults = faults or {}
         self._codec = BatchCodec(NUMBERS)
-        self._sums = StreamSums(1)
+        self._sums = WriterSums(1)
         self._queue = PipelinedSubpartition(0, Parent())
         self._view = self._queue.create_view(lambda: None)
-        self._channel = StreamChannel(self._codec, "the reader", verify=True)
+        self._channel = GateChannel(self._codec, "the reader", verify=True)
         self._slices: dict[int, bytes] = {}
 
     def send_rows(self) -> None:

@@ -63,6 +63,7 @@ from penstock.task import SubtaskPlan
 from penstock.testing import MemoryShuffleService
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_mailbox import MemoryMailbox
+from penstock.testing.memory_service import MemoryShuffleEnvironment
 from penstock_torture.local_host import LocalHost, LocalHostStore
 
 JOIN_SECONDS = 60.0
@@ -185,8 +186,9 @@ class LocalQuery:
         self._tasks = [(vertex.id, subtask) for vertex, subtask in self._execution.subtasks()]
         service = MemoryShuffleService(message_rows=self.message_rows)
         self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, self.settings, _ignore))
-        context = ShuffleEnvironmentContext(self._job, b"", self.settings, MemoryHost("local"))
-        self._environment = service.create_shuffle_environment(context)
+        self._service = service
+        self._attached: dict[Task, tuple[MemoryHost, MemoryShuffleEnvironment]] = {}
+        """The newest attempts' own, by task."""
         self._host = LocalHost() if self.unaligned else None
         alignment = Alignment.ALIGNED if self.consistency == EXACTLY_ONCE else Alignment.AT_LEAST_ONCE
         options = replace(
@@ -277,7 +279,10 @@ class LocalQuery:
     def kill(self, task: Task) -> None:
         """Have a task fail wherever it is."""
         self.kills += 1
-        self._environment.cancel(AttemptId(self._job, *task, self.attempt))
+        if task in self._attached:
+            host, environment = self._attached[task]
+            environment.cancel(AttemptId(self._job, *task, self.attempt))
+            host.cancel("it was killed")
 
     def chunks(self) -> dict[str, int]:
         """The chunks of the newest complete checkpoint, all tasks' together, and their bytes."""
@@ -322,7 +327,7 @@ class LocalQuery:
         if self._storage is not None:
             with suppress(OSError, CheckpointError):  # another query may have taken the location over
                 self._storage.end()
-        self._environment.close()
+        self._detach()
         asyncio.run(self._master.close())
         if self._host is not None:
             self._host.close()
@@ -446,18 +451,25 @@ class LocalQuery:
         ]
         plan = SubtaskPlan(self.graph, vertex, TaskDeployment(attempt, tuple(inputs), tuple(outputs)))
         task = (vertex.id, subtask)
-        line = self.lines[task] = _Line(self._environment.create_mailbox(attempt), self.said, self.attempt, task)
+        host = MemoryHost("local")
+        context = ShuffleEnvironmentContext(self._job, b"", self.settings, host)
+        environment = self._service.create_shuffle_environment(context)
+        self._attached[task] = host, environment
+        line = self.lines[task] = _Line(MemoryMailbox(host), self.said, self.attempt, task)
         if self._host is not None:
             line.host = self._host.store(attempt, line.stored)
-        thread = threading.Thread(target=self._run_task, args=(plan, line, streaming), name=f"task-{task}")
+        parts = (plan, line, streaming, environment)
+        thread = threading.Thread(target=self._run_task, args=parts, name=f"task-{task}")
         self._threads.append(thread)
         thread.start()
 
-    def _run_task(self, plan: SubtaskPlan, line: _Line, streaming: StreamTaskPlan) -> None:
+    def _run_task(
+        self, plan: SubtaskPlan, line: _Line, streaming: StreamTaskPlan, environment: MemoryShuffleEnvironment
+    ) -> None:
         attempt = plan.deployment.attempt
         who = (attempt.attempt, (attempt.vertex, attempt.subtask))
         try:
-            run_stream_subtask(plan, lambda _: self._environment, line, self.settings, streaming, line.host)
+            run_stream_subtask(plan, lambda _: environment, line, self.settings, streaming, line.host)
         except BaseException as error:  # noqa: BLE001 - the driver starts the next attempt
             self.said.put(Said(*who, "failed", value=error))
         else:
@@ -471,6 +483,12 @@ class LocalQuery:
             thread.join(JOIN_SECONDS)
             if thread.is_alive():
                 raise AssertionError(f"{thread.name} does not end")
+        self._detach()
+
+    def _detach(self) -> None:
+        for _, environment in self._attached.values():
+            environment.close()
+        self._attached.clear()
 
 
 def location(folder: Path) -> str:

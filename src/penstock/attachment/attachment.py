@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import struct
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from penstock.attachment.attachment_core import Answered, Arrivals, AttachmentCore
+from penstock.attachment.attachment_core import Answered, AttachmentCore
 from penstock.attachment.data_plane import AttachedDataPlane
 from penstock.attachment.kept_memory import kept_memory
 from penstock.attachment.launch import EnvironmentLaunch, connect_or_start, replace_environment
+from penstock.attachment.watches import Watches
+from penstock.link.commands import TaskAction
 from penstock.link.control import pack, raise_for_error
 from penstock.link.frames import FrameType, frame
 from penstock.link.handshake import Handshake, Role
@@ -67,8 +69,7 @@ class Attachment:
         self._pulse = PulseWatch(place.pulse, lease)
         self._socket = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(LOOK_SECONDS), 0))
-        self._poller = select.poll()
-        self._poller.register(connection, select.POLLIN)
+        self._watches = Watches(connection.fileno())
         self._sending = threading.Lock()
         self._changed = threading.Condition(threading.RLock())
         self._receiving = False
@@ -78,9 +79,18 @@ class Attachment:
         _open_attachments.add(self)
 
     @property
-    def arrivals(self) -> Arrivals:
-        """The arrivals at the task."""
-        return self._core.arrivals
+    def arrivals(self) -> int:
+        """The number of things that have come for the task: it changes when any has."""
+        return self._core.arrivals.count
+
+    @property
+    def actions(self) -> deque[TaskAction]:
+        """The JobMaster's words to the task, for it to take."""
+        return self._core.arrivals.actions
+
+    def arrived(self) -> None:
+        """Something has come that is no frame, or an answer that ends the wait. Called by whoever receives."""
+        self._core.arrivals.count += 1
 
     def data_plane(self) -> AttachedDataPlane:
         """The environment's data plane; maps its memory where nobody has asked before."""
@@ -120,17 +130,43 @@ class Attachment:
         with contextlib.suppress(EnvironmentLostError, ControlError):
             self.ask(request, _HAND_IN_SECONDS)
 
-    def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
-        """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Return when `arrivals` is not `seen`, or after so many seconds. Any thread.
 
-        Frames that have arrived are taken, however short the timeout.
+        Raises TaskCancelledError, or EnvironmentLostError. It takes all that has arrived, however short the time.
         """
-        self._wait(ready, timeout, cancellable=True)
+        arrivals = self._core.arrivals
+        if arrivals.count == seen:
+            self.look()
+        if arrivals.count == seen and seconds != 0:
+            with contextlib.suppress(TimeoutError):
+                self._wait(lambda: arrivals.count != seen, seconds, cancellable=True)
+        self.check()
+
+    def waker(self) -> Callable[[], None]:
+        """Give a function that ends the task's wait, or the next one. Any thread may call it."""
+        with self._changed:
+            return self._watches.waker()
+
+    def wake_in(self, seconds: float) -> None:
+        """End the task's wait after so many seconds."""
+        with self._changed:
+            self._watches.wake_in(seconds)
+
+    def watch(self, descriptor: int, arrived: Callable[[], None], *, writes: bool = False) -> None:
+        """Call this when something can be read here, or written, and end the task's wait with that."""
+        with self._changed:
+            self._watches.watch(descriptor, arrived, writes=writes)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a descriptor, which is still open; idempotent."""
+        with self._changed:
+            self._watches.unwatch(descriptor)
 
     def look(self) -> None:
         """Take what has arrived, without waiting."""
         with self._changed:
-            if not self._receiving and self._core.end is None and self._poller.poll(0):  # far cheaper than a receive
+            if not self._receiving and self._core.end is None and self._watches.poll(0):  # far cheaper than a receive
                 self._receive(0)
 
     def begin(self) -> None:
@@ -170,6 +206,7 @@ class Attachment:
             self._send(frame(FrameType.BYE))
         self._socket.close()
         with self._changed:
+            self._watches.close()
             self._core.ports.clear()
             self._memory.close(is_lost=self._core.end is not None)
 
@@ -178,6 +215,7 @@ class Attachment:
         self._closed = True
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
+        self._watches.forget()
         self._memory.forget()
 
     def _wait(self, ready: Callable[[], object], timeout: float | None, *, cancellable: bool) -> None:
@@ -188,7 +226,7 @@ class Attachment:
                 if left is not None and left < 0:
                     raise TimeoutError
                 if self._receiving:
-                    self._changed.wait(left)
+                    self._changed.wait(None if left is None else self._watches.until_alarm(left))
                 else:
                     self._receive(left)
                 left = None if timeout is None else begin + timeout - time.monotonic()
@@ -203,15 +241,18 @@ class Attachment:
             self._changed.acquire()
             self._receiving = False
             self._changed.notify_all()
-        if count is None:
-            self._look_after_environment()
-        else:
+        arrived = self._watches.take()
+        self._core.arrivals.count += arrived
+        if count is not None:
             self._core.received(count)
+        elif not arrived:
+            self._look_after_environment()
 
     def _receive_into(self, target: memoryview, timeout: float | None) -> int | None:
         try:
             if timeout is None or timeout > 0:
-                self._poller.poll(1000 * (LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS)))
+                seconds = LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS)
+                self._watches.poll(self._watches.until_alarm(seconds))
             return self._socket.recv_into(target, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None

@@ -30,27 +30,20 @@ class AttachmentMailbox:
 
     def __init__(self, attachment: Attachment, attempt: AttemptId) -> None:
         self._attachment = attachment
-        self._arrivals = attachment.arrivals
         self._attempt = attempt
         self._seen = 0
         self._refused: deque[PenstockError] = deque()
 
     def wait(self, seconds: float | None) -> None:
         """Return when anything has come for this task since the last call returned, or after so many seconds."""
-        attachment = self._attachment
-        if not self._has_news():
-            attachment.look()
-            if not self._has_news() and seconds != 0:
-                with contextlib.suppress(TimeoutError):
-                    attachment.wait(self._has_news, seconds)
-        self._seen = self._arrivals.count
-        attachment.check()
+        self._attachment.wait(self._seen, seconds)
+        self._seen = self._attachment.arrivals
         if self._refused:
             raise self._refused.popleft()
 
     def take_actions(self) -> list[Action]:
         """The words of the JobMaster since the last call, in order; those to another attempt are dropped."""
-        told, waiting = [], self._arrivals.actions
+        told, waiting = [], self._attachment.actions
         while waiting:
             told.append(waiting.popleft())
         return [each.action for each in told if each.attempt == self._attempt]
@@ -86,9 +79,6 @@ class AttachmentMailbox:
         """Report the progress of the task; passed on twice a second at most."""
         self._attachment.report(metrics)
 
-    def _has_news(self) -> bool:
-        return self._arrivals.count != self._seen or bool(self._refused)
-
     def _tell(self, request: Request[Any], done: Callable[[Plain], None] | None = None) -> None:
         with contextlib.suppress(EnvironmentLostError):  # raised where the task waits, not where a thread stores
             self._attachment.tell(request, functools.partial(self._answered, done))
@@ -100,3 +90,4 @@ class AttachmentMailbox:
                 done(answer)
         except PenstockError as error:
             self._refused.append(error)
+            self._attachment.arrived()

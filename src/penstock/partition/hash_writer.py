@@ -17,10 +17,10 @@ import pyarrow as pa
 from penstock.buffer.arrow import PayloadFormat
 from penstock.partition.file_header import FileHeader
 from penstock.partition.file_output import FileOptions
-from penstock.partition.region_rows import Split
 from penstock.partition.sort_buffer import gather_bytes
 from penstock.partition.whole_files import WholeFiles
 from penstock.shuffle import EndOfPartition, PartitionId
+from penstock.shuffle.splits import Split
 
 
 class HashWriter:

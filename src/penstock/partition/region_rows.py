@@ -16,45 +16,18 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.buffer.fixed_payload import FixedPayloads, Ints
 from penstock.partition.block_assembly import Assembly, Blocks, Bytes, Lane, Payload, allocated
 from penstock.partition.sort_buffer import BLOCK_BYTES
+from penstock.shuffle.splits import Split
 
 _CACHE_LINE = 64
 _MOST_RUNS = 1 << 18
 """A region holds no more runs, however few rows each has."""
-
-
-class Split(Protocol):
-    """A batch split over subpartitions, in runs: its rows in `order` are `counts[0]` for `numbers[0]`, and so on."""
-
-    @property
-    def source(self) -> pa.RecordBatch:
-        """The rows before they are ordered."""
-
-    @property
-    def order(self) -> pa.Array | None:
-        """The rows' positions in the source, as integers of 64 bits; None where they stay as they are."""
-
-    @property
-    def numbers(self) -> npt.NDArray[np.integer]:
-        """The subpartition of each run."""
-
-    @property
-    def counts(self) -> npt.NDArray[np.integer]:
-        """The rows of each run."""
-
-    def __len__(self) -> int:
-        """The number of runs."""
-
-    def __iter__(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The runs as batches, each with its subpartition."""
 
 
 class RegionRows:

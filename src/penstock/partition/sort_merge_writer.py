@@ -34,11 +34,12 @@ from penstock.partition.block_assembly import Payload
 from penstock.partition.extents import BROADCAST
 from penstock.partition.file_header import FileHeader
 from penstock.partition.file_output import FileOptions
-from penstock.partition.region_rows import RegionRows, Split
+from penstock.partition.region_rows import RegionRows
 from penstock.partition.sort_buffer import BLOCK_BYTES, SortBuffer, gather_bytes, joined, small_gather_bytes
 from penstock.partition.whole_files import WholeFiles
 from penstock.shuffle import EndOfPartition
 from penstock.shuffle.ids import PartitionId
+from penstock.shuffle.splits import Split
 
 
 class SortMergeWriter:

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partitioners: which rows of a batch go to which subpartition.
 
-Rules: `split` gives each row exactly once (a broadcasting partitioner gives the whole batch, for all), rows that
+Rules: `split` gives each row exactly once (a broadcasting partitioner gives the whole batch, for `ALL`), rows that
 meet in a subpartition keep their order, and empty parts are left out. A partitioner belongs to one subtask and
 one thread. The same spec, subtask and batches always give the same parts, so a re-run producer repeats itself.
 
-A split says which rows go where; its parts are made when it is gone through: slices of one gathered copy (or of the
-batch itself), and a consumer may keep them: output memory is never reused. A consumer that stores rows by column
-takes the batch and the order instead, and gathers into memory of its own. A spec is what travels between processes;
-a partitioner is built where it is used.
+A spec is what travels between processes; a partitioner is built where it is used.
 Range partitioning needs a sample first, so its rows come with their place in the order, see `operators/sorting.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -26,6 +23,7 @@ import pyarrow.types as pt
 from penstock.record import layout, spark_hash, word_hash
 from penstock.record.key_groups import GroupOwners
 from penstock.shuffle.errors import SchemaError, SettingError
+from penstock.shuffle.splits import ALL, Split
 
 _FEW_SUBPARTITIONS = 16
 
@@ -35,37 +33,6 @@ RANGE_PLACES = 1 << 13
 CustomFunction = Callable[[pa.RecordBatch], Any]
 
 
-class Split:
-    """A batch's rows by subpartition, in runs: in `order`, its rows are `counts[0]` for `numbers[0]`, and so on."""
-
-    __slots__ = ("counts", "numbers", "order", "source")
-
-    def __init__(
-        self, source: pa.RecordBatch, numbers: npt.ArrayLike, counts: npt.ArrayLike, order: pa.Array | None = None
-    ) -> None:
-        self.source = source
-        self.order = order
-        """The rows' positions in the source, as integers of 64 bits; None where they stay as they are."""
-        self.numbers: npt.NDArray[np.int64] = np.asarray(numbers, np.int64)
-        self.counts: npt.NDArray[np.int64] = np.asarray(counts, np.int64)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The parts, each with its subpartition; gathers the rows anew each time."""
-        if len(self) == 1:
-            yield int(self.numbers[0]), self._gathered()
-            return
-        gathered, position = self._gathered(), 0
-        for number, count in zip(self.numbers.tolist(), self.counts.tolist(), strict=True):
-            yield number, gathered.slice(position, count)
-            position += count
-
-    def _gathered(self) -> pa.RecordBatch:
-        return self.source if self.order is None else layout.take_batch(self.source, self.order)
-
-
 class Partitioner(Protocol):
     """Splits batches over subpartitions."""
 
@@ -73,12 +40,8 @@ class Partitioner(Protocol):
     def subpartitions(self) -> int:
         """The number of subpartitions."""
 
-    @property
-    def broadcasts(self) -> bool:
-        """True if every batch goes to all of them; `split` then gives it once, for subpartition 0."""
-
     def split(self, batch: pa.RecordBatch) -> Split:
-        """Which rows go where; at most one run per subpartition."""
+        """Which rows go where; at most one run per subpartition, or one for `ALL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +80,6 @@ class PartitionerSpec:
 class _ToChannel:
     """All rows to subpartition 0."""
 
-    broadcasts = False
-
     def __init__(self, subpartitions: int) -> None:
         self.subpartitions = subpartitions
 
@@ -129,13 +90,12 @@ class _ToChannel:
 class _Broadcast(_ToChannel):
     """All rows to all subpartitions."""
 
-    broadcasts = True
+    def split(self, batch: pa.RecordBatch) -> Split:
+        return Split.whole(batch, ALL) if batch.num_rows else Split(batch, (), ())
 
 
 class _RoundRobin:
     """Contiguous slices of nearly equal size; the remainder goes round, so small batches spread evenly."""
-
-    broadcasts = False
 
     def __init__(self, subpartitions: int, start: int) -> None:
         self.subpartitions = subpartitions
@@ -152,8 +112,6 @@ class _RoundRobin:
 
 class _Hash:
     """Rows by the hash of their keys."""
-
-    broadcasts = False
 
     def __init__(self, spec: PartitionerSpec, subpartitions: int) -> None:
         self.subpartitions = subpartitions
@@ -200,8 +158,6 @@ class _Hash:
 class _Random:
     """Rows at random, from a generator seeded by the subtask."""
 
-    broadcasts = False
-
     def __init__(self, subpartitions: int, subtask: int) -> None:
         self.subpartitions = subpartitions
         self._generator = np.random.default_rng(subtask)
@@ -214,8 +170,6 @@ class _Random:
 
 class _Range:
     """Rows by their place: each subpartition has an equal share of the places, in order."""
-
-    broadcasts = False
 
     def __init__(self, column: str, subpartitions: int) -> None:
         self.subpartitions = subpartitions
@@ -231,8 +185,6 @@ class _Range:
 
 class _Custom:
     """Rows where the user's function says."""
-
-    broadcasts = False
 
     def __init__(self, function: CustomFunction, subpartitions: int) -> None:
         self.subpartitions = subpartitions
@@ -253,7 +205,7 @@ def scatter(batch: pa.RecordBatch, ids: npt.NDArray[Any], n: int) -> Split:
     counts = _counts(ids, n)
     numbers = np.flatnonzero(counts)
     counts = counts[numbers]
-    return Split(batch, numbers, counts, None if len(numbers) == 1 else layout.stable_order(ids))
+    return Split(batch, numbers, counts, None if len(numbers) == 1 else layout.stable_order(ids), layout.take_batch)
 
 
 def _counts(ids: npt.NDArray[Any], n: int) -> npt.NDArray[np.int64]:

@@ -4,16 +4,12 @@
 Rules:
 - Small batches are gathered before they are partitioned, so that many subpartitions do not get tiny messages;
   large ones are cut, so that what partitioning copies stays bounded. One huge row cannot be cut.
-- A target that stores the batches it gets is a `StoringTarget`: as many bytes are gathered for it as it asks for, it
-  gets a whole split at once, and no flusher runs, as nobody can read it yet. If slices of a column drag others' rows
-  along, it gets part by part instead, each holding on to no more memory than its rows need (`layout.compact`). Others
-  encode a part when it comes.
+- As many bytes or rows are gathered as the target takes best (`Intake`).
 - Rows keep their order within a subpartition. Rows become visible at the latest `flush_timeout` seconds after they
   were written (0: at once, negative: when a buffer is full or at the end).
-- One lock covers everything that emits, so the target never sees two calls to its writing methods at once; they
-  may come from the flusher's thread. If the flusher finds the lock taken (a write waits for a buffer), it flushes
-  the target only, which the target allows from any thread: what is in half-filled buffers must become visible even
-  then, as the reader may be waiting for it.
+- One lock covers everything that emits, so the target never sees two calls at once; they may come from the flusher's
+  thread. A target that waits for room has made all that it has taken visible: what is in half-filled buffers may be
+  what the reader waits for.
 - A failure in the flusher is kept and raised by the task's next call.
 """
 
@@ -21,18 +17,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.record.joining import joined
-from penstock.record.layout import compact, contains, is_loose
-from penstock.record.partitioners import Partitioner, Split
-from penstock.shuffle.service import ResultPartitionWriter
+from penstock.record.partitioners import Partitioner
+from penstock.shuffle.endpoints import Intake, PartitionEnd
+from penstock.shuffle.splits import Split
 
 _SMALL_ROWS = 4096
 _ROWS_PER_SUBPARTITION = 128
-_GATHER_BYTES = 8 << 20
 _SLICE_ROWS = 1 << 20
 _SLICE_BYTES = 32 << 20
 
@@ -47,20 +42,17 @@ class Waiter(Protocol):
         """Stop."""
 
 
-@runtime_checkable
-class StoringTarget(Protocol):
-    """The methods that a target has besides those of a ResultPartitionWriter if it stores batches as it gets them."""
+class Target(Protocol):
+    """A result partition to write, by calls that wait for room."""
 
-    @property
-    def gather_bytes(self) -> int:
-        """The number of bytes to split at once."""
+    def write(self, split: Split) -> None:
+        """Append these rows; waits while there is no room."""
 
-    @property
-    def holds_batches(self) -> bool:
-        """True if it looks at a batch's memory again when the call that brought it has returned."""
+    def flush(self) -> None:
+        """Make everything written so far visible to readers."""
 
-    def write_split(self, split: Split) -> None:
-        """Append what one split gives each subpartition; errors as of `write`."""
+    def finish(self) -> PartitionEnd:
+        """Flush and end the partition."""
 
 
 class OutputFlusher:
@@ -83,7 +75,7 @@ class OutputFlusher:
             raise self._failure
 
     def close(self) -> None:
-        """Stop and wait for the thread; idempotent. A flush that waits for a buffer must be cancelled first."""
+        """Stop and wait for the thread; idempotent. A flush that waits for room must be cancelled first."""
         self._stop.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -103,23 +95,23 @@ class RecordWriter:
     def __init__(
         self,
         partitioner: Partitioner,
-        target: ResultPartitionWriter,
+        target: Target,
+        intake: Intake,
         flush_timeout: float,
         clock: Waiter | None = None,
     ) -> None:
         self._partitioner = partitioner
         self._target = target
-        self._store = target if isinstance(target, StoringTarget) else None
-        self._flush_always = flush_timeout == 0 and self._store is None
-        self._enough_rows = max(_SMALL_ROWS, _ROWS_PER_SUBPARTITION * partitioner.subpartitions)
-        self._loose: list[int] | None = None
+        self._intake = intake
+        self._flush_always = flush_timeout == 0
+        self._enough_rows = intake.rows or max(_SMALL_ROWS, _ROWS_PER_SUBPARTITION * partitioner.subpartitions)
         self._lock = threading.Lock()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self._gathered_bytes = 0
         self._written = False
         self._flusher: OutputFlusher | None = None
-        if flush_timeout > 0 and self._store is None:
+        if flush_timeout > 0:
             self._flusher = OutputFlusher(self._flush_in_time, flush_timeout, clock)
             self._flusher.start()
 
@@ -130,7 +122,7 @@ class RecordWriter:
         self.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; blocks while the target has no buffer. Raises what made the flusher fail."""
+        """Take a batch; waits while the target has no room. Raises what made the flusher fail."""
         self._check()
         if batch.num_rows == 0:
             return
@@ -145,7 +137,7 @@ class RecordWriter:
         """Tell whether the memory of this batch is looked at again when `write` has returned."""
         if not self._is_enough(batch.num_rows, batch.nbytes):
             return True
-        return self._store is not None and (self._store.holds_batches or self._partitioner.broadcasts)
+        return self._intake.holds_batches
 
     def flush(self) -> None:
         """Make everything written so far visible to readers."""
@@ -154,13 +146,13 @@ class RecordWriter:
             self._emit_gathered()
             self._flush_target()
 
-    def finish(self) -> None:
+    def finish(self) -> PartitionEnd:
         """Emit what is left and finish the target; no write may follow."""
         self.close()
         self._check()
         with self._lock:
             self._emit_gathered()
-            self._target.finish()
+            return self._target.finish()
 
     def close(self) -> None:
         """Stop the flusher; idempotent.
@@ -187,9 +179,7 @@ class RecordWriter:
             self._emit_gathered()
 
     def _is_enough(self, rows: int, nbytes: int) -> bool:
-        if self._store is not None:
-            return nbytes >= self._store.gather_bytes or rows >= _SLICE_ROWS
-        return rows >= self._enough_rows or nbytes >= _GATHER_BYTES
+        return rows >= self._enough_rows or nbytes >= self._intake.nbytes
 
     def _emit_gathered(self) -> None:
         if not self._gathered:
@@ -205,30 +195,7 @@ class RecordWriter:
         rest = _bounded(batch, nbytes)
         del batch
         while rest:
-            batch = rest.pop(0)
-            if self._partitioner.broadcasts:
-                self._target.broadcast(self._compacted(batch))
-                continue
-            split = self._partitioner.split(batch)
-            if self._store is not None and not self._loose_columns(batch):
-                self._store.write_split(split)
-                continue
-            for subpartition, rows in split:
-                self._target.write(self._compacted(rows), subpartition)
-
-    def _compacted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch itself, or for a target that keeps it one that does not drag others' rows along."""
-        if self._store is None or not self._loose_columns(batch):
-            return batch
-        loose = self._loose_columns(batch)
-        columns = [compact(column) if at in loose else column for at, column in enumerate(batch.columns)]
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-    def _loose_columns(self, batch: pa.RecordBatch) -> list[int]:
-        """The columns whose slices drag others' rows along; every batch is of the same schema."""
-        if self._loose is None:
-            self._loose = [at for at, field in enumerate(batch.schema) if contains(field.type, is_loose)]
-        return self._loose
+            self._target.write(self._partitioner.split(rest.pop(0)))
 
     def _flush_target(self) -> None:
         self._written = False
@@ -238,14 +205,9 @@ class RecordWriter:
         """One tick of the flusher."""
         if not self._written:
             return
-        if not self._lock.acquire(blocking=False):
-            self._target.flush()
-            return
-        try:
+        with self._lock:
             self._emit_gathered()
             self._flush_target()
-        finally:
-            self._lock.release()
 
 
 def _bounded(batch: pa.RecordBatch, nbytes: int) -> list[pa.RecordBatch]:

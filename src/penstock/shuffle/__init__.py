@@ -14,6 +14,7 @@ from penstock.shuffle.descriptors import (
     ResultPartitionDescriptor,
     ShuffleDescriptor,
 )
+from penstock.shuffle.endpoints import EventKind, InputGate, Intake, PartitionEnd, Received, ResultPartitionWriter
 from penstock.shuffle.events import EndOfData, EndOfPartition, EpochAhead, EpochEnd, Event, TaskEvent
 from penstock.shuffle.host import HostDataPlane, HostPort, SharedSegments, TaskHost
 from penstock.shuffle.ids import AttemptId, DatasetId, PartitionId
@@ -22,11 +23,8 @@ from penstock.shuffle.metrics import Metric, MetricGroup, MetricKind, declared_m
 from penstock.shuffle.registry import load_service
 from penstock.shuffle.requests import Request
 from penstock.shuffle.service import (
-    InputGate,
     JobShuffleContext,
     OwnerContext,
-    Received,
-    ResultPartitionWriter,
     ShuffleEnvironment,
     ShuffleEnvironmentContext,
     ShuffleMaster,
@@ -45,16 +43,19 @@ __all__ = [
     "EpochAhead",
     "EpochEnd",
     "Event",
+    "EventKind",
     "HostDataPlane",
     "HostPort",
     "InputGate",
     "InputGateDescriptor",
+    "Intake",
     "JobShuffleContext",
     "Metric",
     "MetricGroup",
     "MetricKind",
     "OwnerContext",
     "PartitionDescriptor",
+    "PartitionEnd",
     "PartitionId",
     "PartitionKind",
     "ProducerDescriptor",

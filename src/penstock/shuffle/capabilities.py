@@ -18,8 +18,8 @@ from penstock.shuffle.kinds import AUTO, MODES, PartitionKind, mode_to_kind
 class Capabilities:
     """The abilities of a service: the kinds that it carries, of those alike the better one first.
 
-    `streams`: it has the methods of `shuffle/streaming.py:StreamEnvironment` too. `outlives_executors`: its complete
-    partitions stay readable when the executor that wrote them is removed.
+    `streams`: its partitions may be streams (`ResultPartitionDescriptor.is_stream`). `outlives_executors`: its
+    complete partitions stay readable when the executor that wrote them is removed.
     """
 
     kinds: tuple[PartitionKind, ...]

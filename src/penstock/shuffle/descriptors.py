@@ -124,9 +124,14 @@ class InputGateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ResultPartitionDescriptor:
-    """One output of a subtask: the partition to write, its descriptor from the ShuffleMaster, its schema."""
+    """One output of a subtask: the partition to write, its descriptor from the ShuffleMaster, its schema.
+
+    A stream has events of all kinds, and what is under way in it stays small; else the partition is written to its
+    end as fast as that goes.
+    """
 
     partition: PartitionDescriptor
     shuffle: ShuffleDescriptor
     schema: pa.Schema
+    is_stream: bool = False
     options: dict[str, str] = field(default_factory=dict)

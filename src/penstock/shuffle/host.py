@@ -3,8 +3,11 @@
 
 The engine attaches each task to the environment process of its host, whatever service moves its data: over this line
 the task gets its orders and is told to stop. A service gets it as the `host` of its context. One that keeps its data
-elsewhere needs `check_cancelled`, and `wait` where its waits are to end with the task. One that keeps it in the
-environment process asks for the `data_plane`; only then is the memory of the host mapped. Any thread may call.
+elsewhere needs `check_cancelled`, and what ends the task's one wait: sockets that the wait is to `watch`, a `waker`
+for threads of its own, or `wake_in`. One that keeps it in the environment process asks for the `data_plane`; only
+then is the memory of the host mapped. Any thread may call.
+
+Services never wait. The engine does, by `TaskWait`, for all that may come to a task at once.
 """
 
 from __future__ import annotations
@@ -77,14 +80,24 @@ class TaskHost(Protocol):
     def check_cancelled(self) -> None:
         """Raise TaskCancelledError if the task was told to stop; cheap enough for every batch."""
 
-    def wait(self, ready: Callable[[], object], timeout: float | None = None) -> None:
-        """Receive until `ready()` holds; raises TimeoutError, TaskCancelledError or EnvironmentLostError.
-
-        Frames that have arrived are taken, however short the timeout.
-        """
-
     def look(self) -> None:
         """Take what has arrived, without waiting."""
+
+    def waker(self) -> Callable[[], None]:
+        """Give a function that ends the task's wait, or the next one. Any thread may call it at any time."""
+
+    def wake_in(self, seconds: float) -> None:
+        """End the task's wait after so many seconds, for a service that then wants to look again."""
+
+    def watch(self, descriptor: int, arrived: Callable[[], None], *, writes: bool = False) -> None:
+        """Call `arrived` when something can be read here, or with `writes` written, and end the task's wait.
+
+        It is called where the task waits, must not wait or raise, and reads what is there, or unwatches the
+        descriptor: else it is called again at once.
+        """
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a descriptor, which is still open; idempotent."""
 
     def ask(self, request: Request[A], timeout: float | None = None) -> A:
         """Ask the environment or, through it, the JobMaster; raises what the other side raised.
@@ -97,3 +110,18 @@ class TaskHost(Protocol):
 
     def data_plane(self) -> HostDataPlane:
         """The environment's data plane; maps its memory where nobody has asked before."""
+
+
+class TaskWait(Protocol):
+    """The one wait of a task, as the engine uses it; a service has the other end of it in its `TaskHost`."""
+
+    @property
+    def arrivals(self) -> int:
+        """The number of things that have come for the task: it changes when any has."""
+
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Return when `arrivals` is not `seen`, or after so many seconds; None: no limit, 0: only look.
+
+        Read `arrivals` before you look for something, so that nothing comes unnoticed. Raises TaskCancelledError and
+        EnvironmentLostError. Any thread.
+        """

@@ -30,7 +30,9 @@ from penstock.shuffle import (
     ShuffleEnvironment,
 )
 from penstock.shuffle.errors import PartitionError
+from penstock.shuffle.host import TaskWait
 from penstock.shuffle.ids import Wire
+from penstock.task.blocking import BlockingInput
 
 if TYPE_CHECKING:
     from penstock.attachment.attachment import Attachment
@@ -106,7 +108,7 @@ def read_attached(
         stack.callback(environments.close)
         parts: list[Batches] = []
         for descriptor in wanted:
-            batches = _batches(environments.of(descriptor.service), descriptor, schema)
+            batches = _batches(environments.of(descriptor.service), attachment, descriptor, schema)
             stack.callback(batches.close)
             is_here = descriptor.environment == attachment.environment
             parts.append(_begun(batches) if is_here and len(parts) < _OPEN_FILES else batches)
@@ -134,12 +136,13 @@ def _begun(batches: Batches) -> Batches:
 
 
 def _batches(
-    environment: ShuffleEnvironment, descriptor: ShuffleDescriptor, schema: pa.Schema
+    environment: ShuffleEnvironment, waiting: TaskWait, descriptor: ShuffleDescriptor, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
     gate = _gate(environment, descriptor, schema)
+    rows = BlockingInput([gate], waiting)
     try:
         gate.setup()
-        while (received := gate.next()) is not None:
+        while (received := rows.next()) is not None:
             if received.batch is not None:
                 yield received.batch
     finally:

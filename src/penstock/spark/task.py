@@ -320,6 +320,15 @@ class AttachedControl:
         self._attachment = attachment
         self._attempt = attempt
 
+    @property
+    def arrivals(self) -> int:
+        """The number of things that have come for the task."""
+        return self._attachment.arrivals
+
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Return when `arrivals` is not `seen`, or after so many seconds."""
+        self._attachment.wait(seen, seconds)
+
     def await_producers(self) -> None:
         """Wait until the JobMaster has confirmed this task's producers; raises what it answers instead."""
         try:

@@ -20,16 +20,15 @@ import pyarrow as pa
 from penstock.checkpoint.barriers import CheckpointBarrier, decode
 from penstock.checkpoint.channel_state import FORMER, ChannelKey
 from penstock.checkpoint.unaligned import ALWAYS, NO_MARK, RowsInFlight
-from penstock.shuffle import Received
+from penstock.shuffle import InputGate, Received
 from penstock.shuffle.events import EndOfPartition, EpochAhead, EpochEnd, Event
-from penstock.shuffle.streaming import StreamInputGate
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 
 
 class StreamInputs:
     """The gates of one task. `edges` names each gate's exchange in checkpoints, `subtask` is the task's number."""
 
-    def __init__(self, gates: Sequence[StreamInputGate], edges: Sequence[str] = (), subtask: int = 0) -> None:
+    def __init__(self, gates: Sequence[InputGate], edges: Sequence[str] = (), subtask: int = 0) -> None:
         self._gates = tuple(gates)
         self._firsts: list[int] = []
         self._keys: list[ChannelKey] = []
@@ -149,7 +148,7 @@ class StreamInputs:
         """The snapshot under way is given up."""
         self._in_flight.drop()
 
-    def _missing_of(self, gate: StreamInputGate, first: int) -> Container[int]:
+    def _missing_of(self, gate: InputGate, first: int) -> Container[int]:
         count = len(gate.descriptor.channels)
         return {channel - first for channel in self._in_flight.missing if first <= channel < first + count}
 

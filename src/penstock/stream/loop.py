@@ -22,10 +22,11 @@ from penstock.checkpoint.alignment import Abort, Resume, Snapshot
 from penstock.checkpoint.barriers import Alignment, CancelCheckpointMarker, CheckpointBarrier, encode
 from penstock.graph.streaming import SOURCE_POSITION
 from penstock.record.joining import joined
+from penstock.shuffle import EventKind
 from penstock.shuffle.actions import CheckpointAborted
 from penstock.shuffle.events import EndOfData, Event, TaskEvent
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, WRITING
-from penstock.shuffle.streaming import EventKind, Mailbox
+from penstock.shuffle.streaming import Mailbox
 from penstock.stream.chain import Chain, Chunk
 from penstock.stream.conversation import Commit, Conversation, Decision, EndData, Finish, StopReading
 from penstock.stream.event_time import EventTime

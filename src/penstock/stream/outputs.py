@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from penstock.checkpoint.channel_state import ChannelKey
 from penstock.record import Partitioner
+from penstock.shuffle import EventKind, ResultPartitionWriter
+from penstock.shuffle.endpoints import Overtaken
 from penstock.shuffle.events import Event
-from penstock.shuffle.streaming import EventKind, Overtaken, StreamPartitionWriter
+from penstock.shuffle.splits import Split
 from penstock.stream.in_flight import InFlight, SavedChannel, rows_of
 from penstock.stream.persisting import AtCheckpoint, Persisting
 
@@ -42,7 +44,7 @@ class StreamOutput:
 
     def __init__(
         self,
-        writer: StreamPartitionWriter,
+        writer: ResultPartitionWriter,
         partitioner: Partitioner,
         channels: OutputChannels | None = None,
         persisting: Persisting | None = None,
@@ -78,18 +80,17 @@ class StreamOutput:
         """Begin with these; returns the channels that are here."""
         if self.channels is None:
             return set()
-        keys = [self.channels.key(consumer) for consumer in range(self.writer.subpartitions)]
+        keys = [self.channels.key(consumer) for consumer in range(self._partitioner.subpartitions)]
         self._pending.extend((key.consumer, batch) for key in keys for batch in rows.get(key, ()))
         return {key for key in keys if key in rows}
 
     def overtake(self, payload: bytes) -> None:
         """Send a barrier ahead of all rows that wait, here and in the partition; these are the snapshot's."""
         self._overtaken = None
-        self.writer.end_epoch(payload, EventKind.PRIORITY)
-        if self._persisting.needs_overtaken:
+        wanted = self._persisting.needs_overtaken
+        self.writer.end_epoch(payload, EventKind.PRIORITY, keep_overtaken=wanted)
+        if wanted:
             self._saved = list(self._pending)
-        else:
-            self.writer.drop_overtaken()
 
     def saved(self, schema: pa.Schema) -> list[SavedChannel] | None:
         """The rows that the barrier overtook, when they are known."""
@@ -115,8 +116,7 @@ class StreamOutput:
         """Give the writer what it has room for; whether any of it was taken."""
         moved = False
         if not self._pending and self.writer.has_pending:
-            # Only the rest of a large row is left: offers of nothing give it out.
-            self._pending.extend((number, empty) for number in range(self._width))
+            self._offer(empty, 0)  # only the rest of a large row is left: an offer of nothing gives it out
         full: set[int] = set()
         for _ in range(len(self._pending)):
             number, waiting = self._pending.popleft()
@@ -128,12 +128,8 @@ class StreamOutput:
                 self._pending.append((number, batch.slice(taken) if taken else waiting))
         return moved
 
-    @property
-    def _width(self) -> int:
-        return 1 if self._partitioner.broadcasts else self.writer.subpartitions
-
     def _offer(self, batch: pa.RecordBatch, number: int) -> int:
-        return self.writer.broadcast(batch) if self._partitioner.broadcasts else self.writer.offer(batch, number)
+        return self.writer.offer(Split.whole(batch, number))
 
 
 class StreamOutputs:
@@ -241,4 +237,4 @@ class StreamOutputs:
         for output in self._outputs:
             # The cause is what the caller must see, not that a broken output could not be told.
             with suppress(Exception):
-                output.writer.fail(cause)
+                output.writer.close(cause)

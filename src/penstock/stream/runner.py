@@ -24,11 +24,11 @@ from penstock.checkpoint.storage import PartStorage
 from penstock.graph import OutputDeployment
 from penstock.graph.streaming import EXACTLY_ONCE, part_name, vertex_of_part
 from penstock.operators.memory import TaskMemory, limited_memory
-from penstock.shuffle import MetricGroup, OwnerContext, Settings
+from penstock.shuffle import InputGate, MetricGroup, OwnerContext, ResultPartitionWriter, Settings
 from penstock.shuffle.errors import PlanError
 from penstock.shuffle.metrics import SERVICE_GROUP
 from penstock.shuffle.settings import StreamingSettings
-from penstock.shuffle.streaming import HostStore, Mailbox, StreamEnvironment, StreamInputGate, StreamPartitionWriter
+from penstock.shuffle.streaming import HostStore, Mailbox
 from penstock.stream.chain import StepContext
 from penstock.stream.conversation import Conversation
 from penstock.stream.event_time import EventTime
@@ -128,8 +128,8 @@ class _StreamTask:
         self._streaming = streaming
         self._attempt = plan.deployment.attempt
         self._owner = OwnerContext(self._attempt, plan.place, MetricGroup("task"))
-        self._writers: list[StreamPartitionWriter] = []
-        self._gates: list[StreamInputGate] = []
+        self._writers: list[ResultPartitionWriter] = []
+        self._gates: list[InputGate] = []
         self._chain = chain_of(plan.vertex)
         self._source: SourceReader | None = None
         self._store: SnapshotStore | None = None
@@ -213,9 +213,9 @@ class _StreamTask:
         plan, subtask = self._plan, self._attempt.subtask
         outputs = []
         for output in plan.deployment.outputs:
-            descriptor = result_partition(plan.graph, plan.vertex, output)
-            environment = _streaming(environment_of, descriptor.shuffle.service)
-            (writer,) = environment.create_stream_writers(self._owner, [descriptor])
+            descriptor = replace(result_partition(plan.graph, plan.vertex, output), is_stream=True)
+            environment = environment_of(descriptor.shuffle.service)
+            (writer,) = environment.create_result_partition_writers(self._owner, [descriptor])
             self._writers.append(writer)
             writer.setup()
             spec = exchange_of(plan.graph, output.edge)
@@ -229,8 +229,8 @@ class _StreamTask:
     def _open_inputs(self, environment_of: EnvironmentOf) -> StreamInputs:
         graph = self._plan.graph
         for deployed in self._plan.deployment.inputs:
-            environment = _streaming(environment_of, graph.edge(deployed.edge).service)
-            (gate,) = environment.create_stream_gates(self._owner, [input_gate(graph, deployed)])
+            environment = environment_of(graph.edge(deployed.edge).service)
+            (gate,) = environment.create_input_gates(self._owner, [input_gate(graph, deployed)])
             self._gates.append(gate)
             gate.setup()
         edges = [self._edges[deployed.edge] for deployed in self._plan.deployment.inputs]
@@ -344,8 +344,3 @@ class EndedReader:
 
     def close(self) -> None:
         """Nothing."""
-
-
-def _streaming(environment_of: EnvironmentOf, service: str) -> StreamEnvironment:
-    """The plan has only services that carry streams."""
-    return cast("StreamEnvironment", environment_of(service))

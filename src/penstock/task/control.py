@@ -8,7 +8,14 @@ from typing import Protocol
 
 
 class TaskControl(Protocol):
-    """The task's line to the JobMaster; called from the task's thread."""
+    """The task's line to the JobMaster, and its one wait (`TaskWait`); called from the task's thread."""
+
+    @property
+    def arrivals(self) -> int:
+        """The number of things that have come for the task."""
+
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Return when `arrivals` is not `seen`, or after so many seconds. Any thread."""
 
     def await_producers(self) -> None:
         """Wait until the JobMaster has confirmed that this task's producers ended well; raises what it says."""

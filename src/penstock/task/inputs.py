@@ -2,10 +2,9 @@
 """A task's input as iterators of batches, one for each side, over any number of gates.
 
 Events that only say that data has ended are swallowed. Several gates of a side are read in turn, so that none
-starves: all are polled, and when all are empty each is waited on for a few milliseconds. Schemas of a side's gates
-are the same, or differ in nothing that the operators see. A side is read when it is asked, so its producers may
-wait for the others; of one without whose rows there is no result the first batch is looked at meanwhile, if it is
-there.
+starves. Schemas of a side's gates are the same, or differ in nothing that the operators see. A side is read when it
+is asked, so its producers may wait for the others; of one without whose rows there is no result the first batch is
+looked at meanwhile, if it is there.
 """
 
 from __future__ import annotations
@@ -17,61 +16,21 @@ from contextlib import suppress
 import pyarrow as pa
 
 from penstock.operators.empty_sides import EmptySideError
-from penstock.shuffle import InputGate, Received
+from penstock.shuffle import InputGate, MetricGroup
+from penstock.task.blocking import BlockingInput
 from penstock.task.control import TaskControl
 
-_SLICE_SECONDS = 0.005
 _CANCEL_SECONDS = 0.5
-
-
-class UnionGate:
-    """Several gates as one."""
-
-    def __init__(self, gates: Sequence[InputGate]) -> None:
-        self._open = list(gates)
-        self._turn = 0
-
-    def next(self, timeout: float) -> Received | None:
-        """As `InputGate.next`: None when all gates have ended, TimeoutError after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        patience = 0.0
-        while self._open:
-            for _ in range(len(self._open)):
-                received, waited = self._next_of_turn(patience)
-                if received is not None:
-                    return received
-                if not waited:
-                    break
-            else:
-                patience = _SLICE_SECONDS
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"no input for {timeout} seconds on {len(self._open)} gates")
-        return None
-
-    def _next_of_turn(self, patience: float) -> tuple[Received | None, bool]:
-        """The batch or event that the next gate gives, and whether the gate is still open."""
-        self._turn %= len(self._open)
-        gate = self._open[self._turn]
-        try:
-            received = gate.next(patience)
-        except TimeoutError:
-            self._turn += 1
-            return None, True
-        if received is None:
-            del self._open[self._turn]
-            return None, False
-        self._turn += 1
-        return received, True
 
 
 class Side:
     """The gates that are read as one, and how far they are; `ahead` is the first batch, if that was looked at."""
 
-    def __init__(self, gates: Sequence[InputGate]) -> None:
+    def __init__(self, gates: Sequence[InputGate], control: TaskControl, metrics: MetricGroup | None) -> None:
         self.edges = [gate.descriptor.gate for gate in gates]
         self.ahead: pa.RecordBatch | None = None
         self.has_ended = self.has_rows = False
-        self._source = gates[0] if len(gates) == 1 else UnionGate(gates)
+        self._source = BlockingInput(gates, control, metrics)
 
     def next(self, timeout: float) -> pa.RecordBatch | None:
         """The next batch, None at the end; TimeoutError after so many seconds without either."""
@@ -101,7 +60,8 @@ class Side:
 class TaskInput:
     """Iterates over the batches of a task's gates; counts the time it waited."""
 
-    def __init__(self, gates: Sequence[InputGate], control: TaskControl) -> None:
+    def __init__(self, gates: Sequence[InputGate], control: TaskControl, metrics: MetricGroup | None = None) -> None:
+        self._metrics = metrics
         self._gates = gates
         self._control = control
         self._sides: list[Side] = []
@@ -127,7 +87,10 @@ class TaskInput:
         `needed` side ends without a row, reading another one raises EmptySideError.
         """
         pairs = list(zip(self._gates, side_of, strict=True))
-        self._sides = [Side([gate for gate, side in pairs if side == number]) for number in range(count)]
+        self._sides = [
+            Side([gate for gate, side in pairs if side == number], self._control, self._metrics)
+            for number in range(count)
+        ]
         self._needed = [self._sides[number] for number in needed]
         return [self._batches(side) for side in self._sides]
 

@@ -28,12 +28,13 @@ from penstock.shuffle import (
     InputGate,
     MetricGroup,
     OwnerContext,
-    ResultPartitionWriter,
+    PartitionEnd,
     Settings,
     ShuffleEnvironment,
 )
 from penstock.shuffle.errors import NotWantedError, PlanError
 from penstock.shuffle.metrics import OPERATOR_GROUP, READING, SERVICE_GROUP, WRITING
+from penstock.task.blocking import BlockingWriter
 from penstock.task.chain import chained
 from penstock.task.control import TaskControl
 from penstock.task.endpoints import exchange_of, input_gate, result_partition
@@ -124,7 +125,7 @@ class _Task:
         self._control = control
         self._settings = settings
         self._owner = OwnerContext(plan.deployment.attempt, plan.place, MetricGroup("task"))
-        self._targets: list[ResultPartitionWriter] = []
+        self._targets: list[BlockingWriter] = []
         self._writers: list[RecordWriter | SummaryWriter] = []
         self._gates: list[InputGate] = []
         self._input = TaskInput((), control)
@@ -133,19 +134,24 @@ class _Task:
         self._process = os.getpid()
         self._began = self._reported = time.monotonic()
         self._failed = False
+        self._ends: dict[int, PartitionEnd] = {}
+        """Of the finished outputs, by edge."""
 
     def open_outputs(self, environment_of: EnvironmentOf) -> None:
         plan = self._plan
         for output in plan.deployment.outputs:
             descriptor = result_partition(plan.graph, plan.vertex, output)
             environment = environment_of(descriptor.shuffle.service)
-            (target,) = environment.create_result_partition_writers(self._owner, [descriptor])
+            (made,) = environment.create_result_partition_writers(self._owner, [descriptor])
+            target = BlockingWriter(made, self._control, self._owner.metrics)
             self._targets.append(target)
-            target.setup()
+            intake = target.setup()
             partitioner = exchange_of(plan.graph, output.edge).build(
                 output.subpartitions, plan.deployment.attempt.subtask
             )
-            writer = RecordWriter(partitioner, target, self._settings.network.flush_timeout)
+            # Nobody can read a blocking partition before its end.
+            flush_timeout = self._settings.network.flush_timeout if descriptor.partition.kind.pipelined else -1
+            writer = RecordWriter(partitioner, target, intake, flush_timeout)
             summary = None if output.edge == RESULT_EDGE else plan.graph.edge(output.edge).summary
             self._writers.append(writer if summary is None else SummaryWriter(summary, writer))
 
@@ -156,7 +162,7 @@ class _Task:
             (gate,) = environment_of(edge.service).create_input_gates(self._owner, [input_gate(graph, deployed)])
             self._gates.append(gate)
             gate.setup()
-        self._input = TaskInput(self._gates, self._control)
+        self._input = TaskInput(self._gates, self._control, self._owner.metrics)
 
     def inputs(self, rows: Iterator[pa.RecordBatch] | None) -> list[Iterator[pa.RecordBatch]]:
         """The batches to work on, one iterator for each side; one for a vertex without `combine`."""
@@ -193,14 +199,14 @@ class _Task:
 
     def finish(self) -> None:
         self._control.check_cancelled()
-        for writer in self._writers:
-            writer.finish()
+        for output, writer in zip(self._plan.deployment.outputs, self._writers, strict=True):
+            self._ends[output.edge] = writer.finish()
 
     def fail(self, cause: BaseException) -> None:
         for target in self._targets:
             # The cause is what the caller must see, not that a broken output could not be told.
             with suppress(Exception):
-                target.fail(cause)
+                target.close(cause)
         self._failed = True
 
     def close(self) -> None:
@@ -216,13 +222,11 @@ class _Task:
             raise first
 
     def sizes(self) -> dict[int, tuple[int, ...]]:
-        outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
-        counted = {output.edge: tuple(target.subpartition_bytes()) for output, target in outputs}
-        return {edge: sizes for edge, sizes in counted.items() if sizes}
+        outputs = self._plan.deployment.outputs
+        return {each.edge: self._ends[each.edge].sizes for each in outputs if not each.descriptor.kind.runs_together}
 
     def fingerprints(self) -> dict[int, int]:
-        outputs = zip(self._plan.deployment.outputs, self._targets, strict=True)
-        return {output.edge: target.fingerprint() for output, target in outputs}
+        return {edge: end.fingerprint for edge, end in self._ends.items()}
 
     def left(self) -> tuple[int, ...]:
         """The edges that were not read to their end."""

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from penstock.graph import Summary
 from penstock.record import RecordWriter
+from penstock.shuffle import PartitionEnd
 
 
 class SummaryWriter:
@@ -25,11 +26,11 @@ class SummaryWriter:
         """Tell whether this batch's memory is looked at again when `write` has returned: the summary's is."""
         return True
 
-    def finish(self) -> None:
+    def finish(self) -> PartitionEnd:
         """Write the summary and finish."""
         for batch in self._rows.rows():
             self._writer.write(batch)
-        self._writer.finish()
+        return self._writer.finish()
 
     def close(self) -> None:
         """Close the writer; idempotent."""

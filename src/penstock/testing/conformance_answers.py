@@ -57,12 +57,10 @@ class AnswerConformance:
         consumer.gate.close()
         assert exchange.host("a").partitions_occupying_local_resources() == []
 
-    def test_writer_and_gate_say_what_they_were_made_from(self, exchange: Exchange, kind: PartitionKind) -> None:
-        """`partition`, `subpartitions` and `descriptor` answer before and after setup."""
+    def test_a_gate_says_what_it_was_made_from(self, exchange: Exchange, kind: PartitionKind) -> None:
+        """`descriptor` answers before setup."""
         producer = exchange.produce(Written(kind, subpartitions=3))
         consumer = exchange.plan_to_consume([(producer.descriptor, 2)])
-        assert producer.writer.partition == producer.descriptor.partition
-        assert producer.writer.subpartitions == 3
         assert consumer.gate.descriptor.channels[0].subpartition == 2
 
     def test_a_consumed_pipelined_partition_frees_itself(
@@ -119,7 +117,7 @@ class AnswerConformance:
         producer.writer.write(numbers(1), 0)
         producer.writer.flush()
         with pytest.raises(TimeoutError):
-            consumer.gate.next(0.02)
+            consumer.next(0.02)
         producer.writer.finish()
         assert consumer.values() == [1]
 
@@ -183,7 +181,7 @@ class AnswerConformance:
         consumer = exchange.consume([(producer.descriptor, 0)])
         producer.writer.write(numbers(1), 0)
         producer.writer.flush()
-        producer.writer.fail(ValueError("the user's function choked on row 17"))
+        producer.writer.close(ValueError("the user's function choked on row 17"))
         producer.writer.close()
         for reader in (consumer, exchange.consume([(producer.descriptor, 0)])):
             with pytest.raises(ProducerFailedError, match="choked on row 17"):
@@ -194,8 +192,8 @@ class AnswerConformance:
         """A reader that waits for data hears of the failure without a timeout."""
         producer = exchange.produce(Written(kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
-        task = Running(consumer.gate.next)
-        producer.writer.fail(ValueError("no more"))
+        task = Running(consumer.next)
+        producer.writer.close(ValueError("no more"))
         assert isinstance(task.outcome(), ProducerFailedError)
 
     def test_closing_without_finishing_is_a_failure(self, exchange: Exchange, kind: PartitionKind) -> None:
@@ -272,7 +270,7 @@ class AnswerConformance:
     def test_a_failed_attempt_does_not_spoil_the_next(self, exchange: Exchange, kind: PartitionKind) -> None:
         """The partition of a new attempt is readable while the failed one's keeps its answer."""
         failed = exchange.produce(Written(kind))
-        failed.writer.fail(ValueError("first try"))
+        failed.writer.close(ValueError("first try"))
         failed.writer.close()
         again = _finished(exchange, Written(kind), 7)
         assert exchange.consume([(again.descriptor, 0)]).values() == [7]

@@ -227,7 +227,7 @@ class DataConformance:
         assert [type(event) for event in events_of(received)] == [EndOfData, EndOfPartition]
         assert received[-1].event == ends_of(received)[0]
         assert consumer.next() is None
-        assert consumer.gate.next(0) is None
+        assert consumer.next(0) is None
 
     def test_end_of_partition_counts_per_subpartition(self, exchange: Exchange, kind: PartitionKind) -> None:
         """The figures are the subpartition's own, broadcast rows included."""

@@ -19,13 +19,16 @@ from penstock.shuffle import (
     AttemptId,
     ChannelDescriptor,
     DatasetId,
+    EndOfData,
     EndOfPartition,
     Event,
+    EventKind,
     InputGate,
     InputGateDescriptor,
     MetricGroup,
     OwnerContext,
     PartitionDescriptor,
+    PartitionEnd,
     PartitionId,
     PartitionKind,
     ProducerDescriptor,
@@ -36,7 +39,9 @@ from penstock.shuffle import (
     ShuffleEnvironment,
     ShuffleMaster,
 )
-from penstock.shuffle.streaming import Mailbox
+from penstock.shuffle.host import TaskWait
+from penstock.shuffle.splits import ALL, Split
+from penstock.task.blocking import BlockingInput, BlockingWriter
 from penstock.testing.waiting import DEADLINE, Running, wait_until
 
 Source = tuple[ShuffleDescriptor, int] | tuple[ShuffleDescriptor, int, int]
@@ -77,8 +82,8 @@ class ServiceUnderTest(Protocol):
     def producer(self, attempt: AttemptId, name: str) -> ProducerDescriptor:
         """The descriptor of an attempt beside this host, with the host's own id and data address."""
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
-        """The line of the task that has this attachment and works on this attempt; asked of services that stream."""
+    def waiting(self, environment: ShuffleEnvironment) -> TaskWait:
+        """The one wait of the task that has this attachment, as the engine would have it."""
 
     def cancel(self, attempt: AttemptId) -> None:
         """Tell an attempt to stop, as the engine would. Called from another thread than the task's."""
@@ -95,27 +100,121 @@ def numbers(*values: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], schema=NUMBERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """One writer, its owner and where its data is to be found."""
+class PlainWriter:
+    """The calls that wait, batch by batch, as a batch task's partitioner would have them made."""
 
-    writer: ResultPartitionWriter
-    owner: OwnerContext
-    descriptor: ShuffleDescriptor
-    environment: ShuffleEnvironment
+    def __init__(self, writer: ResultPartitionWriter, waiting: TaskWait, metrics: MetricGroup) -> None:
+        self._writer = BlockingWriter(writer, waiting, metrics)
+
+    def setup(self) -> None:
+        """See `ResultPartitionWriter`."""
+        self._writer.setup()
+
+    def write(self, batch: pa.RecordBatch, subpartition: int) -> None:
+        """Write a batch to one subpartition."""
+        self._writer.write(Split.whole(batch, subpartition))
+
+    def broadcast(self, batch: pa.RecordBatch) -> None:
+        """Write a batch to all."""
+        self._writer.write(Split.whole(batch, ALL))
+
+    def flush(self) -> None:
+        """Make all visible."""
+        self._writer.flush()
+
+    def finish(self) -> PartitionEnd:
+        """End the partition."""
+        return self._writer.finish()
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """Close it, and give up what was not finished."""
+        self._writer.close(cause)
 
 
-@dataclass(slots=True)
-class Consumer:
+class Waiter:
+    """A task's wait, which remembers what it has seen."""
+
+    def __init__(self, waiting: TaskWait) -> None:
+        self.waiting = waiting
+        self._seen = 0
+
+    def wait(self, seconds: float) -> None:
+        """Return when anything has come since the last call returned, or after so many seconds."""
+        self.waiting.wait(self._seen, seconds)
+        self._seen = self.waiting.arrivals
+
+    def wait_for_ever(self) -> None:
+        """Wait again and again; ends with what the wait raises."""
+        while True:
+            self.wait(DEADLINE)
+
+
+class Producer(Waiter):
+    """One writer, its owner and where its data is to be found; `raw` never waits, `writer` does."""
+
+    def __init__(
+        self,
+        raw: ResultPartitionWriter,
+        waiting: TaskWait,
+        owner: OwnerContext,
+        descriptor: ShuffleDescriptor,
+        environment: ShuffleEnvironment,
+    ) -> None:
+        super().__init__(waiting)
+        self.raw = raw
+        self.writer = PlainWriter(raw, waiting, owner.metrics)
+        self.owner = owner
+        self.descriptor = descriptor
+        self.environment = environment
+
+    def offer(self, batch: pa.RecordBatch, subpartition: int = 0) -> int:
+        """The rows that are taken of a batch for one subpartition, or for `ALL`."""
+        return self.raw.offer(Split.whole(batch, subpartition))
+
+    def has_taken(self, batch: pa.RecordBatch, subpartition: int = 0) -> bool:
+        """Offer a batch; whether there was room for all of it."""
+        return self.offer(batch, subpartition) == batch.num_rows and not self.raw.has_pending
+
+    def give(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
+        """Offer until all of it is taken, and flush; waits for room."""
+        self.writer.write(batch, subpartition)
+        self.writer.flush()
+
+    def fill(self, subpartition: int = 0, rows: int = 10_000, begin: int = 0) -> int:
+        """Offer numbers from `begin` on until there is no room; how many were taken."""
+        taken = 0
+        for first in itertools.count(begin, rows):
+            count = self.offer(numbers(*range(first, first + rows)), subpartition)
+            taken += count
+            if count < rows:
+                return taken
+        raise AssertionError
+
+    def barrier(self, payload: bytes, kind: EventKind = EventKind.BLOCKING) -> None:
+        """End an epoch."""
+        self.raw.end_epoch(payload, kind, keep_overtaken=kind is EventKind.PRIORITY)
+
+    def end(self) -> None:
+        """The end of the data, and of the partition."""
+        self.raw.emit(EndOfData())
+        self.raw.finish()
+
+
+class Consumer(Waiter):
     """One gate and its owner, with short ways to read it."""
 
-    gate: InputGate
-    owner: OwnerContext
-    environment: ShuffleEnvironment
+    def __init__(
+        self, gate: InputGate, waiting: TaskWait, owner: OwnerContext, environment: ShuffleEnvironment
+    ) -> None:
+        super().__init__(waiting)
+        self.gate = gate
+        self.owner = owner
+        self.environment = environment
+        self._input = BlockingInput([gate], waiting)
 
-    def next(self) -> Received | None:
+    def next(self, timeout: float = DEADLINE) -> Received | None:
         """The next thing; the suite never waits without a deadline."""
-        return self.gate.next(DEADLINE)
+        return self._input.next(timeout)
 
     def batch(self) -> pa.RecordBatch:
         """The next batch; an event or the end in its place is a failure."""
@@ -127,6 +226,24 @@ class Consumer:
     def drain(self) -> list[Received]:
         """Everything up to the end."""
         return list(iter(self.next, None))
+
+    def until(self, last: Callable[[Received], bool]) -> list[Received]:
+        """All things up to the first for which this holds."""
+        found = []
+        while (received := self.next()) is not None:
+            found.append(received)
+            if last(received):
+                return found
+        raise AssertionError(f"the gate ended behind {found}")
+
+    def events(self, count: int) -> list[Received]:
+        """All things up to so many events."""
+        seen = itertools.count(1)
+        return self.until(lambda received: received.event is not None and next(seen) == count)
+
+    def update(self, descriptor: ShuffleDescriptor) -> bool:
+        """Tell it a producer."""
+        return self.environment.update_partition_info(self.owner.attempt, descriptor)
 
     def rows(self, schema: pa.Schema = NUMBERS) -> list[dict[str, Any]]:
         """All rows up to the end, in order of arrival."""
@@ -166,6 +283,7 @@ class Written:
     index: int = 0
     host: str = "a"
     dataset: DatasetId = DATASET
+    is_stream: bool = False
 
 
 class _Job:
@@ -222,10 +340,10 @@ class Exchange:
         descriptor = self.register(written, attempt) if registered is None else registered[1]
         owner = OwnerContext(attempt, str(attempt), MetricGroup(str(attempt)))
         environment = self.attach(written.host)
-        result = ResultPartitionDescriptor(self.partition(written), descriptor, written.schema)
+        result = ResultPartitionDescriptor(self.partition(written), descriptor, written.schema, written.is_stream)
         (writer,) = environment.create_result_partition_writers(owner, [result])
         self.members.append(writer)
-        return Producer(writer, owner, descriptor, environment)
+        return Producer(writer, self._service.waiting(environment), owner, descriptor, environment)
 
     def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
         """A gate over these subpartitions, or ranges of them, that is set up."""
@@ -240,7 +358,7 @@ class Exchange:
         channels = tuple(ChannelDescriptor(*source) for source in sources)
         (gate,) = environment.create_input_gates(owner, [InputGateDescriptor(0, schema, channels)])
         self.members.append(gate)
-        return Consumer(gate, owner, environment)
+        return Consumer(gate, self._service.waiting(environment), owner, environment)
 
     @contextmanager
     def job(self, name: str) -> Iterator[DatasetId]:
@@ -268,10 +386,6 @@ class Exchange:
         environment = self._service.environment(host)
         self._attached.append(environment)
         return environment
-
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
-        """The line of a task with this attachment."""
-        return self._service.mailbox(environment, attempt)
 
     def cancel(self, owner: OwnerContext) -> None:
         """Tell a task to stop."""

@@ -30,7 +30,7 @@ class FlowConformance:
         descriptor = exchange.register(Written(kind), attempt)
         consumer = exchange.consume([(descriptor, 0)])
         with pytest.raises(TimeoutError):
-            consumer.gate.next(0)
+            consumer.next(0)
         producer = exchange.produce(Written(kind), (attempt, descriptor))
         producer.writer.write(numbers(1, 2), 0)
         producer.writer.finish()
@@ -48,15 +48,6 @@ class FlowConformance:
             assert consumer.batch().to_pydict()["n"] == [n]
         producer.writer.finish()
         assert consumer.values() == []
-
-    def test_flush_may_come_from_another_thread(self, exchange: Exchange, pipelined_kind: PartitionKind) -> None:
-        """A flusher thread beside the task makes rows visible."""
-        producer = exchange.produce(Written(pipelined_kind))
-        consumer = exchange.consume([(producer.descriptor, 0)])
-        producer.writer.write(numbers(7), 0)
-        Running(producer.writer.flush).join()
-        assert consumer.batch().to_pydict()["n"] == [7]
-        producer.writer.finish()
 
     def test_an_unknown_producer_is_replaced_by_the_real_one(self, exchange: Exchange, kind: PartitionKind) -> None:
         """A gate over one known and one unknown producer reads both once it is told."""
@@ -111,7 +102,7 @@ class FlowConformance:
         consumer = exchange.consume([(producer.descriptor, 0)])
         for timeout in (0, 0.02):
             with pytest.raises(TimeoutError):
-                consumer.gate.next(timeout)
+                consumer.next(timeout)
         producer.writer.write(numbers(1), 0)
         producer.writer.finish()
         assert consumer.values() == [1]
@@ -126,14 +117,14 @@ class FlowConformance:
 
         def is_read() -> bool:
             with contextlib.suppress(TimeoutError):
-                found.append(consumer.gate.next(0))
+                found.append(consumer.next(0))
             return bool(found) and found[-1] is None
 
         wait_until(is_read, "the end of what is polled")
         assert [item.batch.to_pydict()["n"] for item in found if item and item.batch is not None] == [[1, 2]]
 
     def test_a_clogged_reader_stops_the_writer(self, exchange: Exchange, bounded_kind: PartitionKind) -> None:
-        """Without a reading consumer `is_available` turns False within the bound, and True again when it reads."""
+        """Without a reading consumer there is no room left within the bound, and there is again when it reads."""
         producer = exchange.produce(Written(bounded_kind))
         consumer = exchange.consume([(producer.descriptor, 0)])
         count = self._clog(producer)
@@ -291,12 +282,15 @@ class FlowConformance:
         assert consumer.values() == []
 
     def _clog(self, producer: Producer) -> int:
-        """Write until the writer is not available, or the bound is passed, and flush; the number of batches."""
+        """Offer until there is no room, or the bound is passed, and flush; the number of batches that were taken."""
         count = 0
-        while producer.writer.is_available() and count * BATCH_BYTES < self.clog_limit:
-            producer.writer.write(numbers(*[count] * ROWS_PER_BATCH), 0)
-            count += 1
-        producer.writer.flush()
+        while count * BATCH_BYTES < self.clog_limit:
+            taken = producer.offer(numbers(*[count] * ROWS_PER_BATCH))
+            assert taken in (0, ROWS_PER_BATCH), "a batch is taken whole where it is no stream's"
+            count += taken > 0
+            if not taken or producer.raw.has_pending:
+                break
+        producer.raw.flush()
         return count
 
     def _write_beyond_the_bound(self, producer: Producer, subpartition: int) -> None:

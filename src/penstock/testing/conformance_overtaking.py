@@ -11,19 +11,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from penstock.shuffle import EndOfPartition, EpochAhead, EpochEnd, Received
+from penstock.shuffle import EndOfPartition, EpochAhead, EpochEnd, EventKind, Received
+from penstock.shuffle.endpoints import Overtaken
 from penstock.shuffle.errors import ProtocolError
-from penstock.shuffle.streaming import EventKind, Overtaken
-from penstock.testing.conformance_exchange import NUMBERS, Written, numbers
+from penstock.testing.conformance_exchange import NUMBERS, Consumer, Producer, numbers
 from penstock.testing.conformance_streams import (
-    PIPELINED,
+    STREAM,
     TEXTS,
-    StreamConsumer,
-    StreamProducer,
     Streams,
     payloads,
     values,
@@ -36,28 +35,28 @@ _HEAD = 16
 """Bytes in front of a framed message, the first eight of which are its length."""
 
 
-def fill_up(producer: StreamProducer, begin: int = 0) -> int:
+def fill_up(producer: Producer, begin: int = 0) -> int:
     """Offer numbers from `begin` on until no more room comes: more than a reader takes ahead.
 
     Returns how many were taken.
     """
     while not (taken := producer.fill(rows=500, begin=begin)):
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
     full_since = time.monotonic()
     while time.monotonic() - full_since < _NO_ROOM_SECONDS:  # a wait ends for other things than room, too
-        producer.mailbox.wait(_NO_ROOM_SECONDS)
+        producer.wait(_NO_ROOM_SECONDS)
         if more := producer.fill(rows=500, begin=begin + taken):
             taken += more
             full_since = time.monotonic()
     return taken
 
 
-def overtake(producer: StreamProducer, payload: bytes) -> list[Overtaken]:
+def overtake(producer: Producer, payload: bytes) -> list[Overtaken]:
     """Send a barrier ahead, and wait for what it overtook."""
     producer.barrier(payload, EventKind.PRIORITY)
-    while (overtaken := producer.writer.overtaken()) is None:
-        producer.mailbox.wait(DEADLINE)
-    assert producer.writer.overtaken() is None
+    while (overtaken := producer.raw.overtaken()) is None:
+        producer.wait(DEADLINE)
+    assert producer.raw.overtaken() is None
     return list(overtaken)
 
 
@@ -85,14 +84,14 @@ def in_column(found: Iterable[pa.RecordBatch]) -> list[object]:
     return [value for batch in found for value in batch.column(0).to_pylist()]
 
 
-def ahead(consumer: StreamConsumer) -> Received:
+def ahead(consumer: Consumer) -> Received:
     """The next thing that goes ahead of all rows, waited for; no row is taken."""
     while (received := consumer.gate.poll_ahead()) is None:
-        consumer.mailbox.wait(DEADLINE)
+        consumer.wait(DEADLINE)
     return received
 
 
-def up_to(consumer: StreamConsumer, payload: bytes) -> list[Received]:
+def up_to(consumer: Consumer, payload: bytes) -> list[Received]:
     """All things up to the place of a barrier, which is the last of them."""
     return consumer.until(lambda got: isinstance(got.event, EpochEnd) and got.event.payload == payload)
 
@@ -113,11 +112,11 @@ class OvertakingConformance:
         passed = in_column(batches(overtaken[0]))
         assert [*values(before), *passed] == list(range(taken))
         producer.end()
-        assert values(consumer.rest()) == passed
+        assert values(consumer.drain()) == passed
 
     def test_all_rows_are_overtaken_that_no_reader_has_asked_for(self, streams: Streams) -> None:
         """The reader comes after the barrier, so none of the rows is in front of it."""
-        producer = streams.produce(Written(PIPELINED, NUMBERS))
+        producer = streams.produce(STREAM)
         taken = fill_up(producer)
         passed = in_column(batches(overtake(producer, b"one")[0]))
         assert passed == list(range(taken))
@@ -125,22 +124,22 @@ class OvertakingConformance:
         assert ahead(consumer).event == EpochAhead(b"one")
         assert values(up_to(consumer, b"one")) == []
         producer.end()
-        assert values(consumer.rest()) == passed
+        assert values(consumer.drain()) == passed
 
     def test_the_sums_of_an_epoch_are_right_although_its_end_came_first(self, streams: Streams) -> None:
         """Three epochs whose ends overtake rows, and one more end in order: the reader compares them all."""
         producer, consumer = streams.pair(subpartitions=2)
         taken = [0, 0, 0]
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
         for epoch in range(3):
             for value in range(epoch, 40):
-                taken[epoch] += producer.writer.offer(numbers(value), epoch % 2)
-                producer.writer.flush()
-                producer.mailbox.wait(0)
+                taken[epoch] += producer.offer(numbers(value), epoch % 2)
+                producer.raw.flush()
+                producer.wait(0)
             overtake(producer, b"%d" % epoch)
         producer.barrier(b"in order", EventKind.IN_ORDER)
         producer.end()
-        things = consumer.rest()
+        things = consumer.drain()
         ends = [each.event for each in things if isinstance(each.event, EpochEnd | EndOfPartition)]
         first, second = taken[0] + taken[2], taken[1]
         assert sorted(end.rows for end in ends) == sorted(
@@ -159,7 +158,7 @@ class OvertakingConformance:
         before = up_to(consumer, b"one")
         assert [*values(before), *first] == list(range(taken))
         producer.end()
-        assert values([*before, *consumer.rest()]) == list(range(taken))
+        assert values([*before, *consumer.drain()]) == list(range(taken))
 
     @pytest.mark.parametrize("is_between", [True, False], ids=["rows between", "nothing between"])
     @pytest.mark.parametrize("event_kind", [EventKind.IN_ORDER, EventKind.BLOCKING])
@@ -167,9 +166,9 @@ class OvertakingConformance:
         self, streams: Streams, event_kind: EventKind, is_between: bool
     ) -> None:
         """The older one stays behind its rows, and each epoch is compared where it ends among the rows."""
-        producer = streams.produce(Written(PIPELINED, NUMBERS))
-        producer.mailbox.wait(DEADLINE)
-        taken = producer.writer.offer(numbers(*range(40)), 0)
+        producer = streams.produce(STREAM)
+        producer.wait(DEADLINE)
+        taken = producer.offer(numbers(*range(40)), 0)
         producer.barrier(b"one", event_kind)
         if is_between:
             taken += fill_up(producer, begin=taken)
@@ -184,7 +183,7 @@ class OvertakingConformance:
         producer.barrier(b"three", EventKind.IN_ORDER)
         producer.end()
         assert values(things) == list(range(40))
-        things += consumer.rest()
+        things += consumer.drain()
         assert values(things) == list(range(taken))
         ends = [each.event for each in things if isinstance(each.event, EpochEnd)]
         assert [(end.payload, end.rows) for end in ends] == [(b"two", taken), (b"one", 40), (b"three", taken)]
@@ -206,32 +205,32 @@ class OvertakingConformance:
         assert payloads(things) == [(0, b"three"), (0, b"two")]
         consumer.gate.resume_consumption(0)
         producer.end()
-        assert values([*before, *things, *consumer.rest()]) == [1, 2]
+        assert values([*before, *things, *consumer.drain()]) == [1, 2]
 
     def test_no_barrier_stands_in_a_row_that_spans(self, streams: Streams) -> None:
         """A row of several segments is partly read: the barrier comes in front of it or behind it."""
-        producer = streams.produce(Written(PIPELINED, TEXTS))
+        producer = streams.produce(replace(STREAM, schema=TEXTS))
         consumer = streams.consume([(producer.descriptor, 0)], TEXTS)
         texts = ["a", "b" * 3_000_000, "c", "d"]
         rest = pa.record_batch([pa.array(texts)], schema=TEXTS)
         found: list[Received] = []
-        while rest.num_rows or producer.writer.has_pending:
-            rest = rest.slice(producer.writer.offer(rest, 0))
-            if producer.writer.has_pending:
+        while rest.num_rows or producer.raw.has_pending:
+            rest = rest.slice(producer.offer(rest, 0))
+            if producer.raw.has_pending:
                 with pytest.raises(ProtocolError):
                     producer.barrier(b"too early", EventKind.PRIORITY)
-            producer.writer.flush()
-            if rest.num_rows or producer.writer.has_pending:
+            producer.raw.flush()
+            if rest.num_rows or producer.raw.has_pending:
                 while (received := consumer.gate.poll()) is not None:
                     found.append(received)
-                consumer.mailbox.wait(0)
-                producer.mailbox.wait(0.01)
+                consumer.wait(0)
+                producer.wait(0.01)
         overtaken = overtake(producer, b"whole")
         found += up_to(consumer, b"whole")
         read = in_column(each.batch for each in found if each.batch is not None)
         assert read + in_column(batches(overtaken[0], TEXTS)) == texts
         producer.end()
-        read += in_column(each.batch for each in consumer.rest() if each.batch is not None)
+        read += in_column(each.batch for each in consumer.drain() if each.batch is not None)
         assert read == texts
 
     def test_of_some_channels_only_their_rows_are_given(self, streams: Streams) -> None:
@@ -243,13 +242,13 @@ class OvertakingConformance:
         while len(values(found, 1)) < 3:
             received = consumer.gate.poll({1})
             if received is None:
-                consumer.mailbox.wait(DEADLINE)
+                consumer.wait(DEADLINE)
             else:
                 found.append(received)
         assert values(found, 1) == [1, 3, 5]
         assert values(found, 0) == []
         producer.end()
-        assert values(consumer.rest(), 0) == [0, 2, 4]
+        assert values(consumer.drain(), 0) == [0, 2, 4]
 
     def test_rows_that_are_fetched_ahead_of_need_make_no_room(self, streams: Streams) -> None:
         """A reader fetches what is in front of a barrier, again and again: what is in flight does not grow by it."""
@@ -262,33 +261,33 @@ class OvertakingConformance:
             while not (found and isinstance(found[-1].event, EpochEnd) and found[-1].event.payload == name):
                 received = consumer.gate.poll({0})
                 if received is None:
-                    consumer.mailbox.wait(DEADLINE)
+                    consumer.wait(DEADLINE)
                 else:
                     found.append(received)
             full_since = time.monotonic()
             while time.monotonic() - full_since < _NO_ROOM_SECONDS:
-                producer.mailbox.wait(_NO_ROOM_SECONDS)
+                producer.wait(_NO_ROOM_SECONDS)
                 assert not producer.fill(rows=500, begin=taken)
         while sum(each.batch.num_rows for each in found if each.batch is not None) < taken:
             found.append(consumer.next() or Received(0))
         assert values(found) == list(range(taken))
         while not producer.fill(rows=500, begin=taken):
             consumer.gate.poll()
-            producer.mailbox.wait(_NO_ROOM_SECONDS)
+            producer.wait(_NO_ROOM_SECONDS)
 
     def test_what_nobody_reads_is_not_overtaken(self, streams: Streams) -> None:
         """The reader of one subpartition has left: the writer hears of the other's rows, and of none of that one."""
-        producer = streams.produce(Written(PIPELINED, subpartitions=2))
+        producer = streams.produce(replace(STREAM, subpartitions=2))
         gone, there = (streams.consume([(producer.descriptor, index)]) for index in range(2))
         producer.give(numbers(1), 0)
         assert values([gone.next() or Received(0)]) == [1]
         gone.gate.close()
         for value in itertools.count():
-            producer.mailbox.wait(0.01)
+            producer.wait(0.01)
             producer.give(numbers(value), 0)
             overtaken = overtake(producer, b"%d" % value)
             if not overtaken[0]:
                 break
         assert batches(overtaken[0]) == []
         producer.end()
-        there.rest()
+        there.drain()

@@ -8,9 +8,8 @@ blocks is seen, as neither writers nor gates ever wait.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,112 +17,35 @@ import pytest
 
 from penstock.shuffle import (
     AttemptId,
-    ChannelDescriptor,
     EndOfData,
     EndOfPartition,
     EpochEnd,
     Event,
-    InputGateDescriptor,
-    PartitionDescriptor,
+    EventKind,
     PartitionKind,
     Received,
-    ResultPartitionDescriptor,
     ShuffleDescriptor,
-    ShuffleEnvironment,
     TaskEvent,
 )
 from penstock.shuffle.errors import PartitionError, ProtocolError, SettingError, TaskCancelledError
-from penstock.shuffle.service import OwnerContext
-from penstock.shuffle.streaming import EventKind, Mailbox, StreamEnvironment, StreamInputGate, StreamPartitionWriter
-from penstock.testing.conformance_exchange import DATASET, NUMBERS, Exchange, Member, Source, Written, numbers
+from penstock.shuffle.splits import ALL
+from penstock.testing.conformance_exchange import (
+    DATASET,
+    NUMBERS,
+    Consumer,
+    Exchange,
+    Producer,
+    Source,
+    Written,
+    numbers,
+)
 from penstock.testing.waiting import DEADLINE
 
 TEXTS = pa.schema([("text", pa.string())])
 PIPELINED = PartitionKind.PIPELINED_BOUNDED
+STREAM = Written(PIPELINED, is_stream=True)
 Thing = list[int] | Event
 """The things that a test compares: the numbers of a batch, or an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamProducer:
-    """A writer, the mailbox of its task, and where its data is to be found."""
-
-    writer: StreamPartitionWriter
-    mailbox: Mailbox
-    owner: OwnerContext
-    descriptor: ShuffleDescriptor
-
-    def wait_for_ever(self) -> None:
-        """Wait again and again; ends with what the mailbox raises."""
-        while True:
-            self.mailbox.wait(DEADLINE)
-
-    def give(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
-        """Offer until all of it is taken, and flush; waits for room."""
-        while (taken := self.writer.offer(batch, subpartition)) < batch.num_rows or self.writer.has_pending:
-            batch = batch.slice(taken)
-            self.mailbox.wait(DEADLINE)
-        self.writer.flush()
-
-    def fill(self, subpartition: int = 0, rows: int = 10_000, begin: int = 0) -> int:
-        """Offer numbers from `begin` on until there is no room; how many were taken."""
-        taken = 0
-        for first in itertools.count(begin, rows):
-            count = self.writer.offer(numbers(*range(first, first + rows)), subpartition)
-            taken += count
-            if count < rows:
-                return taken
-        raise AssertionError
-
-    def barrier(self, payload: bytes, kind: EventKind = EventKind.BLOCKING) -> None:
-        """End an epoch."""
-        self.writer.end_epoch(payload, kind)
-
-    def end(self) -> None:
-        """The end of the data, and of the partition."""
-        self.writer.emit(EndOfData())
-        self.writer.finish()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamConsumer:
-    """A gate, and the mailbox of its task."""
-
-    gate: StreamInputGate
-    mailbox: Mailbox
-    owner: OwnerContext
-    update: Callable[[ShuffleDescriptor], bool]
-
-    def wait_for_ever(self) -> None:
-        """Wait again and again; ends with what the mailbox raises."""
-        while True:
-            self.mailbox.wait(DEADLINE)
-
-    def next(self) -> Received | None:
-        """The next thing, waited for; None when all channels have ended."""
-        while (received := self.gate.poll()) is None:
-            if self.gate.is_ended:
-                return None
-            self.mailbox.wait(DEADLINE)
-        return received
-
-    def until(self, last: Callable[[Received], bool]) -> list[Received]:
-        """All things up to the first for which this holds."""
-        found = []
-        while (received := self.next()) is not None:
-            found.append(received)
-            if last(received):
-                return found
-        raise AssertionError(f"the gate ended behind {found}")
-
-    def events(self, count: int) -> list[Received]:
-        """All things up to so many events."""
-        seen = itertools.count(1)
-        return self.until(lambda received: received.event is not None and next(seen) == count)
-
-    def rest(self) -> list[Received]:
-        """All things up to the end."""
-        return list(iter(self.next, None))
 
 
 def values(received: Iterable[Received], channel: int = 0) -> list[int]:
@@ -137,32 +59,23 @@ def payloads(received: Iterable[Received]) -> list[tuple[int, bytes]]:
     return [(each.channel, each.event.payload) for each in received if isinstance(each.event, EpochEnd | TaskEvent)]
 
 
-def streaming(environment: ShuffleEnvironment) -> StreamEnvironment:
-    """The environment as one that can stream; the service under test says that it can."""
-    assert isinstance(environment, StreamEnvironment), f"{environment} can't stream"
-    return environment
-
-
 class Workbench(Protocol):
     """The part of an `Exchange` that `Streams` uses."""
 
-    members: list[Member]
-
-    def owner(self, vertex: int, subtask: int = 0) -> OwnerContext:
-        """The owner of a fresh attempt's writers and gates."""
+    def attempt(self, vertex: int, subtask: int = 0) -> AttemptId:
+        """A fresh attempt."""
 
     def register(self, written: Written, attempt: AttemptId) -> ShuffleDescriptor:
         """A partition's descriptor."""
 
-    def attach(self, host: str) -> ShuffleEnvironment:
-        """A task's own attachment to a host."""
+    def produce(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+        """A writer that is set up."""
 
-    def mailbox(self, environment: ShuffleEnvironment, attempt: AttemptId) -> Mailbox:
-        """The mailbox of a task with this attachment."""
+    def prepare(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
+        """A writer that is not set up yet."""
 
-    @staticmethod
-    def partition(written: Written) -> PartitionDescriptor:
-        """The partition to be written."""
+    def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS, host: str = "b") -> Consumer:
+        """A gate that is set up."""
 
 
 class Streams:
@@ -172,45 +85,26 @@ class Streams:
         self._exchange = exchange
         self._host = host
 
-    def produce(self, written: Written | None = None) -> StreamProducer:
+    def produce(self, written: Written = STREAM) -> Producer:
         """A writer that is set up, with room."""
-        producer = self.prepare(written or Written(PIPELINED))
-        producer.writer.setup()
-        return producer
+        return self._exchange.produce(written)
 
-    def prepare(
-        self, written: Written, registered: tuple[OwnerContext, ShuffleDescriptor] | None = None
-    ) -> StreamProducer:
+    def prepare(self, written: Written, registered: tuple[AttemptId, ShuffleDescriptor] | None = None) -> Producer:
         """A writer that is not set up yet."""
-        owner, descriptor = registered or self.register(written)
-        attached = self._exchange.attach(written.host)
-        result = ResultPartitionDescriptor(self._exchange.partition(written), descriptor, written.schema)
-        (writer,) = streaming(attached).create_stream_writers(owner, [result])
-        self._exchange.members.append(writer)
-        return StreamProducer(writer, self._exchange.mailbox(attached, owner.attempt), owner, descriptor)
+        return self._exchange.prepare(written, registered)
 
-    def register(self, written: Written) -> tuple[OwnerContext, ShuffleDescriptor]:
+    def register(self, written: Written) -> tuple[AttemptId, ShuffleDescriptor]:
         """A partition whose writer comes later."""
-        owner = self._exchange.owner(0, written.index)
-        return owner, self._exchange.register(written, owner.attempt)
+        attempt = self._exchange.attempt(0, written.index)
+        return attempt, self._exchange.register(written, attempt)
 
-    def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS) -> StreamConsumer:
+    def consume(self, sources: Sequence[Source], schema: pa.Schema = NUMBERS) -> Consumer:
         """A gate that is set up."""
-        owner = self._exchange.owner(1)
-        attached = self._exchange.attach(self._host)
-        channels = tuple(ChannelDescriptor(*source) for source in sources)
-        (gate,) = streaming(attached).create_stream_gates(owner, [InputGateDescriptor(0, schema, channels)])
-        self._exchange.members.append(gate)
-        gate.setup()
+        return self._exchange.consume(sources, schema, self._host)
 
-        def update(descriptor: ShuffleDescriptor) -> bool:
-            return attached.update_partition_info(owner.attempt, descriptor)
-
-        return StreamConsumer(gate, self._exchange.mailbox(attached, owner.attempt), owner, update)
-
-    def pair(self, subpartitions: int = 1) -> tuple[StreamProducer, StreamConsumer]:
+    def pair(self, subpartitions: int = 1) -> tuple[Producer, Consumer]:
         """A producer, and a consumer of all its subpartitions."""
-        producer = self.produce(Written(PIPELINED, subpartitions=subpartitions))
+        producer = self.produce(replace(STREAM, subpartitions=subpartitions))
         return producer, self.consume([(producer.descriptor, index) for index in range(subpartitions)])
 
 
@@ -229,11 +123,11 @@ class StreamConformance:
         producer, consumer = streams.pair()
         producer.give(numbers(1, 2))
         producer.barrier(b"one", EventKind.IN_ORDER)
-        producer.writer.emit(TaskEvent(b"between"))
+        producer.raw.emit(TaskEvent(b"between"))
         producer.give(numbers(3))
         producer.barrier(b"two", EventKind.IN_ORDER)
         producer.end()
-        things = consumer.rest()
+        things = consumer.drain()
         events = [each.event for each in things if each.event is not None]
         assert values(things) == [1, 2, 3]
         assert payloads(things) == [(0, b"one"), (0, b"between"), (0, b"two")]
@@ -245,56 +139,57 @@ class StreamConformance:
     def test_rows_are_not_seen_before_a_flush(self, streams: Streams) -> None:
         """Offered rows wait for the flush; then they come while the writer goes on."""
         producer, consumer = streams.pair()
-        assert producer.writer.offer(numbers(1), 0) == 1
-        consumer.mailbox.wait(0)
+        assert producer.offer(numbers(1), 0) == 1
+        consumer.wait(0)
         assert consumer.gate.poll() is None
-        producer.writer.flush()
+        producer.raw.flush()
         assert values([consumer.next() or Received(0)]) == [1]
         producer.give(numbers(2))
         assert values([consumer.next() or Received(0)]) == [2]
         producer.end()
-        assert values(consumer.rest()) == []
+        assert values(consumer.drain()) == []
 
     def test_without_a_reader_offers_end_and_begin_again_when_it_reads(self, streams: Streams) -> None:
         """An offer without room takes nothing and does not wait; the mailbox wakes when there is room."""
         producer, consumer = streams.pair()
-        producer.mailbox.wait(DEADLINE)  # for the first room
+        producer.wait(DEADLINE)  # for the first room
         taken = producer.fill()
         assert 0 < taken * 8 < self.clog_limit
         read = 0
-        while producer.writer.offer(numbers(*range(taken, taken + 10)), 0) == 0:
-            received = consumer.next()
+        while producer.offer(numbers(*range(taken, taken + 10)), 0) == 0:
+            received = consumer.gate.poll()
             read += len(values([] if received is None else [received]))
-            producer.mailbox.wait(0)
+            consumer.wait(0)
+            producer.wait(0.01)
         producer.end()
-        things = consumer.rest()
+        things = consumer.drain()
         assert values(things)[-1] == taken + 9
         assert read + len(values(things)) == taken + 10
 
     def test_a_waiting_producer_is_woken_by_room(self, streams: Streams) -> None:
         """It waits without a look of its own, and is woken by what a reader gives back."""
         producer, consumer = streams.pair()
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
         taken = producer.fill()
         last: list[Received] = []
-        while producer.writer.offer(numbers(taken), 0) == 0:
+        while producer.offer(numbers(taken), 0) == 0:
             while (received := consumer.gate.poll()) is not None:
                 last.append(received)
-            consumer.mailbox.wait(0)
-            producer.mailbox.wait(0.01)
+            consumer.wait(0)
+            producer.wait(0.01)
         producer.end()
-        assert values([*last, *consumer.rest()]) == list(range(taken + 1))
+        assert values([*last, *consumer.drain()]) == list(range(taken + 1))
 
     @pytest.mark.parametrize("event_kind", [EventKind.IN_ORDER, EventKind.BLOCKING])
     def test_a_barrier_before_the_first_row_comes(self, streams: Streams, event_kind: EventKind) -> None:
         """Of a producer that has written nothing, for a gate that was there before it, and for one that was not."""
-        owner, descriptor = streams.register(Written(PIPELINED))
+        owner, descriptor = streams.register(STREAM)
         early = streams.consume([(descriptor, 0)])
-        producer = streams.prepare(Written(PIPELINED), (owner, descriptor))
-        producer.writer.setup()
+        producer = streams.prepare(STREAM, (owner, descriptor))
+        producer.raw.setup()
         producer.barrier(b"first", event_kind)
         assert payloads(early.events(1)) == [(0, b"first")]
-        other = streams.produce(Written(PIPELINED, index=1))
+        other = streams.produce(replace(STREAM, index=1))
         other.barrier(b"second", event_kind)
         late = streams.consume([(other.descriptor, 0)])
         assert payloads(late.events(1)) == [(0, b"second")]
@@ -302,31 +197,31 @@ class StreamConformance:
     def test_an_event_needs_no_room(self, streams: Streams) -> None:
         """The writer is full: a barrier is taken, and comes after all rows."""
         producer, consumer = streams.pair()
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
         taken = producer.fill()
         producer.barrier(b"behind", EventKind.IN_ORDER)
         producer.end()
-        things = consumer.rest()
+        things = consumer.drain()
         assert values(things) == list(range(taken))
         assert [type(each.event) for each in things[-3:]] == [EpochEnd, EndOfData, EndOfPartition]
 
     def test_a_priority_event_overtakes_everything_that_is_queued(self, streams: Streams) -> None:
         """Window and credit are used up, nobody has read a row: it comes before all but what was on its way."""
         producer, consumer = streams.pair()
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
         rows = 0
-        while producer.writer.offer(numbers(rows), 0):
-            producer.writer.flush()
+        while producer.offer(numbers(rows), 0):
+            producer.raw.flush()
             rows += 1
             if rows == 400:
                 break
-        producer.writer.emit(TaskEvent(b"first"), EventKind.PRIORITY)
-        producer.writer.emit(TaskEvent(b"second"), EventKind.PRIORITY)
+        producer.raw.emit(TaskEvent(b"first"), EventKind.PRIORITY)
+        producer.raw.emit(TaskEvent(b"second"), EventKind.PRIORITY)
         before = consumer.events(2)
         assert payloads(before) == [(0, b"first"), (0, b"second")]
         assert len(values(before)) <= 48
         producer.end()
-        assert values([*before, *consumer.rest()]) == list(range(rows))
+        assert values([*before, *consumer.drain()]) == list(range(rows))
 
     def test_a_blocking_event_stops_its_channel_until_it_is_resumed(self, streams: Streams) -> None:
         """The other channel of the same producer goes on; rows behind the barrier come after `resume`."""
@@ -339,7 +234,7 @@ class StreamConformance:
         consumer.gate.resume_consumption(1)
         other = consumer.until(lambda received: received.batch is not None)
         assert [each.channel for each in other] == [1]
-        producer.writer.emit(TaskEvent(b"marker"))
+        producer.raw.emit(TaskEvent(b"marker"))
         marked = consumer.events(1)
         assert payloads(marked) == [(1, b"marker")]
         consumer.gate.resume_consumption(0)
@@ -347,7 +242,7 @@ class StreamConformance:
         assert values(things) == [2]
         assert payloads(things) == [(0, b"marker")]
         producer.end()
-        consumer.rest()
+        consumer.drain()
 
     def test_a_barrier_behind_a_barrier_waits_for_the_resume(self, streams: Streams) -> None:
         """Each one blocks for itself, with and without rows between."""
@@ -362,13 +257,13 @@ class StreamConformance:
             assert payloads(things) == [(0, name)]
             assert values(things) == ([7] if name == b"three" else [])
             consumer.gate.resume_consumption(0)
-        assert [type(each.event) for each in consumer.rest()] == [EndOfData, EndOfPartition]
+        assert [type(each.event) for each in consumer.drain()] == [EndOfData, EndOfPartition]
 
     def test_barriers_through_a_union(self, streams: Streams) -> None:
         """Two producers, one without rows, and a channel without a producer's rows: each says its barrier once."""
-        full, idle = streams.produce(), streams.produce(Written(PIPELINED, index=1))
+        full, idle = streams.produce(), streams.produce(replace(STREAM, index=1))
         consumer = streams.consume([(full.descriptor, 0), (idle.descriptor, 0)])
-        full.mailbox.wait(DEADLINE)
+        full.wait(DEADLINE)
         taken = full.fill()
         for producer in (full, idle):
             producer.barrier(b"union")
@@ -378,54 +273,41 @@ class StreamConformance:
         for channel, producer in enumerate((full, idle)):
             producer.end()
             consumer.gate.resume_consumption(channel)
-        assert len(consumer.rest()) == 4
-
-    def test_both_ends_know_how_far_they_are(self, streams: Streams) -> None:
-        """At a barrier the reader has had as many messages as the writer had sent."""
-        producer, consumer = streams.pair(subpartitions=2)
-        for epoch in range(3):
-            for _ in range(epoch):
-                producer.give(numbers(1, 2, 3), 1)
-            producer.barrier(b"%d" % epoch, EventKind.IN_ORDER)
-            consumer.events(2)
-            assert list(consumer.gate.positions) == list(producer.writer.positions)
-        assert list(consumer.gate.positions) == [0, 3]
-        producer.end()
-        consumer.rest()
+        assert len(consumer.drain()) == 4
 
     def test_what_goes_to_all_keeps_its_place(self, streams: Streams) -> None:
         """Broadcast rows and one subpartition's own come in the order in which they were offered."""
         producer, consumer = streams.pair(subpartitions=2)
         for value in range(4):
-            producer.mailbox.wait(0.01)
+            producer.wait(0.01)
             producer.give(numbers(2 * value), 0)
-            while producer.writer.broadcast(numbers(2 * value + 1)) == 0:
-                producer.mailbox.wait(DEADLINE)
+            while producer.offer(numbers(2 * value + 1), ALL) == 0:
+                producer.wait(DEADLINE)
         producer.end()
-        things = consumer.rest()
+        things = consumer.drain()
         assert values(things, 0) == list(range(8))
         assert values(things, 1) == [1, 3, 5, 7]
         assert [each.event.rows for each in things if isinstance(each.event, EndOfPartition)] in ([8, 4], [4, 8])
 
     def test_rows_of_any_size_come_whole(self, streams: Streams) -> None:
         """Rows as large as several segments, among small ones; an event waits until such a row is given out."""
-        producer = streams.produce(Written(PIPELINED, TEXTS))
+        producer = streams.produce(replace(STREAM, schema=TEXTS))
         consumer = streams.consume([(producer.descriptor, 0)], TEXTS)
         texts = ["a", "b" * 3_000_000, "c", "d" * 200_000, "e" * 500_000, "f"]
         rest, found = pa.record_batch([pa.array(texts)], schema=TEXTS), []
-        while rest.num_rows or producer.writer.has_pending:
-            rest = rest.slice(producer.writer.offer(rest, 0))
-            if producer.writer.has_pending:
+        while rest.num_rows or producer.raw.has_pending:
+            rest = rest.slice(producer.offer(rest, 0))
+            if producer.raw.has_pending:
                 with pytest.raises(ProtocolError):
                     producer.barrier(b"too early")
-            producer.writer.flush()
+            producer.raw.flush()
             while (received := consumer.gate.poll()) is not None:
                 found.append(received)
-            consumer.mailbox.wait(0)
-            producer.mailbox.wait(0.01)
+            consumer.wait(0)
+            producer.wait(0.01)
         producer.barrier(b"whole", EventKind.IN_ORDER)
         producer.end()
-        found += consumer.rest()
+        found += consumer.drain()
         received_texts = [
             text for each in found if each.batch is not None for text in each.batch.column(0).to_pylist()
         ]
@@ -434,30 +316,30 @@ class StreamConformance:
     def test_an_end_can_be_a_stop(self, streams: Streams) -> None:
         """The reader learns whether the data has ended or the query was stopped."""
         producer, consumer = streams.pair()
-        producer.writer.emit(EndOfData(stopped=True))
-        producer.writer.finish()
-        assert consumer.rest()[0].event == EndOfData(stopped=True)
+        producer.raw.emit(EndOfData(stopped=True))
+        producer.raw.finish()
+        assert consumer.drain()[0].event == EndOfData(stopped=True)
 
     def test_a_failed_producer_is_told_to_a_waiting_reader(self, streams: Streams) -> None:
         """The wait ends, and the poll says why."""
         producer, consumer = streams.pair()
         producer.give(numbers(1))
         assert values([consumer.next() or Received(0)]) == [1]
-        producer.writer.fail(ValueError("no more"))
+        producer.raw.close(ValueError("no more"))
         with pytest.raises(PartitionError, match="no more"):
             consumer.next()
 
     def test_a_reader_that_leaves_holds_nobody_up(self, streams: Streams) -> None:
         """Its rows are dropped; the writer, which was full, has room for the other reader."""
-        producer = streams.produce(Written(PIPELINED, subpartitions=2))
+        producer = streams.produce(replace(STREAM, subpartitions=2))
         gone, there = (streams.consume([(producer.descriptor, index)]) for index in range(2))
-        producer.mailbox.wait(DEADLINE)
+        producer.wait(DEADLINE)
         producer.fill(subpartition=0)
         gone.gate.close()
         producer.give(numbers(1, 2), 1)
         producer.give(numbers(*range(100_000)), 0)
         producer.end()
-        assert values(there.rest()) == [1, 2]
+        assert values(there.drain()) == [1, 2]
 
     def test_a_producer_without_any_reader_left_goes_on(self, streams: Streams) -> None:
         """Its only reader has left: all that it offers is taken and dropped, its events and its end too."""
@@ -478,7 +360,7 @@ class StreamConformance:
         assert consumer.update(producer.descriptor)
         assert values([consumer.next() or Received(0)]) == [5]
         producer.end()
-        consumer.rest()
+        consumer.drain()
 
     def test_a_cancelled_task_hears_it_where_it_waits(self, streams: Streams, exchange: Exchange) -> None:
         """Consumer and producer."""
@@ -491,8 +373,8 @@ class StreamConformance:
     def test_other_kinds_of_partitions_are_refused(self, streams: Streams) -> None:
         """By name, before anything is set up."""
         with pytest.raises(SettingError, match="blocking_hash"):
-            streams.prepare(Written(PartitionKind.BLOCKING_HASH))
+            streams.prepare(replace(STREAM, kind=PartitionKind.BLOCKING_HASH))
 
     @staticmethod
     def _service_name(streams: Streams) -> str:
-        return streams.register(Written(PIPELINED, index=9))[1].service
+        return streams.register(replace(STREAM, index=9))[1].service

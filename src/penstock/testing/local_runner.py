@@ -54,6 +54,7 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.task import SubtaskPlan, failure_text, run_subtask
+from penstock.task.blocking import BlockingInput
 from penstock.testing.memory_host import MemoryHost
 from penstock.testing.memory_service import MemoryShuffleService
 
@@ -115,7 +116,16 @@ class _Control:
     cancelled: threading.Event
     unwanted: Container[int]
     vertex: int
+    host: MemoryHost
     reports: list[Mapping[str, float]] = field(default_factory=list)
+
+    @property
+    def arrivals(self) -> int:
+        return self.host.arrivals
+
+    def wait(self, seen: int, seconds: float | None = None) -> None:
+        self.host.wait(seen, seconds)
+        self.check_cancelled()
 
     def await_producers(self) -> None:
         pass
@@ -140,10 +150,11 @@ class _LocalJob:
         self._job = f"local-{next(_numbers)}"
         service = MemoryShuffleService()
         self._master = service.create_shuffle_master(ShuffleMasterContext(self._job, settings, _ignore))
-        context = ShuffleEnvironmentContext(self._job, b"", settings, MemoryHost("local"))
-        self._environment: ShuffleEnvironment = service.create_shuffle_environment(context)
+        self._service = service
         self._partitions: dict[tuple[int, int, int], ShuffleDescriptor] = {}
         self._cancelled = threading.Event()
+        self._hosts: list[MemoryHost] = []
+        self._environments: list[ShuffleEnvironment] = []
         self._failures: list[tuple[str, BaseException]] = []
         self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
         self._left: set[int] = set()
@@ -172,7 +183,8 @@ class _LocalJob:
         return LocalResult(self._graph, schema, partitions, self._metrics)
 
     def close(self) -> None:
-        self._environment.close()
+        for environment in self._environments:
+            environment.close()
         asyncio.run(self._master.close())
 
     async def _register(self) -> None:
@@ -214,17 +226,37 @@ class _LocalJob:
 
     def _run_task(self, vertex: JobVertex, subtask: int) -> None:
         plan = SubtaskPlan(self._graph, vertex, self._deployment(vertex, subtask))
-        control = _Control(self._cancelled, self._unwanted, vertex.id)
+        host, environment = self._attached()
+        control = _Control(self._cancelled, self._unwanted, vertex.id, host)
         try:
-            report = run_subtask(plan, lambda _: self._environment, control, None, self._settings)
+            report = run_subtask(plan, lambda _: environment, control, None, self._settings)
             with self._lock:
                 self._metrics[vertex.id, subtask] = report.metrics
                 self._left.update(report.left)
                 self._unwanted.update(vertex.id for vertex in self._graph.vertices if self._is_unwanted(vertex))
+            self._wake_all()
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             with self._lock:
                 self._failures.append((plan.place, error))
             self._cancelled.set()
+            self._wake_all()
+
+    def _attached(self) -> tuple[MemoryHost, ShuffleEnvironment]:
+        """A host and an environment, for one task."""
+        host = MemoryHost("local")
+        context = ShuffleEnvironmentContext(self._job, b"", self._settings, host)
+        environment = self._service.create_shuffle_environment(context)
+        with self._lock:
+            self._hosts.append(host)
+            self._environments.append(environment)
+        return host, environment
+
+    def _wake_all(self) -> None:
+        """Each task looks whether it is to end."""
+        with self._lock:
+            hosts = list(self._hosts)
+        for host in hosts:
+            host.wake()
 
     def _is_unwanted(self, vertex: JobVertex) -> bool:
         edges = self._graph.outputs_of(vertex.id)
@@ -244,11 +276,12 @@ class _LocalJob:
     def _read_result(self, schema: pa.Schema, source: ShuffleDescriptor) -> tuple[pa.RecordBatch, ...]:
         owner = OwnerContext(AttemptId(self._job, RESULT_EDGE, 0, 0), "result", MetricGroup("result"))
         descriptor = InputGateDescriptor(RESULT_EDGE, schema, (ChannelDescriptor(source, 0),))
-        (gate,) = self._environment.create_input_gates(owner, [descriptor])
+        host, environment = self._attached()
+        (gate,) = environment.create_input_gates(owner, [descriptor])
         gate.setup()
-        batches = []
+        batches, rows = [], BlockingInput([gate], host)
         try:
-            while (received := gate.next(_JOIN_SECONDS)) is not None:
+            while (received := rows.next(_JOIN_SECONDS)) is not None:
                 if received.batch is not None:
                     batches.append(received.batch)
         finally:

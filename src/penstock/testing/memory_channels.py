@@ -19,8 +19,8 @@ from penstock.shuffle import (
     EpochEnd,
     InputGateDescriptor,
     OwnerContext,
-    PartitionId,
     ShuffleDescriptor,
+    TaskHost,
 )
 from penstock.shuffle.errors import EnvironmentLostError, IncompleteDataError, PenstockError, TaskCancelledError
 from penstock.shuffle.sums import EpochEnds, Sums, sum_of
@@ -113,7 +113,7 @@ class Channel:
         if self.partition is not None:
             for subpartition in range(self.subpartition, self.subpartition + self.count):
                 self.partition.end_reading(subpartition)
-            registry.condition.notify_all()
+            registry.wake_all()
         elif not self.source.is_unknown and not self.source.empty:
             self._leave_unattached(registry)
 
@@ -140,18 +140,18 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """The surroundings of a gate: the registry, its environment, and how long a request may stay unanswered."""
+    """The surroundings of a gate: the registry, its task's host, and how long a request may stay unanswered."""
 
     registry: MemoryRegistry
-    environment: str
+    host: TaskHost
     request_timeout: float
 
 
 class GateChannels:
-    """A gate's channels, under the registry's condition but for `set_up` and `close`; `open` have not ended."""
+    """A gate's channels, under the registry's lock but for `set_up` and `close`; `open` have not ended."""
 
     def __init__(self, context: GateContext, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
-        self.environment = context.environment
+        self.environment = context.host.environment
         self.all = [Channel(index, channel) for index, channel in enumerate(descriptor.channels)]
         self.open = deque(self.all)
         self._registry = context.registry
@@ -243,18 +243,10 @@ class GateChannels:
         """The environment beside this gate is gone."""
         self._lost = cause
 
-    def reads(self, partition: PartitionId) -> bool:
-        """Tell whether an open channel reads this partition."""
-        return any(channel.source.partition == partition for channel in self.open)
-
     def _count(self, channel: Channel, stored: Stored) -> None:
         received = Stored(stored.data, stored.rows, None)  # hashes what arrived, not what was promised
         channel.figures.add(received.rows, received.bytes, received.checksum)
         channel.messages += 1
-        if not (channel.partition is not None and channel.partition.kind.is_kept):
-            self._registry.tell_writer(channel.source.partition)
-            self._registry.condition.notify_all()
 
     def _leave(self, channel: Channel) -> None:
         channel.leave(self._registry)
-        self._registry.tell_writer(channel.source.partition)

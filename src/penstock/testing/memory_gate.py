@@ -1,83 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input gate of the `memory` shuffle service: fair, synchronous, with figures checked at each channel's end.
+"""The input gate of the `memory` shuffle service: polled, fair, with sums checked at each epoch's and channel's end.
 
-Rules: one thread reads; `update_partition_info` and `close` may come from another. While nobody writes a channel's
-partition, the request has a deadline and then PartitionNotProducedError. `close` before a channel's end makes its
-producer drop the rest.
+While nobody writes a channel's partition, the request has a deadline and then PartitionNotProducedError. `close`
+before a channel's end makes its producer drop the rest.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Container
 
-from penstock.shuffle import InputGateDescriptor, OwnerContext, Received
+from penstock.shuffle import EpochAhead, EpochEnd, InputGateDescriptor, OwnerContext, Received
 from penstock.shuffle.errors import PartitionNotProducedError
-from penstock.testing.memory_channels import GateChannels, GateContext
-from penstock.testing.memory_partition import decode
-from penstock.testing.memory_registry import remaining
+from penstock.testing.memory_channels import Channel, GateChannels, GateContext
+from penstock.testing.memory_partition import Stored, decode
 
 
 class MemoryInputGate:
-    """Reads one input of a subtask; see `InputGate` for the promises."""
+    """An `InputGate` over the registry."""
 
     def __init__(self, context: GateContext, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self.descriptor = descriptor
+        self._context = context
         self._registry = context.registry
-        self._request_timeout = context.request_timeout
-        self._metrics = owner.metrics
-        self._descriptor = descriptor
         self._channels = GateChannels(context, owner, descriptor)
+        self._marks: deque[tuple[Channel, EpochEnd]] = deque()
+        """Barriers that were announced, and stand where their channels have been read to."""
 
     @property
-    def descriptor(self) -> InputGateDescriptor:
-        """The descriptor that this gate was made from."""
-        return self._descriptor
+    def is_ended(self) -> bool:
+        """True if every channel has ended and all of it was given."""
+        return not (self._channels.open or self._marks)
 
     def setup(self) -> None:
-        """Become known to `update_partition_info` and start the clocks of the requests."""
+        """Become known to `update_partition_info`, and start the clocks of the requests."""
         self._channels.set_up()
 
-    def next(self, timeout: float | None = None) -> Received | None:
-        """The next batch or event of any channel, None after the last; TimeoutError after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._registry.condition:
-            while True:
-                self._channels.check()
-                if not self._channels.open:
-                    return None
-                found = self._channels.take()
-                if found is not None:
-                    break
-                self._wait(deadline, timeout)
-        channel, stored = found
+    def poll(self, channels: Container[int] | None = None) -> Received | None:
+        """Take the batch or event that is there now; None if nothing is there."""
+        with self._registry.lock:
+            self._channels.check()
+            ahead = self._take_ahead()
+            if ahead is not None:
+                return ahead
+            if self._marks:
+                channel, mark = self._marks.popleft()
+                return Received(channel.index, event=mark)
+            found = self._channels.take(channels)
+            if found is None:
+                self._check_requests()
+                return None
+            channel, stored = found
+            self._taken(channel, stored)
         if stored.data is None:
             return Received(channel.index, event=stored.event)
         return Received(channel.index, batch=decode(stored.data))
 
-    def resume_consumption(self, channel: int) -> None:
-        """Let a blocked channel go on. No event of a batch job blocks one, so this only checks its argument."""
-        with self._registry.condition:
+    def poll_ahead(self) -> Received | None:
+        """The next priority event or EpochAhead."""
+        with self._registry.lock:
             self._channels.check()
-            self._channels[channel]
+            return self._take_ahead()
+
+    def resume_consumption(self, channel: int) -> None:
+        """Let a channel that a blocking event stopped go on."""
+        with self._registry.changing():
+            self._channels.check()
+            found = self._channels[channel]
+            if found.partition is not None:
+                found.partition.resume(found.subpartition)
 
     def close(self) -> None:
-        """End all open channels: their producers drop what they still write for them."""
+        """End all open channels: their producers drop what they still write for them; idempotent."""
         self._channels.close()
 
-    def _wait(self, deadline: float | None, timeout: float | None) -> None:
-        left, channels = remaining(deadline), self._channels
-        if left == 0:
-            raise TimeoutError(
-                f"{channels}: nothing arrived within {timeout} s from {len(channels.open)} open channels"
-            )
+    def _take_ahead(self) -> Received | None:
+        for channel in self._channels.open:
+            stored = channel.take_ahead(self._registry)
+            if stored is None or stored.event is None:
+                continue
+            self._registry.wake_all()
+            if not isinstance(stored.event, EpochEnd):
+                return Received(channel.index, event=stored.event)
+            self._marks.append((channel, stored.event))
+            self._channels.account(channel, stored)
+            return Received(channel.index, event=EpochAhead(stored.event.payload))
+        return None
+
+    def _taken(self, channel: Channel, stored: Stored) -> None:
+        """There may be room where it was."""
+        kept = channel.partition is not None and channel.partition.kind.is_kept
+        if stored.event is not None or not kept:
+            self._registry.wake_all()
+
+    def _check_requests(self) -> None:
+        """Raise for a partition that nobody has begun to write in time; wake for the next that may be late."""
+        channels, timeout = self._channels, self._context.request_timeout
         waiting = [channel for channel in channels.open if channel.is_unproduced(self._registry)]
         for channel in waiting:
-            unanswered = remaining(channel.requested_at + self._request_timeout)
-            if unanswered == 0:
+            left = channel.requested_at + timeout - time.monotonic()
+            if left <= 0:
                 raise PartitionNotProducedError(
                     f"{channels}, channel {channel.index}: partition {channel.source.partition} was not produced"
-                    f" within {self._request_timeout} s"
+                    f" within {timeout} s"
                 )
-            left = unanswered if left is None or unanswered is None else min(left, unanswered)
-        began = time.monotonic()
-        self._registry.condition.wait(left)
-        self._metrics.add("idle_seconds", time.monotonic() - began)
+            self._context.host.wake_in(left)

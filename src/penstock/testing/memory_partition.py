@@ -19,9 +19,8 @@ import xxhash
 
 from penstock.partition.answers import end_error
 from penstock.partition.lifecycle import PartitionEvent, PartitionLifecycle, PartitionState
-from penstock.shuffle import EndOfData, EndOfPartition, Event, PartitionId, PartitionKind
+from penstock.shuffle import EndOfData, EndOfPartition, Event, EventKind, PartitionId, PartitionKind
 from penstock.shuffle.errors import PartitionError, PartitionReleasedError, ProtocolError
-from penstock.shuffle.streaming import EventKind
 from penstock.shuffle.sums import Sums
 
 HOLDING_STATES = (PartitionState.WRITING, PartitionState.FINISHED)
@@ -125,12 +124,6 @@ class MemoryPartition:
     def is_consumable(self) -> bool:
         """True if a reader may attach."""
         return self.kind.pipelined or self.state is PartitionState.FINISHED
-
-    def sizes(self) -> tuple[int, ...]:
-        """The bytes of each subpartition of a finished blocking or hybrid partition; else empty."""
-        if self.kind.runs_together or self.state is not PartitionState.FINISHED:
-            return ()
-        return tuple(subpartition.figures.nbytes for subpartition in self.subpartitions)
 
     def ends(self) -> tuple[EndOfPartition, ...]:
         """The sums of the rows that were written to each subpartition."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that processes of one application share in the `memory` service: partitions, gates, one condition.
+"""The state that processes of one application share in the `memory` service: partitions, gates, one lock.
 
 Rules: environments and masters of the same application share one `MemoryRegistry`; it goes with the last of
-them. All state is read and changed under `condition`; every change wakes all waiters, who look again.
+them. All state is read and changed under `lock`; every change ends the waits of all tasks, which look again.
 A registry keeps the tombstones of partitions until their job is unregistered, so that every answer stays
 distinct. Limits: one lock per application, which is plenty for tests and not meant for throughput.
 """
@@ -10,9 +10,7 @@ distinct. Limits: one lock per application, which is plenty for tests and not me
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -26,7 +24,7 @@ REFUSED_KINDS = frozenset({PartitionKind.PIPELINED_APPROXIMATE})
 
 
 class Gate(Protocol):
-    """The methods of a gate that the registry calls, always under the condition."""
+    """The methods of a gate that the registry calls, always under the lock."""
 
     environment: str
 
@@ -36,35 +34,35 @@ class Gate(Protocol):
     def lose(self, cause: str) -> None:
         """The gate's own environment is gone."""
 
-    def reads(self, partition: PartitionId) -> bool:
-        """Tell whether an open channel reads this partition."""
-
 
 class MemoryRegistry:
     """All partitions, gates and jobs of one application."""
 
     def __init__(self, application: str) -> None:
         self.application = application
-        self.condition = threading.Condition()
+        self.lock = threading.RLock()
+        self.wakers: list[Callable[[], None]] = []
+        """Of all tasks."""
         self.partitions: dict[PartitionId, MemoryPartition] = {}
         self.registered: dict[str, set[PartitionId]] = {}
         self.jobs: dict[str, JobShuffleContext] = {}
         self.gates: dict[AttemptId, list[Gate]] = {}
         self.cancelled: set[AttemptId] = set()
         self.unwanted: set[tuple[PartitionId, int]] = set()
-        self.stream_writers: dict[PartitionId, AttemptId] = {}
-        self.lost: set[str] = set()
-        self._news: Counter[AttemptId] = Counter()
-        self._news_of_all = 0
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock, and wake all waiters after the change."""
-        with self.condition:
+        """Hold the lock, and wake all tasks after the change."""
+        with self.lock:
             try:
                 yield
             finally:
-                self.condition.notify_all()
+                self.wake_all()
+
+    def wake_all(self) -> None:
+        """There is something to be read, or room."""
+        for wake in list(self.wakers):
+            wake()
 
     def add(self, partition: MemoryPartition) -> None:
         """Make a partition known at its writer's setup; a second life of the same attempt is refused."""
@@ -77,27 +75,6 @@ class MemoryRegistry:
                 if (partition.id, index) in self.unwanted:
                     self.unwanted.discard((partition.id, index))
                     partition.end_reading(index)
-            self._news_of_all += 1
-
-    def news_of(self, attempt: AttemptId) -> tuple[int, int]:
-        """Two numbers; one of them is another when something has come for a streaming task. Under the condition."""
-        return self._news[attempt], self._news_of_all
-
-    def tell(self, attempt: AttemptId) -> None:
-        """Something has come for this streaming task. Within `changing`."""
-        self._news[attempt] += 1
-
-    def tell_readers(self, partition: PartitionId) -> None:
-        """There is something to be read. Within `changing`."""
-        for attempt, gates in self.gates.items():
-            if any(gate.reads(partition) for gate in gates):
-                self.tell(attempt)
-
-    def tell_writer(self, partition: PartitionId) -> None:
-        """There may be room. Within `changing`."""
-        attempt = self.stream_writers.get(partition)
-        if attempt is not None:
-            self.tell(attempt)
 
     def forget_gate(self, attempt: AttemptId, gate: Gate) -> None:
         """A gate has closed. Within `changing`."""
@@ -126,11 +103,10 @@ class MemoryRegistry:
                 found = self.partitions.get(partition)
                 if found is not None and environment in (None, found.environment):
                     found.end(PartitionEvent.RELEASE)
-            self._news_of_all += 1
 
     def occupying(self, environment: str) -> list[PartitionId]:
         """The partitions that hold memory for this environment, in order."""
-        with self.condition:
+        with self.lock:
             held = [p.id for p in self.partitions.values() if p.holds_resources and p.environment == environment]
         return sorted(held)
 
@@ -140,14 +116,12 @@ class MemoryRegistry:
             gates = self.gates.get(consumer, [])
             for gate in gates:
                 gate.replace_unknown(descriptor)
-            self.tell(consumer)
             return bool(gates)
 
     def cancel(self, attempt: AttemptId) -> None:
         """Tell an attempt to stop: its waiting writes and reads raise TaskCancelledError."""
         with self.changing():
             self.cancelled.add(attempt)
-            self.tell(attempt)
 
     def lose_environment(self, environment: str, cause: str) -> None:
         """An environment is gone with all it held; its jobs are told once."""
@@ -159,8 +133,6 @@ class MemoryRegistry:
                 for gate in gates:
                     if gate.environment == environment:
                         gate.lose(cause)
-            self.lost.add(environment)
-            self._news_of_all += 1
             reports = [(self.jobs[job], ids & {p.id for p in lost}) for job, ids in self._registered_jobs()]
         for context, gone in reports:
             if gone:
@@ -179,11 +151,6 @@ class MemoryRegistry:
                 found.end(PartitionEvent.RELEASE)
                 del self.partitions[partition]
             self.cancelled = {attempt for attempt in self.cancelled if attempt.job != job}
-            for attempt in [attempt for attempt in self._news if attempt.job == job]:
-                del self._news[attempt]
-            for partition in known:
-                self.stream_writers.pop(partition, None)
-            self._news_of_all += 1
 
     def _registered_jobs(self) -> list[tuple[str, set[PartitionId]]]:
         return [(job, ids) for job, ids in self.registered.items() if job in self.jobs]
@@ -195,11 +162,6 @@ def check_kind(kind: PartitionKind) -> None:
         raise SettingError(
             f"the memory shuffle service has no {kind.label} partitions: choose another mode or service"
         )
-
-
-def remaining(deadline: float | None) -> float | None:
-    """Seconds left until a deadline of the monotonic clock; None where there is none."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 _registries: dict[str, tuple[MemoryRegistry, int]] = {}

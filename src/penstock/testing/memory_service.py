@@ -3,10 +3,9 @@
 
 It keeps every promise of the plug-in interface (`tests/testing/test_memory_conformance.py` runs the conformance
 suite over it) except spilling and processes: data lives in this process, tasks are threads, and an environment
-is only a name. A full back-pressured partition blocks its writer until a reader takes a batch, the task is
-cancelled (`MemoryShuffleEnvironment.cancel`) or the partition ends.
+is only a name.
 
-Beyond the interface: `MemoryShuffleEnvironment.cancel`, `.lose` and `.create_mailbox`.
+Beyond the interface: `MemoryShuffleEnvironment.cancel` and `.lose`.
 The service's `request_timeout` is the seconds after which an unproduced partition is PartitionNotProducedError
 (otherwise `spark.penstock.job.slotsTimeout`), its `message_rows` the most rows of a streaming message: a streaming
 partition has room for `exclusiveBuffersPerChannel` messages for each subpartition and `floatingBuffersPerGate` more.
@@ -36,23 +35,15 @@ from penstock.shuffle import (
     ShuffleMasterContext,
 )
 from penstock.shuffle.errors import PenstockError, SettingError
-from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 from penstock.testing.memory_channels import GateContext
 from penstock.testing.memory_gate import MemoryInputGate
-from penstock.testing.memory_mailbox import MemoryMailbox
 from penstock.testing.memory_partition import MemoryPartition
 from penstock.testing.memory_registry import attach, check_kind, detach
-from penstock.testing.memory_stream_gate import MemoryStreamGate
-from penstock.testing.memory_stream_writer import MemoryStreamWriter
-from penstock.testing.memory_writer import MemoryResultPartitionWriter
-from penstock.testing.memory_writing import Writing
+from penstock.testing.memory_writer import MemoryWriter
 
 NAME = "memory"
 MESSAGE_ROWS = 1024
 """Rows of a streaming message, where nothing else is said."""
-
-
-Member = MemoryResultPartitionWriter | MemoryInputGate | MemoryStreamWriter | MemoryStreamGate
 
 
 class MemoryShuffleEnvironment:
@@ -61,10 +52,13 @@ class MemoryShuffleEnvironment:
     def __init__(self, context: ShuffleEnvironmentContext, request_timeout: float, message_rows: int) -> None:
         self.name = context.host.environment
         self._registry = attach(context.application)
+        self._wake = context.host.waker()
+        with self._registry.lock:
+            self._registry.wakers.append(self._wake)
         self._network = context.settings.network
-        self._gate_context = GateContext(self._registry, self.name, request_timeout)
+        self._gate_context = GateContext(self._registry, context.host, request_timeout)
         self._message_rows = message_rows
-        self._members: list[Member] = []
+        self._members: list[MemoryWriter | MemoryInputGate] = []
         self._closed = False
 
     def create_result_partition_writers(
@@ -72,7 +66,7 @@ class MemoryShuffleEnvironment:
     ) -> list[ResultPartitionWriter]:
         """Writers in the order of the descriptors."""
         self._check()
-        writers = [MemoryResultPartitionWriter(self._writing(owner, each), each.schema) for each in descriptors]
+        writers = [self._writer(owner, descriptor) for descriptor in descriptors]
         self._members.extend(writers)
         return list(writers)
 
@@ -82,34 +76,6 @@ class MemoryShuffleEnvironment:
         gates = [MemoryInputGate(self._gate_context, owner, descriptor) for descriptor in descriptors]
         self._members.extend(gates)
         return list(gates)
-
-    def create_stream_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[StreamPartitionWriter]:
-        """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
-        self._check()
-        writers = []
-        for descriptor in descriptors:
-            kind = descriptor.partition.kind
-            if not kind.carries_streams:
-                raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
-            writing = self._writing(owner, descriptor)
-            writers.append(MemoryStreamWriter(writing, descriptor.schema, self._message_rows))
-        self._members.extend(writers)
-        return list(writers)
-
-    def create_stream_gates(
-        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
-    ) -> list[StreamInputGate]:
-        """Gates of a streaming query, in the order of the descriptors."""
-        self._check()
-        gates = [MemoryStreamGate(self._gate_context, owner, descriptor) for descriptor in descriptors]
-        self._members.extend(gates)
-        return list(gates)
-
-    def create_mailbox(self, attempt: AttemptId) -> MemoryMailbox:
-        """The line of a streaming task; the test is the JobMaster at its other end."""
-        return MemoryMailbox(self._registry, self.name, attempt)
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release what this environment holds of these partitions."""
@@ -139,13 +105,18 @@ class MemoryShuffleEnvironment:
         for member in self._members:
             member.close()
         self._members.clear()
+        with self._registry.lock:
+            self._registry.wakers.remove(self._wake)
         detach(self._registry)
 
-    def _writing(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> Writing:
-        count = descriptor.partition.subpartitions
+    def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> MemoryWriter:
+        kind, count = descriptor.partition.kind, descriptor.partition.subpartitions
+        if descriptor.is_stream and not kind.carries_streams:
+            raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
         budget = self._network.exclusive_buffers_per_channel * count + self._network.floating_buffers_per_gate
-        partition, kind = descriptor.shuffle.partition, descriptor.partition.kind
-        return Writing(self._registry, owner, MemoryPartition(partition, kind, self.name, count, max(1, budget)))
+        partition = MemoryPartition(descriptor.shuffle.partition, kind, self.name, count, max(1, budget))
+        message_rows = self._message_rows if descriptor.is_stream else None
+        return MemoryWriter(self._registry, owner, partition, descriptor.schema, message_rows)
 
     def _check(self) -> None:
         if self._closed:
@@ -170,7 +141,7 @@ class MemoryShuffleMaster:
 
     def register_job(self, context: JobShuffleContext) -> None:
         """Remember whom to tell about lost partitions."""
-        with self._registry.condition:
+        with self._registry.lock:
             self._registry.jobs[context.job] = context
 
     def unregister_job(self, job: str) -> None:
@@ -183,7 +154,7 @@ class MemoryShuffleMaster:
         """A descriptor that names the producer's attempt and environment."""
         check_kind(partition.kind)
         identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
-        with self._registry.condition:
+        with self._registry.lock:
             self._registry.registered.setdefault(job, set()).add(identity)
         return ShuffleDescriptor(identity, NAME, partition.kind, producer.environment, producer.address)
 

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Sequence
 
 from penstock.link.calls import ListOccupying
 from penstock.link.commands import ReleasePartitions, UpdatePartitionInfo
+from penstock.services.local.builders import Builders, OwnSegments, Segments, SharedSegment, WholeMessages
 from penstock.services.local.gate import SegmentInputGate
-from penstock.services.local.hybrid_writer import HybridPartitionWriter
+from penstock.services.local.hybrid_layout import HybridSegments, StoredPart
 from penstock.services.local.in_flight import SegmentFill
 from penstock.services.local.result import BlockingPartitionWriter
-from penstock.services.local.stream_gate import SegmentStreamGate
-from penstock.services.local.stream_writer import SegmentStreamWriter
-from penstock.services.local.writer import SegmentPartitionWriter
+from penstock.services.local.stream_layout import StreamSegments
+from penstock.services.local.writer import LayoutParts, LayoutPolicy, SegmentWriter
 from penstock.shuffle import (
     AttemptId,
     InputGate,
@@ -28,7 +29,6 @@ from penstock.shuffle import (
 )
 from penstock.shuffle.errors import SettingError
 from penstock.shuffle.host import TaskHost
-from penstock.shuffle.streaming import StreamInputGate, StreamPartitionWriter
 
 
 class LocalShuffleEnvironment:
@@ -44,37 +44,12 @@ class LocalShuffleEnvironment:
     def create_result_partition_writers(
         self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
     ) -> list[ResultPartitionWriter]:
-        """Writers in the order of the descriptors."""
+        """Writers in the order of the descriptors; raises SettingError for a stream that is not pipelined."""
         return [self._writer(owner, descriptor) for descriptor in descriptors]
 
     def create_input_gates(self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]) -> list[InputGate]:
         """Gates in the order of the descriptors."""
         return [SegmentInputGate(self._host, owner, descriptor, verify=self._verify) for descriptor in descriptors]
-
-    def create_stream_writers(
-        self, owner: OwnerContext, descriptors: Sequence[ResultPartitionDescriptor]
-    ) -> list[StreamPartitionWriter]:
-        """Writers of a streaming query, in the order of the descriptors; raises SettingError for another kind."""
-        for kind in (descriptor.partition.kind for descriptor in descriptors):
-            if not kind.carries_streams:
-                raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
-        return [
-            SegmentStreamWriter(self._host, owner, descriptor, self._fill(descriptor), verify=self._verify)
-            for descriptor in descriptors
-        ]
-
-    def _fill(self, descriptor: ResultPartitionDescriptor) -> SegmentFill:
-        own = 1 if descriptor.partition.broadcast else descriptor.partition.subpartitions
-        segments = own * self._network.exclusive_buffers_per_channel + self._network.floating_buffers_per_gate
-        return SegmentFill(
-            self._in_flight_time, segments, self._host.data_plane().memory.segment_size, time.monotonic
-        )
-
-    def create_stream_gates(
-        self, owner: OwnerContext, descriptors: Sequence[InputGateDescriptor]
-    ) -> list[StreamInputGate]:
-        """Gates of a streaming query, in the order of the descriptors."""
-        return [SegmentStreamGate(self._host, owner, descriptor, verify=self._verify) for descriptor in descriptors]
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         """Release the host's resources of these partitions."""
@@ -92,10 +67,36 @@ class LocalShuffleEnvironment:
         """Nothing is held but by writers and gates."""
 
     def _writer(self, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> ResultPartitionWriter:
-        host, kind = self._host, descriptor.partition.kind
-        if kind.is_hybrid:
-            reserve = self._blocking.reserve
-            return HybridPartitionWriter(host, owner, descriptor, verify=self._verify, reserve=reserve)
-        if kind.pipelined:
-            return SegmentPartitionWriter(host, owner, descriptor, verify=self._verify)
-        return BlockingPartitionWriter(host, owner, descriptor, self._blocking)
+        kind = descriptor.partition.kind
+        if descriptor.is_stream and not kind.carries_streams:
+            raise SettingError(f"a streaming query exchanges rows through pipelined partitions, not {kind.label}")
+        if not kind.pipelined:
+            return BlockingPartitionWriter(self._host, owner, descriptor, self._blocking)
+        policy = self._stream if descriptor.is_stream else self._hybrid if kind.is_hybrid else self._pipelined
+        made = functools.partial(policy, descriptor)
+        return SegmentWriter(self._host, owner, descriptor, made, verify=self._verify)
+
+    def _pipelined(self, _: ResultPartitionDescriptor, __: Segments) -> LayoutPolicy:
+        return LayoutPolicy(lambda parts: WholeMessages(_builders(parts), parts.messages, parts.sums))
+
+    def _hybrid(self, descriptor: ResultPartitionDescriptor, end: Segments) -> LayoutPolicy:
+        stored = StoredPart(end, descriptor, self._blocking.reserve)
+        return LayoutPolicy(
+            lambda parts: HybridSegments(end, _builders(parts), parts.messages, parts.sums, stored), stored.on_store
+        )
+
+    def _stream(self, descriptor: ResultPartitionDescriptor, end: Segments) -> LayoutPolicy:
+        written = descriptor.partition
+        own = 1 if written.broadcast else written.subpartitions
+        segments = own * self._network.exclusive_buffers_per_channel + self._network.floating_buffers_per_gate
+        size = self._host.data_plane().memory.segment_size
+        fill = SegmentFill(self._in_flight_time, segments, size, time.monotonic)
+        return LayoutPolicy(
+            lambda parts: StreamSegments(end, parts.messages, parts.sums, fill, parts.metrics), overdraws=False
+        )
+
+
+def _builders(parts: LayoutParts) -> Builders:
+    if parts.is_packed:
+        return SharedSegment(parts.end.take, parts.end.note)
+    return OwnSegments(parts.sums.subpartitions, parts.end.take, parts.end.note)

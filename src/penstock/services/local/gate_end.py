@@ -9,7 +9,7 @@ from typing import Any
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle, GateState
 from penstock.link.calls import CloseGate, OpenGate
 from penstock.link.frames import FrameType, channel_frame, segments_frame
-from penstock.services.local.port import Port
+from penstock.services.local.port import OnEvent, Port
 from penstock.shuffle.descriptors import InputGateDescriptor
 from penstock.shuffle.host import TaskHost
 from penstock.shuffle.service import OwnerContext
@@ -22,37 +22,30 @@ _SHIP_AT = 4
 
 
 class GateEnd:
-    """The common part of the gates of batch tasks and of streaming ones."""
+    """The port of a gate: made known, and closed."""
 
     def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: InputGateDescriptor) -> None:
+        self.incoming: deque[tuple[int, Item]] = deque()
+        """By channel."""
         self._host = host
         self._plane = host.data_plane()
-        self._memory = self._plane.memory
         self._owner = owner
         self._descriptor = descriptor
-        self._incoming: deque[tuple[int, Item]] = deque()
-        """By channel."""
         self._copied: list[int] = []
         """Segments that go back with the next message."""
         self._port = 0
-        self._open = len(descriptor.channels)
-        """Channels that have not ended."""
         self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
 
-    @property
-    def descriptor(self) -> InputGateDescriptor:
-        """The descriptor that this gate was made from."""
-        return self._descriptor
-
-    def setup(self) -> None:
+    def open(self, on_event: OnEvent) -> None:
         """Make the gate known and request the partitions that are known already."""
-        name = f"gate {self._descriptor.gate}"
-        port = Port(name, on_slice=self.on_slice, on_event=self.on_event, on_error=self.on_error)
+        port = Port(
+            f"gate {self._descriptor.gate}", on_slice=self._on_slice, on_event=on_event, on_error=self._on_error
+        )
         self._port = self._plane.open_port(port)
         self._lifecycle.move(GateEvent.SET_UP)
         self._host.ask(OpenGate(self._port, self._owner.attempt, self._descriptor.channels))
 
-    def resume_consumption(self, channel: int) -> None:
+    def resume(self, channel: int) -> None:
         """Let a channel that an event blocked at its sender go on."""
         self._plane.send(channel_frame(FrameType.RESUME, self._port, channel, b""))
 
@@ -63,28 +56,26 @@ class GateEnd:
         if was_open:
             self._plane.close_port(self._port)
             self._host.hand_in(CloseGate(self._port))
-        self._incoming.clear()
+        self.incoming.clear()
 
-    def on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
-        """Note data of a channel."""
-        self._incoming.append((channel, (segment, offset, length)))
+    def hold(self, segment: int) -> None:
+        """Give back a segment with the next message."""
+        self._copied.append(segment)
 
-    def on_event(self, channel: int, data_type: int, payload: bytes) -> None:
-        """Note an event of a channel."""
-        self._incoming.append((channel, payload))
-
-    def on_error(self, channel: int, error: BaseException) -> None:
-        """Note that a channel can't be read."""
-        self._incoming.append((channel, error))
-
-    def _recycle(self, segment: int) -> None:
+    def recycle(self, segment: int) -> None:
         """Give back a segment that was copied, with those before it where that makes a message."""
         self._copied.append(segment)
         if len(self._copied) >= _SHIP_AT:
-            self._ship()
+            self.ship()
 
-    def _ship(self) -> None:
+    def ship(self) -> None:
         """Give back what was copied, if there is any: ahead of a wait."""
         if self._copied:
             self._plane.send(segments_frame(FrameType.RECYCLE, self._port, self._copied))
             self._copied.clear()
+
+    def _on_slice(self, channel: int, segment: int, offset: int, length: int) -> None:
+        self.incoming.append((channel, (segment, offset, length)))
+
+    def _on_error(self, channel: int, error: BaseException) -> None:
+        self.incoming.append((channel, error))

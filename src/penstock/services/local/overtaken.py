@@ -8,7 +8,7 @@ segment waits for a storage. Memory: what the partition's queues can hold, once.
 
 from __future__ import annotations
 
-from penstock.shuffle.streaming import Overtaken
+from penstock.shuffle.endpoints import Overtaken
 
 
 class OvertakenSlices:

@@ -32,6 +32,7 @@ class Port:
         on_slice: OnSlice | None = None,
         on_event: OnEvent | None = None,
         on_error: OnError | None = None,
+        on_store: OnStore | None = None,
     ) -> None:
         self.name = name
         self.on_slice: OnSlice = on_slice or self._refuse
@@ -39,8 +40,7 @@ class Port:
         self.on_error: OnError = on_error or self._refuse
         self.on_grant: OnGrant = self._refuse
         """Set by a writer's end."""
-        self.on_store: OnStore = self._refuse
-        """Set by the one writer that stores."""
+        self.on_store: OnStore = on_store or self._refuse
 
     def _refuse(self, *said: object) -> NoReturn:
         raise ProtocolError(f"{self.name} was told {said}, which is not for it")

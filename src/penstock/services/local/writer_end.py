@@ -14,7 +14,17 @@ from penstock.buffer.builder import BufferBuilder
 from penstock.buffer.data_types import BufferSlice, DataType
 from penstock.lifecycle.endpoints import WriterEvent, WriterLifecycle, WriterState
 from penstock.link.calls import FailWriter, FinishWriter, OpenWriter
-from penstock.link.frames import CONTINUES, FINISHED, FrameType, SliceRecord, event_frame, slices_frame
+from penstock.link.frames import (
+    CONTINUES,
+    FINISHED,
+    FrameType,
+    SliceRecord,
+    event_frame,
+    port_frame,
+    slices_frame,
+    stored_frame,
+)
+from penstock.partition.extents import Extent
 from penstock.services.local.port import Port
 from penstock.shuffle.descriptors import ResultPartitionDescriptor
 from penstock.shuffle.errors import PenstockError, StorageError
@@ -24,24 +34,29 @@ from penstock.shuffle.ids import PartitionId
 from penstock.shuffle.service import OwnerContext
 
 _ERROR_LIMIT = 64 << 10
+_SHIP_AT = 8
+"""Pieces per message."""
+_STREAM_SHIP_AT = 4
+"""Pieces per message of a stream, whose readers are to be close behind."""
 
 
 class WriterEnd:
-    """The common part of the writers of batch tasks and of streaming ones. `most` pieces go into one message."""
+    """The port of a writer into segments."""
 
-    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: ResultPartitionDescriptor, most: int) -> None:
+    def __init__(self, host: TaskHost, owner: OwnerContext, descriptor: ResultPartitionDescriptor) -> None:
         self.partition: PartitionId = descriptor.shuffle.partition
         self.port = 0
         """Known from the opening on."""
-        self.segments: deque[int] = deque()
+        self._segments: deque[int] = deque()
         """Granted, and not begun."""
+        self.grants = 0
+        """The number of times that segments were granted."""
         self._host = host
         self._plane = host.data_plane()
         self._memory = self._plane.memory
         self._attempt = owner.attempt
         self._metrics = owner.metrics
-        self._descriptor = descriptor.partition
-        self._most = most
+        self._descriptor = descriptor
         self._noted: list[SliceRecord] = []
         self._lifecycle = WriterLifecycle(f"writer of partition {self.partition}")
 
@@ -50,14 +65,14 @@ class WriterEnd:
         """The state of the writer's life."""
         return self._lifecycle.state
 
-    def open(self, port: Port, *, streams: bool = False) -> bool:
+    def open(self, port: Port) -> bool:
         """Register the partition, and get the first segments; whether all subpartitions are to share them.
 
         Raises InsufficientBuffersError.
         """
-        port.on_grant = self.segments.extend
+        port.on_grant = self._on_grant
         self.port = self._plane.open_port(port)
-        made = self._descriptor
+        made, streams = self._descriptor.partition, self._descriptor.is_stream
         opening = OpenWriter(
             self.port, self._attempt, self.partition, made.subpartitions, made.broadcast, made.kind, streams
         )
@@ -70,10 +85,26 @@ class WriterEnd:
         if self._lifecycle.state is not WriterState.WRITING:
             raise PenstockError(f"{self.partition}: written to while {self._lifecycle.state.value}")
 
-    def begin_segment(self) -> BufferBuilder:
-        """A builder of a segment that was granted."""
-        segment = self.segments.pop()  # the last one: its memory is still in the cache
+    @property
+    def at_hand(self) -> int:
+        """The number of segments that were granted and not begun."""
+        return len(self._segments)
+
+    def look(self) -> int:
+        """Take what has arrived; how many segments were granted and not begun."""
+        self._host.look()
+        return len(self._segments)
+
+    def take(self) -> BufferBuilder | None:
+        """A builder of a segment that was granted, if there is one."""
+        if not self._segments and not self.look():
+            return None
+        segment = self._segments.pop()  # the last one: its memory is still in the cache
         return BufferBuilder(segment, self._memory.view(segment))
+
+    def overdraw(self) -> None:
+        """Ask for a segment more than readers have room for, so that a batch in hand can be ended."""
+        self._plane.send(port_frame(FrameType.OVERDRAFT, self.port))
 
     def note(self, target: int, piece: BufferSlice) -> None:
         """Keep a piece for the next message."""
@@ -85,7 +116,7 @@ class WriterEnd:
 
     def ship_if_due(self) -> None:
         """Send the message, where it is as long as it may be: fewer system calls, and readers run close behind."""
-        if len(self._noted) >= self._most:
+        if len(self._noted) >= (_STREAM_SHIP_AT if self._descriptor.is_stream else _SHIP_AT):
             self.ship()
 
     def ship(self) -> None:
@@ -94,6 +125,14 @@ class WriterEnd:
             self._metrics.add("buffers_out", len(self._noted))
             self._plane.send(slices_frame(FrameType.SLICES, self._noted))
             self._noted.clear()
+
+    def tell_stored(self, extents: list[tuple[int, Extent]]) -> None:
+        """Tell what the writer has stored by itself, and for which subpartition."""
+        records = [(target, each.length, each.offset, each.checksum) for target, each in extents]
+        size = sum(each.length for _, each in extents)
+        self._metrics.add("bytes_out", size)
+        self._metrics.add("bytes_stored", size)
+        self._plane.send(stored_frame(self.port, records))
 
     def send_events(self, events: Iterable[tuple[int, Event]], data_type: DataType = DataType.EVENT) -> None:
         """Send each event to its subpartition, or to all."""
@@ -119,4 +158,8 @@ class WriterEnd:
         """Forget the port and what was granted; idempotent."""
         self._lifecycle.move(WriterEvent.CLOSE)
         self._plane.close_port(self.port)
-        self.segments.clear()
+        self._segments.clear()
+
+    def _on_grant(self, segments: tuple[int, ...]) -> None:
+        self.grants += 1
+        self._segments.extend(segments)

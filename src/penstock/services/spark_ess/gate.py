@@ -2,21 +2,24 @@
 """The gate over partitions that shuffle services serve: one connection to each service, read without threads.
 
 Rules: nothing is received that no reader has asked for, so a task that is busy leaves bytes with the kernel and the
-service, not in its own memory. Channels whose data is there take turns. A gate that waits looks every twentieth
-of a second whether the task was told to stop, or a producer became known.
+service, not in its own memory. Channels whose data is there take turns. A poll that gives nothing has the connections
+watched, until one of them can go on or the next poll comes. A gate looks every twentieth
+of a second whether a producer became known.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
+from collections.abc import Container
 
 from penstock.lifecycle.endpoints import GateEvent, GateLifecycle
 from penstock.services.spark_ess.channel import ChannelReader, Patience
 from penstock.services.spark_ess.client import Access, address_of
 from penstock.services.spark_ess.fetches import Fetched
 from penstock.services.spark_ess.line import ServiceLine
-from penstock.services.spark_ess.wire import Address, wait_for
+from penstock.services.spark_ess.wire import Address
 from penstock.shuffle import (
     ChannelDescriptor,
     InputGateDescriptor,
@@ -53,6 +56,8 @@ class EssGate:
         self._readers: dict[int, ChannelReader] = {}
         self._turns: deque[int] = deque()
         self._lines: dict[Address, ServiceLine] = {}
+        self._watched: list[int] = []
+        """The descriptors of connections that the host watches."""
         self._error: BaseException | None = None
         self._lifecycle = GateLifecycle(f"gate {descriptor.gate} of {owner.name}")
 
@@ -65,20 +70,22 @@ class EssGate:
             else:
                 self._open(number, channel)
 
-    def next(self, timeout: float | None = None) -> Received | None:
-        """The next batch or event, or None when every channel has ended; TimeoutError after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._host.check_cancelled()
-            received = self._advance()
-            if received is not None:
-                return received
-            if not self._readers and not self._unknown:
-                return None
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"no input within {timeout} s")
-            self._wait(_LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS))
+    @property
+    def is_ended(self) -> bool:
+        """True if every channel has ended and all of it was given."""
+        return not (self._readers or self._unknown)
+
+    def poll(self, channels: Container[int] | None = None) -> Received | None:
+        """Take the batch or event that is there, or do what can be done for one; None if nothing is there."""
+        self._host.check_cancelled()
+        self._unwatch()
+        received = self._advance()
+        if received is None and not self.is_ended:
+            self._watch()
+        return received
+
+    def poll_ahead(self) -> None:
+        """Nothing overtakes rows."""
 
     def resume_consumption(self, channel: int) -> None:
         """No channel is ever blocked."""
@@ -86,6 +93,7 @@ class EssGate:
     def close(self) -> None:
         """Close the connections; idempotent."""
         self._lifecycle.move(GateEvent.CLOSE)
+        self._unwatch()
         for line in self._lines.values():
             line.close()
         self._lines.clear()
@@ -149,12 +157,20 @@ class EssGate:
             lost = [reader for reader in self._readers.values() if self._line(reader) is line and not reader.is_over]
             raise lost[0].lose(str(error)) from error
 
-    def _wait(self, seconds: float) -> None:
+    def _watch(self) -> None:
+        """Have the task's wait end when a connection can go on, or something is due."""
         now = time.monotonic()
         dues = [reader.due for reader in self._readers.values()] + [line.due for line in self._lines.values()]
-        soonest = min([seconds, *(due - now for due in dues if due is not None)])
-        wires = [line.wire for line in self._lines.values() if line.wire is not None and line.fetches]
-        wait_for(wires, max(0.001, soonest))
+        self._host.wake_in(max(0.001, min([_LOOK_SECONDS, *(due - now for due in dues if due is not None)])))
+        for wire in [line.wire for line in self._lines.values() if line.wire is not None and line.fetches]:
+            number = wire.fileno()
+            self._watched.append(number)
+            # Once: bytes that nobody asks this gate for must not end the task's wait again and again.
+            self._host.watch(number, functools.partial(self._host.unwatch, number), writes=wire.wants_write)
+
+    def _unwatch(self) -> None:
+        while self._watched:
+            self._host.unwatch(self._watched.pop())
 
     def _open(self, number: int, channel: ChannelDescriptor) -> None:
         self._readers[number] = ChannelReader(number, channel, self.descriptor.schema, self._patience)

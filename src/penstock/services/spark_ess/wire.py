@@ -11,7 +11,7 @@ import errno
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.services.spark_ess.frames import Answer, Failure, Message
@@ -73,7 +73,7 @@ class Wire:
 
     def wait(self, seconds: float) -> None:
         """Wait until something can be moved, or so long."""
-        wait_for([self], seconds)
+        self._poll(seconds)
 
     def close(self) -> None:
         """Close it; idempotent."""
@@ -97,13 +97,20 @@ class Wire:
             raise ConnectionError(f"the connection broke: {error}") from error
 
     def _is_connected(self) -> bool:
-        if not _poll([self], 0):
+        if not self._poll(0):
             return False
         failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failure:
             raise ConnectionError(f"no connection: {errno.errorcode.get(failure, failure)}")
         self.is_connecting = False
         return True
+
+    def _poll(self, seconds: float) -> bool:
+        poll = select.poll()  # `select` takes no descriptor above 1023
+        poll.register(
+            self._socket, select.POLLOUT if self.is_connecting else select.POLLIN | select.POLLOUT * self.wants_write
+        )
+        return bool(poll.poll(max(0.0, seconds) * 1000))
 
     def _send(self) -> None:
         while True:
@@ -129,20 +136,6 @@ class Wire:
                 raise ConnectionResetError("the shuffle service closed the connection")
             found += self.session.received(count)
         return found
-
-
-def wait_for(wires: Iterable[Wire], seconds: float) -> None:
-    """Wait until one of these can be moved, or so long."""
-    _poll(wires, seconds)
-
-
-def _poll(wires: Iterable[Wire], seconds: float) -> bool:
-    poll = select.poll()  # `select` takes no descriptor above 1023
-    for wire in wires:
-        poll.register(
-            wire, select.POLLOUT if wire.is_connecting else select.POLLIN | select.POLLOUT * wire.wants_write
-        )
-    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def ask(wire: Wire, bodies: list[bytes], seconds: float, check: Callable[[], object] = lambda: None) -> list[bytes]:

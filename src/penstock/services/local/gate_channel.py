@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One channel of a gate: its messages as they come, and the sums that are compared at their places."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.record.codec import BatchCodec
+from penstock.record.completeness import CompletenessCounter
+from penstock.record.framing import MessageAssembler
+from penstock.shuffle.events import EndOfPartition, EpochEnd
+from penstock.shuffle.sums import EpochEnds
+
+
+class GateChannel:
+    """The messages that have come of one channel."""
+
+    __slots__ = ("_ends", "assembler", "counter", "received", "verify", "where")
+
+    def __init__(self, codec: BatchCodec, where: str, *, verify: bool) -> None:
+        self.where = where
+        self.verify = verify
+        self.received = 0
+        """Messages that have come."""
+        self.counter = CompletenessCounter()
+        self.assembler = MessageAssembler(codec, self.counter, verify=verify)
+        self._ends = EpochEnds(where)
+
+    def take(self, view: memoryview, *, is_kept: bool = False) -> list[pa.RecordBatch]:
+        """The batches that these bytes complete; raises IncompleteDataError for an epoch that ends with them."""
+        batches = self.assembler.feed(view, is_kept=is_kept)
+        self.received += len(batches)
+        if self._ends:
+            for end in self._ends.reached(self.received):
+                self._compare(end)
+        return batches
+
+    def end_epoch(self, event: EpochEnd) -> None:
+        """Compare the epoch's sums when its last message has come; raises IncompleteDataError."""
+        for end in self._ends.came(event, self.received):
+            self._compare(end)
+
+    def end(self, event: EndOfPartition) -> None:
+        """Compare the sums of all; raises IncompleteDataError."""
+        self._ends.finish(self.received)
+        self._compare(event)
+
+    def _compare(self, event: EpochEnd | EndOfPartition) -> None:
+        self.assembler.finish()
+        if self.verify:
+            self.counter.verify(EndOfPartition(event.rows, event.bytes, event.checksum), self.where)
