@@ -4,20 +4,30 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import struct
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
 
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError, FencedError, NewerFormatError
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
+from penstock.checkpoint.newest import NOTE, NewestNote
 from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.stamps import Owner, Stamp
 from penstock.checkpoint.storage import CheckpointStorage, PartStorage
+from penstock.machine import locations
+from penstock.machine.disk import Disk
+from penstock_torture.passing_files import PassingFiles
 
 
 def _taken(storage: CheckpointStorage, number: int, tasks: int = 2) -> CheckpointMetadata:
@@ -201,10 +211,12 @@ def test_a_late_write_of_a_replaced_owner_changes_nothing(location: str) -> None
     first.claim()
     _taken(first, 1)
     _taken(first, 2)
-    held = Path(location, str(first.stamp(2)))
+    held, note = Path(location, str(first.stamp(2))), Path(location, NOTE)
     held.rename(held.with_name("away"))  # not there yet, as the second driver looks
+    note.rename(note.with_name("note"))
     assert second.claim().stamp == first.stamp(1)
     held.with_name("away").rename(held)
+    note.with_name("note").rename(note)
     assert CheckpointStorage(location).claim().stamp == first.stamp(1)
     third = CheckpointStorage(location)
     third.claim()
@@ -351,3 +363,74 @@ def test_metadata_of_the_version_before_is_read() -> None:
     old = msgpack.packb(body)
     written = struct.pack("<8sIQQ", data[:8], 2, len(old), xxhash.xxh3_64_intdigest(old)) + old
     assert decode(written, "somewhere") == decode(data, "somewhere") == CheckpointMetadata(1, 0.0, {"count.0": part})
+
+
+class _Partly(PassingFiles):
+    """Lists what `shown` lets through of the location itself."""
+
+    def __init__(self, below: fs.FileSystem, shown: Callable[[str], bool]) -> None:
+        super().__init__(below)
+        self._shown = shown
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        """Some of a list."""
+        return [info for info in super().get_file_info_selector(selector) if self._shown(info.base_name)]
+
+
+def test_the_newest_is_found_by_its_name_where_a_list_lacks_it(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start behind a list in part goes on from the newest checkpoint all the same, and never from an older one."""
+    first = CheckpointStorage(location)
+    first.claim()
+    for number in (1, 2):
+        _taken(first, number)
+    lacking = str(first.stamp(2))
+    monkeypatch.setattr(locations, "_as_seen", lambda below: fs.PyFileSystem(_Partly(below, lacking.__ne__)))
+    assert CheckpointStorage(location).look().stamp == first.stamp(2)
+    assert CheckpointStorage(location).claim().stamp == first.stamp(2)
+
+
+def test_a_location_without_its_newest_is_away(location: str) -> None:
+    """It is refused, with the way to go on from an older one; a replaced owner's late word does not count."""
+    first, second = CheckpointStorage(location), CheckpointStorage(location)
+    first.claim()
+    for number in (1, 2):
+        _taken(first, number)
+    shutil.rmtree(Path(location, str(first.stamp(2))))
+    with pytest.raises(CheckpointError, match=r"does not show .*its newest checkpoint.*remove the file newest"):
+        CheckpointStorage(location).claim()
+    held = Path(location, NOTE).read_bytes()
+    Path(location, NOTE).unlink()
+    assert second.claim().stamp == first.stamp(1)
+    _taken(second, 2)
+    Path(location, NOTE).write_bytes(held)  # as by one who was replaced, and is late
+    assert CheckpointStorage(location).look().stamp == second.stamp(2)
+
+
+def test_nobody_is_told_of_a_newest_that_was_removed(location: str) -> None:
+    """One that can't be restored from is dropped; the next start goes on from the one before, without a word."""
+    storage = CheckpointStorage(location)
+    storage.claim()
+    for number in (1, 2):
+        _taken(storage, number)
+    storage.discard(storage.stamp(2))
+    assert not Path(location, NOTE).exists()
+    assert CheckpointStorage(location).claim().stamp == storage.stamp(1)
+
+
+@given(st.binary(max_size=90) | st.integers(0, 89).map(lambda cut: _NOTE_OF_SEVEN[:cut]))
+def test_a_note_that_is_not_whole_says_nothing(data: bytes) -> None:
+    """Whatever bytes stand there: they are a note that was written, or none."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = fs.LocalFileSystem()
+        note = NewestNote(here, folder, Disk(here))
+        Path(folder, NOTE).write_bytes(data)
+        assert note.read() == (_SEVEN if data == _NOTE_OF_SEVEN else None)
+        note.write(_SEVEN)
+        assert Path(folder, NOTE).read_bytes() == _NOTE_OF_SEVEN
+        assert note.read() == _SEVEN
+
+
+_SEVEN = Stamp(7, Owner(3, "ab12"))
+_NOTE_OF_SEVEN = b"penstock-newest-1 chk-000000000007-000003-ab12 a91c804dda54926f\n"

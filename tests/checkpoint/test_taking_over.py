@@ -14,6 +14,7 @@ from failing_files import gated
 from penstock.checkpoint.errors import CheckpointError, CorruptCheckpointError
 from penstock.checkpoint.found import Found, Kept
 from penstock.checkpoint.metadata import CheckpointMetadata
+from penstock.checkpoint.newest import NOTE
 from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.removal import METADATA
 from penstock.checkpoint.storage import CheckpointStorage
@@ -250,7 +251,7 @@ def test_parts_of_a_checkpoint_that_was_given_up_go(tmp_path: Path, running: Che
     running.write(running.stamp(3), "t.0", [("n", b"late")])
     commit(running, 4)
     running.sweep([running.stamp(4)])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(running.stamp(4)), "owners"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(running.stamp(4)), NOTE, "owners"]
 
 
 def test_who_has_lost_the_location_sweeps_nothing(tmp_path: Path, running: CheckpointStorage) -> None:

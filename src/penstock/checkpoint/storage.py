@@ -38,6 +38,7 @@ from penstock.checkpoint.lineage import lineage
 from penstock.checkpoint.log_files import LogName, log_folder
 from penstock.checkpoint.metadata import CheckpointMetadata, Chunk, PartHandle, decode, encode
 from penstock.checkpoint.needed_files import look_at_files
+from penstock.checkpoint.newest import NOTE, NewestNote
 from penstock.checkpoint.ownership import Ownership
 from penstock.checkpoint.patience import FEW, MANY, patiently
 from penstock.checkpoint.removal import METADATA, Removal
@@ -209,6 +210,7 @@ class CheckpointStorage(PartStorage):
         super().__init__(location, waits)
         self._last_waits = last_waits
         self._ownership = Ownership(self._fs, self._root, self._disk)
+        self._note = NewestNote(self._fs, self._root, self._disk)
         self._removal = Removal(self._fs, self._root, self._ownership)
         self._read_whole: set[Stamp] = set()
         """Those whose bytes were all compared."""
@@ -298,7 +300,7 @@ class CheckpointStorage(PartStorage):
             raise
         referred = {path.partition("/")[0] for part in metadata.parts.values() for path in part.referred}
         own = {log_folder(str(stamp.owner)), str(stamp)}
-        self._for_long(stamp, lambda: self._make_last(sorted(own & {*referred, str(stamp)})))
+        self._for_long(stamp, lambda: self._make_last(stamp, sorted(own & {*referred, str(stamp)})))
         self._removal.committed(stamp, metadata)
         return stamp
 
@@ -330,8 +332,9 @@ class CheckpointStorage(PartStorage):
             if not self._for_long(stamp, lambda: self._is(f"{stamp}/{METADATA}", fs.FileType.File)):
                 raise
 
-    def _make_last(self, folders: Sequence[str]) -> None:
+    def _make_last(self, stamp: Stamp, folders: Sequence[str]) -> None:
         """Wait until the names of a checkpoint in these folders are on the disk, and see that they count."""
+        self._note.write(stamp)
         for folder in folders:
             self._disk.sync_folder(f"{self._root}/{folder}")
         self._disk.sync_folder(self._root)
@@ -402,6 +405,7 @@ class CheckpointStorage(PartStorage):
         checkpoint, complete but for the look at who is the owner.
         """
         self._ownership.check()
+        self._note.removing(stamp)
         self._removal.discard(stamp)
 
     def discard_logs(self, before: int) -> None:
@@ -445,11 +449,20 @@ class CheckpointStorage(PartStorage):
         return lineage(self._ownership.bases(), complete, self.location)
 
     def _complete(self) -> list[Stamp]:
-        """The checkpoints that have metadata."""
+        """The checkpoints that have metadata: those of the list, and the newest one whatever the list lacks."""
         found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        stamps = [stamp for info in found if (stamp := Stamp.of(info.base_name)) is not None]
-        infos = self._fs.get_file_info([f"{self._root}/{stamp}/{METADATA}" for stamp in stamps]) if stamps else []
-        return [stamp for stamp, info in zip(stamps, infos, strict=True) if info.type == fs.FileType.File]
+        noted = self._note.read()
+        stamps = {stamp for info in found if (stamp := Stamp.of(info.base_name)) is not None}
+        looked = sorted(stamps if noted is None else stamps | {noted})
+        infos = self._fs.get_file_info([f"{self._root}/{stamp}/{METADATA}" for stamp in looked]) if looked else []
+        complete = [stamp for stamp, info in zip(looked, infos, strict=True) if info.type == fs.FileType.File]
+        missing = self._note.missing(complete)
+        if missing is not None:
+            raise CheckpointError(
+                f"{self.location} does not show {missing}, its newest checkpoint: is the location away? Bring it"
+                f" back. To go on from an older one, and have what came after it again, remove the file {NOTE} there"
+            )
+        return complete
 
     def _is(self, path: str, kind: fs.FileType) -> bool:
         return bool(self._fs.get_file_info(f"{self._root}/{path}".rstrip("/")).type == kind)
