@@ -44,17 +44,14 @@ class EssProcess:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        home = os.environ.get("JAVA_HOME")
-        java = str(Path(home, "bin", "java")) if home else "java"
         conf = {"spark.shuffle.service.port": str(self.port), "spark.local.dir": str(self.folder), **self._conf}
-        jars = Path(pyspark.__file__).parent / "jars"
         options = [f"-D{key}={value}" for key, value in conf.items()]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
         environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [java, *_MEMORY, *_UNSAFE, *options, "-cp", f"{jars}/*", _MAIN],
+                [*java_command(), *options, _MAIN],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -87,6 +84,13 @@ class EssProcess:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return True
         return False
+
+
+def java_command() -> list[str]:
+    """Java with Spark's classes and little memory; options of its own and a main class are to follow."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    return [java, *_MEMORY, *_UNSAFE, "-cp", f"{Path(pyspark.__file__).parent / 'jars'}/*"]
 
 
 def free_port() -> int:

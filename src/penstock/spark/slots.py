@@ -3,7 +3,7 @@
 
 Spark's own answer for the default resource profile, in total: what is free changes while we ask, so the tasks'
 registrations tell the rest. It is 0 until executors have registered, which is waited for. If the master is local, or
-the conf says how many executors there are to be, the number is known before.
+the conf says how many executors there are to be, or may be, the number is known before.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def total_slots(context: SparkContext, timeout: float) -> int:
     """The application's task slots; raises SlotsError when no executor registers in time.
 
     Executors of a new application register one after the other, so a plan made at once would see some of them only:
-    all that the conf says are waited for, as long as the application is young.
+    all that the conf says are waited for, as long as the application is young. With dynamic allocation nobody is
+    waited for: an executor comes when tasks wait for it, so all count that may come.
     """
+    if _is_dynamic(context):
+        return _slots_that_may_come(context)
     deadline = time.monotonic() + timeout
     expected = certain_slots(context) or 1
     while True:
@@ -124,6 +127,19 @@ def certain_slots(context: SparkContext) -> int | None:
     if not executors or not cores:
         return None
     return int(executors) * int(int(cores) // float(conf_value(context, "spark.task.cpus", "1")))
+
+
+def _slots_that_may_come(context: SparkContext) -> int:
+    """The task slots of all executors that dynamic allocation may start; SlotsError where the conf has no limit."""
+    cores = conf_value(context, "spark.executor.cores", "1" if context.master.startswith("yarn") else "")
+    most = conf_value(context, "spark.dynamicAllocation.maxExecutors", "")
+    if not most or not cores:
+        missing = "spark.executor.cores" if most else "spark.dynamicAllocation.maxExecutors"
+        raise SlotsError(
+            f"spark.dynamicAllocation.enabled=true, and nobody says how many tasks may run at once: set {missing}"
+        )
+    each = int(int(cores) // float(conf_value(context, "spark.task.cpus", "1")))
+    return max(int(most) * each, slots_now(context))
 
 
 def conf_value(context: SparkContext, key: str, default: str) -> str:

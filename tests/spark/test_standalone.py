@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A standalone cluster whose Worker has Spark's shuffle service: executors come and go, and rows stay.
+
+Dynamic allocation is on, from no executor to two with two slots each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+import penstock
+from endless_jobs import Action
+from penstock.shuffle.errors import SettingError
+from penstock.spark.runtime import SparkRuntime
+from session_probe import conf, mark, marks, wait_until
+from sessions import Kind, Sessions
+from standalone import StandaloneCluster
+
+pytestmark = pytest.mark.spark
+
+ROWS = 20_000
+PRODUCERS = 4
+WAIT = 240.0
+DYNAMIC = (
+    ("spark.dynamicAllocation.enabled", "true"),
+    ("spark.dynamicAllocation.minExecutors", "0"),
+    ("spark.dynamicAllocation.maxExecutors", "2"),
+    ("spark.dynamicAllocation.executorIdleTimeout", "60s"),
+    ("spark.shuffle.service.enabled", "true"),
+    ("spark.penstock.shuffle.service", "spark_ess"),
+    ("spark.executor.cores", "2"),
+    ("spark.executor.memory", "512m"),
+    ("spark.penstock.network.memory", "64m"),
+    ("spark.log.level", "OFF"),  # killed executors are no news
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """The cluster of this file."""
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("standalone"), cores=4)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def spark(cluster: StandaloneCluster, sessions: Sessions) -> Any:
+    """The session on it."""
+    return sessions.of(Kind(cluster.url, 4, (*DYNAMIC, ("spark.shuffle.service.port", str(cluster.shuffle_port)))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _session_ends_first(cluster: StandaloneCluster, sessions: Sessions) -> Iterator[None]:
+    """The session ends before its cluster does; the application's folder goes with it."""
+    yield
+    sessions.stop()
+    wait_until("the Worker removes the folder", lambda: not list(cluster.local.glob("*/*/*/penstock")), WAIT)
+
+
+def producing(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A stage that counts its attempts."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark(f"{folder}/producers")
+        yield from batches
+
+    return stage
+
+
+def held(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A stage that counts its attempts, and reads when it is told to."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark(f"{folder}/consumers")
+        pause, end = threading.Event(), time.monotonic() + WAIT
+        while not Path(folder, "go").exists() and time.monotonic() < end:
+            pause.wait(0.05)
+        yield from batches
+
+    return stage
+
+
+def job(spark: Any, folder: Path) -> Any:
+    """Rows by key from four producers to two consumers, as a lazy result."""
+    stream = penstock.fromDataFrame(spark.range(0, ROWS, 1, PRODUCERS)).mapInArrow(producing(str(folder)), "id long")
+    return stream.keyBy("id", numPartitions=2).mapInArrow(held(str(folder)), "id long").toDF()
+
+
+def kill_hosts(spark: Any, cluster: StandaloneCluster) -> None:
+    """Kill the executors with all their Python processes and environments, and remove all of their files."""
+    application = SparkRuntime.of(spark)._application.name
+    victims = [child for executor in cluster.executors() for child in (executor, *executor.children(recursive=True))]
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "penstock.environment" in words and application in words:
+            victims.append(process)
+    assert len(victims) > 2
+    for victim in victims:
+        if victim.is_running():
+            victim.kill()
+    psutil.wait_procs(victims, 30)
+    for folder in cluster.local.glob("*/*/blockmgr-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_executors_that_are_killed_take_no_rows_along(spark: Any, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Killed between producing and reading: consumers run again, and no producer does."""
+    assert not cluster.executors(), "nobody has asked for anything yet"
+    action = Action(job(spark, tmp_path).count)
+    wait_until("a consumer waits", lambda: marks(tmp_path / "consumers") or action.ended, WAIT)
+    assert len(marks(tmp_path / "producers")) == PRODUCERS, action.outcome
+    kill_hosts(spark, cluster)
+    (tmp_path / "go").touch()
+    assert action.wait(WAIT) == ROWS
+    assert len(marks(tmp_path / "producers")) == PRODUCERS
+
+
+def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """It is read again after both were killed and the Worker was started anew; nothing runs again for it."""
+    (tmp_path / "go").touch()
+    frame = job(spark, tmp_path)
+    assert frame.count() == ROWS
+    before = len(marks(tmp_path / "producers")), len(marks(tmp_path / "consumers"))
+    kill_hosts(spark, cluster)
+    cluster.kill_worker()
+    cluster.start_worker()
+    assert frame.distinct().count() == ROWS
+    assert (len(marks(tmp_path / "producers")), len(marks(tmp_path / "consumers"))) == before
+
+
+def test_a_service_that_would_lose_rows_is_refused(spark: Any) -> None:
+    """With dynamic allocation on, `local` is refused, and the error names what to use."""
+    with conf(spark, {"spark.penstock.shuffle.service": "local"}), pytest.raises(SettingError, match="spark_ess"):
+        penstock.fromDataFrame(spark.range(10)).keyBy("id").agg(n=("id", "count")).toDF()
