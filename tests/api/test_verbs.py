@@ -95,6 +95,9 @@ def test_one_row_of_each_key_stays_whole() -> None:
     found = rows(made)
     assert sorted((row[0] for row in found), key=repr) == ["a", "b", "c", None]
     assert all(row in rows(stream()) for row in found)
+    both = stream().select("k", "v").dropDuplicates(["v", "k"])
+    assert both.columns == ["k", "v"], "all columns in another order change none"
+    assert len(rows(both)) == 5
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

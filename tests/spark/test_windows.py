@@ -100,6 +100,21 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         PlanError,
         "one length for all rows",
     ),
+    "many tasks for windows without a key": (
+        lambda s: s.groupBy(F.window("ts", "1 hour"), numPartitions=3),
+        PlanError,
+        "in one partition, not in 3",
+    ),
+    "a join by windows": (
+        lambda s: s.groupBy(F.window("ts", "1 hour")).count().groupBy("window").join,
+        AttributeError,
+        "no keys of a join",
+    ),
+    "each window once": (
+        lambda s: s.groupBy(F.window("ts", "1 hour")).count().distinct(),
+        SchemaError,
+        "cannot be grouped by",
+    ),
     "a function of a window's rows": (
         lambda s: s.groupBy(F.window("ts", "1 hour")).applyInArrow,
         AttributeError,

@@ -41,7 +41,7 @@ WINDOWS: dict[str, WindowKey] = {
 
 def counts(stream: Stream, by: WindowKey, keys: tuple[str, ...], width: int, delay: str = "1 second") -> Stream:
     """Each window's rows, their greatest number and the sum of all."""
-    by_window = stream.withWatermark("ts", delay).keyBy(*keys, by, numPartitions=width)
+    by_window = stream.withWatermark("ts", delay).keyBy(*keys, by, numPartitions=width if keys else None)
     return by_window.agg(n=("*", "count"), last=("value", "max"), s=("value", "sum"))
 
 

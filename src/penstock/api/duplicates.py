@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.api.lineage import ExchangeStep, OperatorStep, Step, parents_of
+from penstock.api.lineage import ExchangeChoice, ExchangeStep, OperatorStep, Step, parents_of
 from penstock.api.schemas import column_arguments
 from penstock.api.streaming.refusals import is_streaming
 from penstock.operators.aggregates import Aggregation
+from penstock.operators.exchanges import exchange, hash_exchange
 from penstock.operators.expressions import ColumnRef
 from penstock.operators.verbs import Project
 from penstock.shuffle.errors import PlanError
 
 if TYPE_CHECKING:
+    from penstock.api.keyed_stream import KeyedStream
     from penstock.api.stream import Stream
 
 
@@ -32,8 +34,8 @@ def without_duplicates(stream: Stream, subset: Sequence[str] | str | None, verb:
     if not keys:  # by nothing all rows are equal, as in Spark
         return stream.limit(1)
     firsts = [Aggregation(name, name, "first") for name in stream.columns if name not in keys]
-    reduced: Stream = stream.keyBy(*keys).reduced(firsts)
-    return reduced.select(*stream.columns) if firsts else reduced
+    reduced: Stream = _keyed(stream, keys).reduced(firsts)
+    return reduced if reduced.columns == stream.columns else reduced.select(*stream.columns)
 
 
 def within_watermark(stream: Stream, subset: Sequence[str] | str | None) -> Stream:
@@ -89,5 +91,12 @@ def _first_rows(stream: Stream, keys: tuple[str, ...], time: str, keeps: int) ->
     from penstock.stream.duplicates import DropDuplicates
 
     schema: pa.Schema = stream.schema
-    keyed: Stream = stream.keyBy(*keys)
-    return keyed.applied(DropDuplicates(schema, keys, time, keeps), schema)
+    return _keyed(stream, keys).applied(DropDuplicates(schema, keys, time, keeps), schema)
+
+
+def _keyed(stream: Stream, keys: tuple[str, ...]) -> KeyedStream:
+    """The stream by these columns, windows among them too: they are refused as any struct is."""
+    from penstock.api.keyed_stream import KeyedStream
+
+    spec = hash_exchange(stream.schema, keys) if keys else exchange("to_one")
+    return KeyedStream(stream, keys, spec, ExchangeChoice(None if keys else 1))

@@ -28,11 +28,15 @@ from penstock.shuffle.errors import PlanError, SchemaError
 if TYPE_CHECKING:
     from penstock.api.stream import Stream
 
-_INSTEAD = dict.fromkeys(
-    ("applyInArrow", "applyInPandas", "cogroup", "join", "mapInArrow", "mapInPandas", "select", "filter"),
+_AGGREGATED = (
     "a window's rows are aggregated: .agg(n=('*', 'count')) and its relatives; for functions over whole windows make "
-    "the window a column first, such as date_trunc('minute', ts), and group by that",
+    "the window a column first, such as date_trunc('minute', ts), and group by that"
 )
+_INSTEAD = {
+    **dict.fromkeys(("applyInArrow", "applyInPandas", "cogroup", "mapInArrow", "mapInPandas", "select"), _AGGREGATED),
+    "join": "windows are no keys of a join: key both sides by another column, and say between=('window', 'other', "
+    "'0 seconds', '0 seconds')",
+}
 
 
 def window(
@@ -72,6 +76,8 @@ def windowed(stream: Stream, verb: str, cols: Sequence[Any], choice: ExchangeCho
     stream = stream if made is None else stream.projected(made)
     rest = iter(names)
     columns = tuple(windows.name if key is not None else next(rest) for key in read)
+    if not names and choice.partitions not in (None, 1):
+        raise PlanError(f"{verb} by a window alone is made in one partition, not in {choice.partitions}: add a key")
     if len(set(columns)) != len(columns):
         raise PlanError(f"{verb}: two keys would be called {windows.name!r}: give the window an alias()")
     return WindowedStream(stream, columns, windows, choice)

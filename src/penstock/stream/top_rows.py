@@ -3,7 +3,7 @@
 
 A row is given with its rank, from 1, whenever another row has taken that rank. So the newest row of each key and rank
 is the result: nothing is taken back in any other way, because the number of ranks of a key never falls. Of rows that
-are equal in the order the one that came first stays ahead.
+are equal in the order the one that came first stays ahead; nulls are last in either direction.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.stream.keyed_state import ABOUT, KeyedTable, frozen_chunks, key_co
 from penstock.stream.state_rows import StateRows
 
 RANK = "rank"
+_OUTPUT_ROWS = 1 << 16
 _SLOT, _TURN = f"{INTERNAL}slot", f"{INTERNAL}turn"
 
 
@@ -118,8 +119,9 @@ class TopStep(PlainStep):
     def all_rows(self) -> Iterator[pa.RecordBatch]:
         """All rows with their ranks."""
         places = self._places()
-        if len(places):
-            yield self._given(self._rows.take(places), places % self._operator.count)
+        for first in range(0, len(places), _OUTPUT_ROWS):
+            part = places[first : first + _OUTPUT_ROWS]
+            yield self._given(self._rows.take(part), part % self._operator.count)
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """All rows, by key and rank."""
