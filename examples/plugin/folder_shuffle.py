@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A shuffle service in one file: blocking partitions as files in a folder that the driver and all hosts share.
 
-Name it by `service="folder_shuffle:FolderShuffleService"`, with the shared folder as `FOLDER_SHUFFLE` in the process
-environment of driver and workers. A partition is a folder: the batches, one behind the other, and an index of them
-that appears when it is complete. Why a partition can't be read is a file beside it. Limit: gates look every
-hundredth of a second.
+Name it by `service="folder_shuffle:FolderShuffleService"`, with the shared folder as `FOLDER_SHUFFLE` in the driver's
+environment. A partition is a folder: the batches, one behind the other, and an index of them that appears when it is
+complete. Why a partition can't be read is a file beside it. All of a job goes with the job, and all of an application
+with its driver, or with the next one where it was killed: a driver holds a lock as long as it lives. Limits: a gate
+looks every hundredth of a second; the file system must know `flock`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -18,19 +21,12 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 
 from penstock import shuffle
-from penstock.shuffle import (
-    DatasetId,
-    EndOfPartition,
-    PartitionId,
-    PartitionKind,
-    Received,
-    ShuffleDescriptor,
-    errors,
-)
+from penstock.shuffle import DatasetId, EndOfPartition, PartitionId, Received, ShuffleDescriptor, errors
 from penstock.shuffle.splits import Split
 from penstock.shuffle.sums import Sums
 
@@ -44,6 +40,25 @@ def folder_of(application: str, environment: str = "") -> Path:
     return Path(os.environ.get("FOLDER_SHUFFLE", tempfile.gettempdir()), f"folder-{application}", environment)
 
 
+def own(folder: Path) -> IO[str]:
+    """Make a folder that goes with this process, and remove those of dead ones; gives its lock."""
+    for lock in folder.parent.glob("folder-*/lock"):
+        with suppress(OSError), lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its process lives
+            shutil.rmtree(lock.parent)
+    fresh = folder.with_name(f"new-{folder.name}")
+    fresh.mkdir(parents=True)
+    held = (fresh / "lock").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    fresh.rename(folder)  # nobody finds it before it is locked
+    return held
+
+
+def place_of(folder: Path, partition: PartitionId) -> Path:
+    """The folder of one of them."""
+    return folder / partition.job / f"{partition.dataset}.{partition.index}.{partition.attempt}"
+
+
 def release(place: Path) -> None:
     """Remove a partition that is there, and have its readers told."""
     if place.is_dir():
@@ -51,20 +66,24 @@ def release(place: Path) -> None:
         shutil.rmtree(place)
 
 
+def unreadable(kind: type[errors.PenstockError], source: ShuffleDescriptor, why: str) -> errors.PenstockError:
+    """The error by which the engine knows whose producer is to run again."""
+    error = kind(f"partition {source.partition} {why}")
+    error.partition = source.partition.to_wire()
+    return error
+
+
 def is_complete(source: ShuffleDescriptor) -> bool:
     """Tell whether a partition may be read; raises the error that says why it never will be."""
     place = Path(source.location)
     if (place / "index").exists():
         return True
-    error: errors.PartitionError | None = None
-    if not place.parent.is_dir():
-        error = errors.PartitionLostError(f"partition {source.partition} went with {place.parent}")
+    is_there = place.is_dir()  # from its registration on, until there is a mark
     for answer, kind in (("failed", errors.ProducerFailedError), ("released", errors.PartitionReleasedError)):
         with suppress(FileNotFoundError):
-            error = kind(f"partition {source.partition} is {answer}: {Path(f'{place}.{answer}').read_text()}")
-    if error is not None:
-        error.partition = source.partition.to_wire()
-        raise error
+            raise unreadable(kind, source, f"is {answer}: {Path(f'{place}.{answer}').read_text()}")
+    if not is_there:
+        raise unreadable(errors.PartitionLostError, source, f"is not at {place} any more")
     return False
 
 
@@ -94,7 +113,6 @@ class FolderWriter:
         self._is_writing = False
 
     def setup(self) -> shuffle.Intake:
-        self._place.mkdir()
         self._file, self._is_writing = (self._place / "batches").open("wb"), True
         return shuffle.Intake()
 
@@ -196,7 +214,7 @@ class FolderGate:
                 for _, offset, size, _, checksum in entries:
                     data = os.pread(file.fileno(), size, offset)
                     if zlib.crc32(data) != checksum:
-                        raise errors.IncompleteDataError(f"partition {source.partition} is damaged: {place}")
+                        raise unreadable(errors.IncompleteDataError, source, f"is damaged: {place}")
                     yield Received(channel, pa.ipc.open_stream(data).read_next_batch())
         except FileNotFoundError:
             is_complete(source)  # it has just been released, or lost
@@ -227,10 +245,10 @@ class FolderEnvironment:
 
     def release_partitions_locally(self, partitions: Iterable[PartitionId]) -> None:
         for each in partitions:
-            release(self._folder / f"{each.dataset}.{each.index}.{each.attempt}")
+            release(place_of(self._folder, each))
 
     def partitions_occupying_local_resources(self) -> list[PartitionId]:
-        names = [place.name.rsplit(".", 2) for place in self._folder.glob("*/")]
+        names = [file.parent.name.rsplit(".", 2) for file in self._folder.glob("*/*/batches")]
         return [PartitionId(DatasetId.of(dataset), int(index), int(attempt)) for dataset, index, attempt in names]
 
     def update_partition_info(self, consumer: shuffle.AttemptId, descriptor: ShuffleDescriptor) -> bool:
@@ -245,40 +263,39 @@ class FolderMaster:
     """A `ShuffleMaster`: it knows where partitions lie, and removes them."""
 
     def __init__(self, context: shuffle.ShuffleMasterContext) -> None:
-        self._application = context.application
+        self._folder = folder_of(context.application)
 
     async def start(self) -> None:
-        folder_of(self._application).mkdir(parents=True, exist_ok=True)
+        self._lock = await asyncio.to_thread(own, self._folder)
 
     async def close(self) -> None:
-        shutil.rmtree(folder_of(self._application), ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        self._lock.close()
 
     def register_job(self, context: shuffle.JobShuffleContext) -> None:
         """Nothing is kept by jobs."""
 
     def unregister_job(self, job: str) -> None:
-        """Keep the files, which go with the application."""
+        for place in self._folder.glob(f"*/{job}"):
+            shutil.rmtree(place, ignore_errors=True)
 
     async def register_partition_with_producer(
         self, job: str, partition: shuffle.PartitionDescriptor, producer: shuffle.ProducerDescriptor
     ) -> ShuffleDescriptor:
-        attempt, folder = producer.attempt.attempt, folder_of(self._application, producer.environment)
-        folder.mkdir(exist_ok=True)
-        place = folder / f"{partition.dataset}.{partition.index}.{attempt}"
-        identity = PartitionId(partition.dataset, partition.index, attempt)
+        identity = PartitionId(partition.dataset, partition.index, producer.attempt.attempt)
+        place = place_of(self._folder / producer.environment, identity)
+        await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
         return ShuffleDescriptor(identity, FolderShuffleService.name, partition.kind, location=str(place))
 
     async def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
-        release(Path(descriptor.location))
+        await asyncio.to_thread(release, Path(descriptor.location))
 
 
 class FolderShuffleService:
     """The plug-in."""
 
     name = "folder_shuffle:FolderShuffleService"
-    capabilities = shuffle.Capabilities(
-        (PartitionKind.BLOCKING_SORT_MERGE, PartitionKind.BLOCKING_HASH), outlives_executors=True
-    )
+    capabilities = shuffle.Capabilities((shuffle.PartitionKind.BLOCKING_SORT_MERGE,), outlives_executors=True)
 
     def create_shuffle_master(self, context: shuffle.ShuffleMasterContext) -> FolderMaster:
         return FolderMaster(context)

@@ -96,6 +96,22 @@ def test_close_is_idempotent_and_leaks_no_descriptor() -> None:
     assert open_descriptors() <= before
 
 
+def test_it_is_mapped_where_somebody_looks_into_it() -> None:
+    """Its creator maps nothing until then, whoever attaches does at once; closed without that, it is as closed."""
+    with SegmentMemory.create(2, SIZE) as memory:
+        assert not memory.is_mapped
+        with SegmentMemory.attach(os.dup(memory.fd), 2, SIZE) as attached:
+            assert attached.is_mapped
+            attached.view(1)[:3] = b"abc"
+        assert bytes(memory.view(1, 0, 3)) == b"abc"
+        assert memory.is_mapped
+    unused = SegmentMemory.create(2, SIZE)
+    unused.close()
+    assert unused.closed
+    with pytest.raises(ValueError, match="closed"):
+        unused.view(0)
+
+
 def test_views_held_elsewhere_survive_close() -> None:
     """An array over a segment stays readable after `close`, and the mapping goes when the array does."""
     before = open_descriptors()

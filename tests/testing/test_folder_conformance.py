@@ -13,7 +13,7 @@ from penstock.testing.conformance import ShuffleServiceConformance
 
 
 class TestFolderService(ShuffleServiceConformance):
-    """All kinds that it carries, which it keeps the same way."""
+    """The one kind that it carries."""
 
     kinds = FolderShuffleService.capabilities.kinds
 

@@ -5,6 +5,8 @@ Rules:
 
 - The environment creates it and hands the file descriptor to tasks over a Unix socket; a task attaches. Both sides
   must use the same geometry, which travels beside the descriptor and is checked against the file's size.
+- A task maps it when it attaches, the environment when it first looks into a segment: one whose tasks move their data
+  by other services maps nothing.
 - Sealed against shrinking and growing, so no process can make another one fault by truncating it.
 - A segment's pages are made present with one `madvise` when its view is first taken. Measured on 256 MiB of pages
   that another process had touched: 18 µs for a segment of 256 KiB, against 75 µs in page faults when it is left to
@@ -39,9 +41,9 @@ class SegmentMemory:
         self._fd = fd
         self._count = count
         self._segment_size = segment_size
-        self._mapping: mmap.mmap | None = mmap.mmap(fd, count * segment_size, flags=mmap.MAP_SHARED)
+        self._mapping: mmap.mmap | None = None
         self._views: list[memoryview | None] = [None] * count
-        self._advise = hasattr(self._mapping, "madvise")
+        self._advise = hasattr(mmap.mmap, "madvise")
 
     @classmethod
     def create(cls, count: int, segment_size: int, name: str = "penstock") -> SegmentMemory:
@@ -53,13 +55,10 @@ class SegmentMemory:
         try:
             fd = _sealed_memfd(name, size) if hasattr(os, "memfd_create") else _unlinked_file(name, size)
             return cls(fd, count, segment_size)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, MemoryError) as error:
             if fd >= 0:
                 os.close(fd)
-            raise InsufficientBuffersError(
-                f"cannot map {size} bytes of network memory ({count} segments of {segment_size}): {error}. "
-                "Lower spark.penstock.network.memory or give the host more memory."
-            ) from error
+            raise _refused(count, segment_size, error) from error
 
     @classmethod
     def attach(cls, fd: int, count: int, segment_size: int) -> SegmentMemory:
@@ -68,15 +67,17 @@ class SegmentMemory:
             size = os.fstat(fd).st_size
             if count < 1 or segment_size < 1 or size != count * segment_size:
                 raise ProtocolError(f"{count} segments of {segment_size} bytes do not make the {size} bytes received")
-            return cls(fd, count, segment_size)
+            memory = cls(fd, count, segment_size)
+            memory._map()
         except BaseException:
             os.close(fd)
             raise
+        return memory
 
     @property
     def fd(self) -> int:
         """The descriptor to hand to tasks; stays this object's."""
-        if self._mapping is None:
+        if self.closed:
             raise ValueError("the segment memory is closed")
         return self._fd
 
@@ -93,7 +94,12 @@ class SegmentMemory:
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._mapping is None
+        return self._fd < 0
+
+    @property
+    def is_mapped(self) -> bool:
+        """True if this process has it in its address space."""
+        return self._mapping is not None
 
     def view(self, index: int, offset: int = 0, length: int | None = None) -> memoryview:
         """The bytes of a segment, or of a part of it. Raises ProtocolError for what lies outside."""
@@ -111,18 +117,26 @@ class SegmentMemory:
         return whole[offset : offset + length]
 
     def _first_view(self, index: int) -> memoryview:
-        if self._mapping is None:
+        if self.closed:
             raise ValueError("the segment memory is closed")
         if not 0 <= index < self._count:
             raise ProtocolError(f"there is no segment {index}: the memory has {self._count}")
-        start = index * self._segment_size
+        start, mapping = index * self._segment_size, self._map()
         if self._advise:
             try:
-                self._mapping.madvise(_MADV_POPULATE_READ, start, self._segment_size)
+                mapping.madvise(_MADV_POPULATE_READ, start, self._segment_size)
             except (OSError, ValueError):
                 self._advise = False
-        whole = self._views[index] = memoryview(self._mapping)[start : start + self._segment_size]
+        whole = self._views[index] = memoryview(mapping)[start : start + self._segment_size]
         return whole
+
+    def _map(self) -> mmap.mmap:
+        if self._mapping is None:
+            try:
+                self._mapping = mmap.mmap(self._fd, self._count * self._segment_size, flags=mmap.MAP_SHARED)
+            except (OSError, OverflowError) as error:
+                raise _refused(self._count, self._segment_size, error) from error
+        return self._mapping
 
     def release_views(self) -> None:
         """Views that were given out are not to be used any more: using one raises. The memory stays mapped."""
@@ -134,14 +148,16 @@ class SegmentMemory:
 
     def close(self) -> None:
         """Unmap and close; idempotent. Views still held elsewhere keep their pages mapped until they are dropped."""
-        mapping, self._mapping = self._mapping, None
-        if mapping is None:
+        if self.closed:
             return
+        mapping, self._mapping = self._mapping, None
+        fd, self._fd = self._fd, -1
         self.release_views()
         # Somebody's view outlives us: the mapping goes with the last of them, the descriptor goes now.
-        with contextlib.suppress(BufferError):
-            mapping.close()
-        os.close(self._fd)
+        if mapping is not None:
+            with contextlib.suppress(BufferError):
+                mapping.close()
+        os.close(fd)
 
     def __enter__(self) -> SegmentMemory:
         return self
@@ -150,6 +166,13 @@ class SegmentMemory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refused(count: int, segment_size: int, error: Exception) -> InsufficientBuffersError:
+    return InsufficientBuffersError(
+        f"cannot map {count * segment_size} bytes of network memory ({count} segments of {segment_size}): {error}. "
+        "Lower spark.penstock.network.memory or give the host more memory."
+    )
 
 
 def _sealed_memfd(name: str, size: int) -> int:

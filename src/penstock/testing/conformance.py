@@ -24,6 +24,7 @@ Non-goals: speed, and what a plug-in promises beyond the interface.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ClassVar
 
@@ -56,15 +57,25 @@ class ShuffleServiceConformance(
 ):
     """Subclass it, name the kinds, provide the fixture `service`.
 
-    `kinds`: the partition kinds the service has; tests of flags none of them has are skipped. `clog_limit`: a
-    back-pressured partition nobody reads must stop its writer within this many bytes. `request_timeout`: the
-    seconds after which the service under test, as the harness configures it, answers a request for a partition
-    nobody writes; None where it leaves that to its caller.
+    `kinds`: the partition kinds the service has; the subclass has no test of flags that none of them has.
+    `clog_limit`: a back-pressured partition nobody reads must stop its writer within this many bytes.
+    `request_timeout`: the seconds after which the service under test, as the harness configures it, answers a request
+    for a partition nobody writes; None where it leaves that to its caller, and then there is no test of it.
     """
 
     kinds: ClassVar[tuple[PartitionKind, ...]] = (PartitionKind.PIPELINED_BOUNDED,)
     clog_limit: int = 16 << 20
     request_timeout: float | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Leave out the tests that have nothing to run with."""
+        super().__init_subclass__()
+        lacking = {fixture for fixture, fits in _KINDS_BY_FIXTURE.items() if not any(map(fits, cls.kinds))}
+        if cls.request_timeout is None:
+            lacking.add("own_deadline")
+        for name in [name for name in dir(cls) if name.startswith("test_")]:
+            test = next(vars(base)[name] for base in cls.__mro__ if vars(base).get(name) is not None)
+            setattr(cls, name, None if lacking & inspect.signature(test).parameters.keys() else test)
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of the master; override it where the master lives on a loop of its own."""
@@ -76,6 +87,11 @@ class ShuffleServiceConformance(
         workbench = Exchange(service, self.call)
         yield workbench
         workbench.close()
+
+    @pytest.fixture
+    def own_deadline(self) -> float | None:
+        """The seconds of `request_timeout`, of a service that has them."""
+        return self.request_timeout
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run each test with every kind that has the flags it is about."""
