@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`docs/changes.md`: how few files a likely change touches, checked by making three of them in a copy of the code."""
+"""`docs/changes.md`: how few files a likely change touches, checked by making four of them in a copy of the code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.shuffle.registry import GROUP
 from source import PACKAGE, ROOT
 
 PAGE = (ROOT / "docs" / "changes.md").read_text()
@@ -31,7 +32,7 @@ def _changes() -> dict[str, list[str]]:
 def test_changes_touch_four_files_each() -> None:
     """A step is a file, named or described; a change has at most four."""
     changes = _changes()
-    assert len(changes) == 8
+    assert len(changes) == 9
     for title, steps in changes.items():
         assert 1 < len(steps) <= MOST, title
         assert sum("`" in step for step in steps) >= len(steps) - 1, f"{title}: which files?"
@@ -164,3 +165,38 @@ def test_a_new_control_action_is_a_class_and_what_the_task_does_about_it(copy: P
         "print(job_of(told), heard.action, Conversation(0).action_came(heard.action, 0.0))\n",
     )
     assert printed.split() == ["j1", "EndNow(why='a", "toy')", "[EndData(stopped=True)]"]
+
+
+def test_a_new_service_is_a_room_of_its_own_and_a_name(copy: Path) -> None:
+    """The file of the example becomes a shipped service, and a job runs over it in the default mode; nothing else."""
+    code = (ROOT / "examples" / "plugin" / "folder_shuffle.py").read_text()
+    own = 'name = "folder_shuffle:FolderShuffleService"'
+    assert code.count(own) == 1
+    room = copy / "penstock" / "services" / "folder"
+    room.mkdir()
+    (room / "__init__.py").write_text(code.replace(own, 'name = "folder"'))
+    wheel = copy / "folder-1.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: folder\nVersion: 1\n")
+    (wheel / "entry_points.txt").write_text(f"[{GROUP}]\nfolder = penstock.services.folder:FolderShuffleService\n")
+    (copy / "shared").mkdir()
+    printed = _run(
+        copy,
+        "import os\n"
+        f"os.environ['FOLDER_SHUFFLE'] = {str(copy / 'shared')!r}\n"
+        f"sys.path.append({str(ROOT / 'tools')!r})\n"
+        "import pyarrow as pa\n"
+        "from penstock.testing.sources import fromBatches\n"
+        "from penstock_torture.process_launcher import Nursery\n"
+        "from process_cluster import PRELOADED, ProcessCluster\n"
+        "rows = pa.table({'k': [n % 3 for n in range(300)], 'v': list(range(300))})\n"
+        "with Nursery([*PRELOADED, 'penstock.services.folder']) as nursery:\n"
+        "    cluster = ProcessCluster(nursery, conf={'spark.penstock.shuffle.service': 'folder'})\n"
+        "    stream = fromBatches(rows, 2).keyBy('k', numPartitions=2).agg(total=('v', 'sum'))\n"
+        "    finished = cluster.submit(stream).wait(60)\n"
+        "    found = cluster.read(finished, pa.schema([('k', pa.int64()), ('total', pa.int64())]))\n"
+        "    print({item.service for item in finished.partitions}, found.sort_by('k')['total'].to_pylist())\n"
+        "    cluster.close()\n"
+        "print(os.listdir(os.environ['FOLDER_SHUFFLE']))\n",
+    )
+    assert printed.splitlines() == [f"{{'folder'}} {[sum(range(k, 300, 3)) for k in range(3)]}", "[]"]
