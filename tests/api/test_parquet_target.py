@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, PartFile, _check_schema, file_schema
+from penstock.api.parquet_sink import ParquetTarget, ParquetWritten, WrittenFile, _check_schema, file_schema
 from penstock.operators.parquet_write import STATUS_SCHEMA, WriteParquet
 from penstock.operators.partitioned_write import WritePartitioned
 from penstock.shuffle.errors import SchemaError, SettingError
@@ -35,12 +35,12 @@ def remote(folder: Path) -> pafs.FileSystem:
     return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
 
 
-def staged(target: ParquetTarget, *names: str) -> list[PartFile]:
+def staged(target: ParquetTarget, *names: str) -> list[WrittenFile]:
     """Files in the staging folder, each with its name in it."""
     for name in names:
         with target.filesystem.open_output_stream(f"{target.staging}/part-{name}.parquet") as file:
             file.write(name.encode())
-    return [PartFile(f"part-{name}.parquet", 1, len(name)) for name in names]
+    return [WrittenFile(f"part-{name}.parquet", 1, len(name)) for name in names]
 
 
 def seen(folder: Path) -> dict[str, str]:
@@ -139,7 +139,7 @@ def test_failed_moves_are_taken_back(tmp_path: Path, before: dict[str, str] | No
     target = ParquetTarget.beside(remote(tmp_path), "out")
     target.prepare(overwrite=True)
     with pytest.raises(OSError, match="gone"):
-        target.commit([*staged(target, "aa"), PartFile("part-gone.parquet", 1, 1)])
+        target.commit([*staged(target, "aa"), WrittenFile("part-gone.parquet", 1, 1)])
     target.clean()
     assert (seen(out) if out.exists() else None) == before
 
@@ -200,7 +200,7 @@ def test_files_are_on_the_disk_before_they_are_published(
     monkeypatch.setattr(os, "fsync", noted)
     (row,) = writer(Path(target.staging)).apply(iter(ROWS.to_batches()))
     name = row.to_pylist()[0]["file"]
-    target.commit([PartFile(name, 1000, 1)])
+    target.commit([WrittenFile(name, 1000, 1)])
     target.clean()
     ready = Path(target._ready).name
     assert synced == [(name, False), ("_SUCCESS", False), (ready, False), (tmp_path.name, True)]
@@ -209,7 +209,7 @@ def test_files_are_on_the_disk_before_they_are_published(
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from penstock.api.parquet_sink import ParquetTarget, PartFile
+from penstock.api.parquet_sink import ParquetTarget, WrittenFile
 
 top = Path(sys.argv[1])
 
@@ -226,7 +226,7 @@ def overwrite(kill_at):
     for name in ("part-a", "part-b"):
         Path(target.staging, name).write_text("new")
     sys.addaudithook(step)
-    target.commit([PartFile("part-a", 1, 3), PartFile("part-b", 1, 3)])
+    target.commit([WrittenFile("part-a", 1, 3), WrittenFile("part-b", 1, 3)])
     target.clean()
 
 kill_at, killed = 0, True
@@ -356,7 +356,7 @@ def test_partitions_are_committed_in_their_folders(tmp_path: Path, kind: str) ->
             with filesystem.open_output_stream(f"{target.staging}/{name}") as file:
                 file.write(round_.encode())
         kept = [f"k=a/part-{round_}.parquet", f"k={round_}/part-{round_}.parquet"]
-        target.commit([PartFile(name, 1, 1) for name in kept])
+        target.commit([WrittenFile(name, 1, 1) for name in kept])
         target.clean()
     out = tmp_path / "out"
     assert sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()) == [

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.operators.groups import GroupCollector, Side
-from penstock.operators.keys import KeyIndex, group_rows, normalised, refuse_ungroupable, stable_order
+from penstock.operators.keys import GroupIndex, group_rows, normalised, refuse_ungroupable, stable_order
 from penstock.operators.memory import TaskMemory
 from penstock.shuffle.errors import SchemaError
 
@@ -97,7 +97,7 @@ TYPED = [
 @pytest.mark.parametrize("column", TYPED, ids=lambda column: str(column.type))
 def test_every_plain_type_can_be_a_key(column: pa.Array) -> None:
     """Each type is grouped, null is a group of its own, and numbers last over chunks and slices."""
-    index = KeyIndex()
+    index = GroupIndex()
     first = group_rows([column], 4)
     assert first.codes.tolist() == [0, 1, 0, 2]
     assert index.numbers(first) == [0, 1, 2]
@@ -109,7 +109,7 @@ def test_every_plain_type_can_be_a_key(column: pa.Array) -> None:
 
 def test_a_key_of_nulls_only() -> None:
     """A column of Arrow's null type is one group."""
-    index = KeyIndex()
+    index = GroupIndex()
     assert index.numbers(group_rows([pa.nulls(3), pa.array([1, 1, 2])], 3)) == [0, 1]
     assert index.numbers(group_rows([pa.nulls(1), pa.array([2])], 1)) == [1]
 

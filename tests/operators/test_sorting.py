@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from penstock.operators.memory import TaskMemory, limited_memory
-from penstock.operators.ordering import Places, SortKey, comparable, sorted_positions
+from penstock.operators.ordering import RowPlaces, SortKey, comparable, sorted_positions
 from penstock.operators.sorting import CutRanges, KeySample, Order, SampleKeys, SortRows, TagRanges
 from penstock.record import PartitionerSpec
 from penstock.record.partitioners import RANGE_PLACES
@@ -92,7 +92,7 @@ def test_places_among_cuts(rows: list[dict[str, Any]], cuts: list[dict[str, Any]
     found = numbered(cuts)
     in_order = [cuts[number] for number in expected_order(cuts, keys)]
     batch = pa.RecordBatch.from_pylist(in_order, found.schema)
-    places = Places(keys, [batch.column(key.column) for key in keys])
+    places = RowPlaces(keys, [batch.column(key.column) for key in keys])
     rows_batch = numbered(rows)
     before, until = places.of([rows_batch.column(key.column) for key in keys])
     for number, row in enumerate(rows):

@@ -26,7 +26,7 @@ import pyarrow.fs as pafs
 from penstock.api.parquet import Filter, ParquetFiles, ParquetSource, parquet_files, source_of
 from penstock.api.parquet_sink import ParquetWritten, file_schema
 from penstock.api.paths import stored_at
-from penstock.api.writing import PartFile, Written, promised, require_writer, write_files
+from penstock.api.writing import Written, WrittenFile, promised, require_writer, write_files
 from penstock.graph import as_nullable
 from penstock.operators.parquet_write import WriteParquet
 from penstock.operators.partitioned_write import NOTHING, WritePartitioned
@@ -132,7 +132,7 @@ def _shown(fields: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in fields)
 
 
-def _added(library: Any, folder: str, file: PartFile, partition_by: Sequence[str]) -> Any:
+def _added(library: Any, folder: str, file: WrittenFile, partition_by: Sequence[str]) -> Any:
     """The file as an action of the log."""
     parts = [part.partition("=") for part in file.name.split("/")[:-1]]
     texts = {unquote(name): unquote(value) for name, _, value in parts}

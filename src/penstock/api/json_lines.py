@@ -57,7 +57,7 @@ class JsonLines:
             return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in self.schema], schema=self.schema)
         data = self.bad.data(self.schema)
         count = text.count(b"\n") + 1
-        found = _Reader(data, self.zone, self.bad)
+        found = _JsonReader(data, self.zone, self.bad)
         parts = found.read(text.split(b"\n")) if (whole := found.parsed(text, count)) is None else [whole]
         bad = None
         if found.places:
@@ -91,7 +91,7 @@ def _holds(kind: pa.DataType, asked: Callable[[pa.DataType], bool]) -> bool:
     return asked(kind) or any(_holds(kind.field(place).type, asked) for place in range(kind.num_fields))
 
 
-class _Reader:
+class _JsonReader:
     """Reads portions of lines; `places` are those of the bad ones, from the begin of all."""
 
     def __init__(self, data: pa.Schema, zone: str, bad: BadLines) -> None:
@@ -164,7 +164,7 @@ class _Reader:
             return str(value).lower() if isinstance(value, bool) else str(value), True
         if pt.is_temporal(kind) and isinstance(value, str):
             return self._time(value, kind, line)
-        reader = _Reader(pa.schema([pa.field("value", kind)]), self._zone, self._bad)
+        reader = _JsonReader(pa.schema([pa.field("value", kind)]), self._zone, self._bad)
         if reader.parsed(_text({"value": value}).encode(), 1) is not None:
             return value, True
         if _is_number_to_spark(value, kind):

@@ -28,7 +28,7 @@ import pyarrow.fs as pafs
 import pyarrow.types as pt
 
 from penstock.api.schemas import column_arguments
-from penstock.api.writing import PartFile, Written, require_writer, write_files
+from penstock.api.writing import Written, WrittenFile, require_writer, write_files
 from penstock.graph import as_nullable
 from penstock.machine.disk import Disk
 from penstock.machine.durable import swapped, sync_file, sync_folder
@@ -133,7 +133,7 @@ class ParquetTarget:
                 " writable"
             ) from error
 
-    def write_empty(self, schema: pa.Schema, compression: str) -> PartFile:
+    def write_empty(self, schema: pa.Schema, compression: str) -> WrittenFile:
         """A file without rows, so that the schema is not lost."""
         import pyarrow.parquet as pq
 
@@ -142,9 +142,9 @@ class ParquetTarget:
             schema.empty_table(), f"{self.staging}/{name}", compression=compression, filesystem=self.filesystem
         )
         Disk(self.filesystem).sync_file(f"{self.staging}/{name}")
-        return PartFile(name, 0, 0)
+        return WrittenFile(name, 0, 0)
 
-    def commit(self, files: list[PartFile]) -> None:
+    def commit(self, files: list[WrittenFile]) -> None:
         """Put these files, in this order, into the target; what else is in the staging folder stays there."""
         names = {file.name: _numbered(file.name, number) for number, file in enumerate(files)}
         if is_here(self.filesystem):

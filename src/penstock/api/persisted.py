@@ -36,7 +36,7 @@ from penstock.shuffle.errors import PlanError
 if TYPE_CHECKING:
     from penstock.graph import JobGraph
     from penstock.job.core.result import FinishedJob
-    from penstock.spark.datasets import Held, PersistedResult
+    from penstock.spark.datasets import HeldResult, PersistedResult
     from penstock.spark.runtime import SparkRuntime
     from penstock.spark.user_thread import UserThread
 
@@ -178,7 +178,7 @@ class PersistedReading:
 
         return list(in_order(results, is_cut)), cut
 
-    def _held(self, result: PersistedResult) -> Held | None:
+    def _held(self, result: PersistedResult) -> HeldResult | None:
         step = _step_of(result)
 
         def make(lost: Callable[[], None]) -> FinishedJob:
@@ -191,7 +191,7 @@ class PersistedReading:
 
         return result.get(make)
 
-    def _source(self, result: PersistedResult, held: Held | None) -> Callable[[], SourceStep]:
+    def _source(self, result: PersistedResult, held: HeldResult | None) -> Callable[[], SourceStep]:
         schema = _step_of(result).schema
         if held is None:
             return lambda: SourceStep(f"persisted {result.name}", schema)

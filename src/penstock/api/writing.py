@@ -38,7 +38,7 @@ class Written(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PartFile:
+class WrittenFile:
     """One file that a task wrote: its name in the folder, its rows, its size."""
 
     name: str
@@ -59,7 +59,7 @@ def promised(stream: Written, columns: pa.Schema, table: str) -> Written:
     return stream if schema.equals(stream.schema) else stream.applied(Promise(schema, table), schema)
 
 
-def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[PartFile]:
+def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]) -> list[WrittenFile]:
     """Run the stream with an operator that gives status rows; `prepare` is called when it has been planned once."""
     from penstock.spark.runtime import SparkRuntime
 
@@ -69,4 +69,4 @@ def write_files(stream: Written, operator: Operator, prepare: Callable[[], None]
     rows = run_and_read(
         branches, reading, lambda finished: runtime.rows(finished, STATUS_SCHEMA, reading.settings), prepare
     )
-    return [PartFile(str(name), int(count), int(size)) for name, count, size in rows]
+    return [WrittenFile(str(name), int(count), int(size)) for name, count, size in rows]

@@ -96,7 +96,7 @@ Word = TypeVar("Word")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting(Generic[Row, Word]):
+class WaitingRows(Generic[Row, Word]):
     """One thing that a task has received and not taken: rows or an event, which may be a mark."""
 
     channel: int
@@ -110,7 +110,7 @@ class RowsInFlight(Generic[Row, Word]):
 
     def __init__(self, channels: int, former: int = 0) -> None:
         """`former` channels are numbered behind the others, and have nothing but restored rows."""
-        self._queue: deque[Waiting[Row, Word]] = deque()
+        self._queue: deque[WaitingRows[Row, Word]] = deque()
         self._arrived = [NO_MARK] * channels + [ALWAYS] * former
         """Per channel the newest mark that has come,"""
         self._passed = [NO_MARK] * (channels + former)
@@ -126,7 +126,7 @@ class RowsInFlight(Generic[Row, Word]):
         return frozenset(self._with_barrier)
 
     @property
-    def next(self) -> Waiting[Row, Word] | None:
+    def next(self) -> WaitingRows[Row, Word] | None:
         """The item to be taken next."""
         return self._queue[0] if self._queue else None
 
@@ -137,19 +137,19 @@ class RowsInFlight(Generic[Row, Word]):
 
     def rows_came(self, channel: int, rows: Row) -> None:
         """Rows of a channel, after all that has come of it."""
-        self._queue.append(Waiting(channel, rows, None))
+        self._queue.append(WaitingRows(channel, rows, None))
         if channel in self._missing:
             self._saved.append((channel, rows))
 
     def event_came(self, channel: int, event: Word, mark: int = NO_MARK) -> None:
         """An event of a channel; `mark` is its checkpoint where it is a barrier, ALWAYS where the channel ends."""
-        self._queue.append(Waiting(channel, None, event, mark))
+        self._queue.append(WaitingRows(channel, None, event, mark))
         if mark > self._arrived[channel]:
             self._arrived[channel] = mark
         if self._checkpoint is not None and mark >= self._checkpoint:
             self._closed(channel, mark)
 
-    def take(self) -> Waiting[Row, Word]:
+    def take(self) -> WaitingRows[Row, Word]:
         """Take the next item: it is processed now."""
         found = self._queue.popleft()
         if found.mark > self._passed[found.channel]:
@@ -159,7 +159,7 @@ class RowsInFlight(Generic[Row, Word]):
     def keep(self, rows: Row) -> None:
         """Of the rows that are next only a part is taken; these are left."""
         first = self._queue.popleft()
-        self._queue.appendleft(Waiting(first.channel, rows, None))
+        self._queue.appendleft(WaitingRows(first.channel, rows, None))
 
     def begin(self, checkpoint: int) -> None:
         """The task's snapshot is taken now: rows that wait in front of a channel's mark, and come in front of it."""

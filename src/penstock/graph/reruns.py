@@ -32,11 +32,11 @@ def rows_have_places(graph: JobGraph) -> bool:
     Assumed of user code and of DataFrames: the same rows in, the same rows out. A DataFrame's rows may come in other
     partitions, so what is made of one partition's rows together may differ.
     """
-    places = _Places(graph)
+    places = _FixedPlaces(graph)
     return all(places.is_fixed(vertex) for vertex in graph.result)
 
 
-class _Places:
+class _FixedPlaces:
     """Answers for one graph; each vertex is looked at once."""
 
     def __init__(self, graph: JobGraph) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.keys import KeyIndex, group_rows, int64_array, plain, stable_order
+from penstock.operators.keys import GroupIndex, group_rows, int64_array, plain, stable_order
 from penstock.operators.memory import TaskMemory
 from penstock.operators.spill import BUCKETS, LEVELS, SpillFile, key_buckets
 
@@ -90,7 +90,7 @@ class GroupCollector:
         self._buffer = ChunkBuffer(chunk_rows, limit)
         self._side = 0
         self._spills: list[SpillFile] = []
-        self._index = KeyIndex()
+        self._index = GroupIndex()
         self._groups: list[list[list[pa.RecordBatch]]] = [[] for _ in sides]
         self._chunks: list[tuple[int, pa.RecordBatch]] = []
         self._held = 0
@@ -182,7 +182,7 @@ class GroupCollector:
                 self._spills[number].write(chunk, key_buckets(self._sides[number].key_columns(chunk), self._level))
 
     def _forget(self) -> None:
-        self._index = KeyIndex()
+        self._index = GroupIndex()
         self._groups = [[] for _ in self._sides]
         self._chunks = []
         self._held = 0

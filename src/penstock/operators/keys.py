@@ -154,7 +154,7 @@ def int32_values(array: pa.Array) -> npt.NDArray[np.int32]:
     return np.frombuffer(array.buffers()[1], np.int32, len(array), array.offset * 4)
 
 
-class KeyIndex:
+class GroupIndex:
     """Gives keys of successive chunks numbers that stay the same, in first-seen order."""
 
     def __init__(self) -> None:

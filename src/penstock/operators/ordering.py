@@ -98,7 +98,7 @@ def _direction(ascending: bool) -> str:
     return "ascending" if ascending else "descending"
 
 
-class Places:
+class RowPlaces:
     """The places of rows among sorted cuts: the cuts before a row, and those that are not after it."""
 
     def __init__(self, keys: Sequence[SortKey], cuts: Sequence[pa.Array]) -> None:

@@ -28,7 +28,7 @@ from penstock.operators.aggregates import plain_type
 from penstock.operators.groups import ChunkBuffer, gathered
 from penstock.operators.keys import int64_array, plain
 from penstock.operators.memory import TaskMemory, task_memory
-from penstock.operators.ordering import Places, SortKey, comparable, sorted_positions
+from penstock.operators.ordering import RowPlaces, SortKey, comparable, sorted_positions
 from penstock.operators.spill import SpillFile, emptied
 from penstock.record.layout import fixed_values
 from penstock.record.partitioners import RANGE_PLACES
@@ -194,7 +194,7 @@ class TagRanges:
     def apply(self, inputs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """The rows with their places."""
         cuts = list(inputs[0])
-        places = Places(self.order.keys, cuts[0].columns) if cuts else None
+        places = RowPlaces(self.order.keys, cuts[0].columns) if cuts else None
         buffer = ChunkBuffer()
         for batch in inputs[1]:
             chunk = buffer.add(batch)
@@ -204,7 +204,7 @@ class TagRanges:
         if chunk is not None:
             yield self._tagged(chunk, places)
 
-    def _tagged(self, chunk: pa.RecordBatch, places: Places | None) -> pa.RecordBatch:
+    def _tagged(self, chunk: pa.RecordBatch, places: RowPlaces | None) -> pa.RecordBatch:
         found = np.zeros(chunk.num_rows, np.uint16)
         if places is not None:
             before, until = places.of(self.order.key_columns(chunk))
@@ -304,7 +304,7 @@ class _LargeSort:
         for batch in spill.read(bucket):
             sample.add(batch)
         (cuts,) = CutRanges(self._order, _INNER_RANGES).apply(sample.rows())
-        places = Places(self._order.keys, cuts.columns)
+        places = RowPlaces(self._order.keys, cuts.columns)
         finer = SpillFile(self._order.schema, self._memory, 2 * _INNER_RANGES)
         equal: set[int] = set()
         try:

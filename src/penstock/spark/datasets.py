@@ -29,7 +29,7 @@ Release = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldResult:
     """The partitions that a persisted result's job left. `made_at` is the monotonic clock's."""
 
     job: str
@@ -39,7 +39,7 @@ class Held:
     made_at: float
 
     @classmethod
-    def of(cls, finished: FinishedJob) -> Held:
+    def of(cls, finished: FinishedJob) -> HeldResult:
         """The partitions that this job left."""
         figures = finished.result_rows, finished.result_bytes
         return cls(finished.result.job, finished.partitions, *figures, time.monotonic())
@@ -66,14 +66,14 @@ class PersistedResult:
         self._making = threading.Lock()
         self._guard = threading.Lock()
         """Never held while anything is waited for: the JobMaster's thread takes it too."""
-        self._held: Held | None = None
+        self._held: HeldResult | None = None
         self._run = 0
         """Which making the state below is of; what a former one says is ignored."""
         self._was_lost = False
         self._dropped = False
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> HeldResult | None:
         """The partitions that are held now."""
         return self._held
 
@@ -85,7 +85,7 @@ class PersistedResult:
                 return "materialised"
             return "lost" if self._was_lost else "lazy"
 
-    def get(self, make: Make) -> Held | None:
+    def get(self, make: Make) -> HeldResult | None:
         """The held partitions, made now if there are none; None if they were dropped or lost while they were made.
 
         Raises what `make` raises; nothing is kept then.
@@ -96,7 +96,7 @@ class PersistedResult:
                     return self._held
                 self._run += 1
                 run = self._run
-            held = Held.of(make(lambda: self._lose(run)))
+            held = HeldResult.of(make(lambda: self._lose(run)))
             with self._guard:
                 if run == self._run and not self._dropped:
                     self._held, self._was_lost = held, False

@@ -157,10 +157,10 @@ def tree_of(node: Any, schema: pa.Schema) -> Expression:
     Raises UnsupportedError for types and constants Arrow has not.
     """
     own = json.loads(node.toJSON())
-    return _Reader(own, schema).read(node, 0)[0]
+    return _PlanReader(own, schema).read(node, 0)[0]
 
 
-class _Reader:
+class _PlanReader:
     """Reads a tree of the JVM's, with its JSON beside it: all nodes, each ahead of its children."""
 
     def __init__(self, nodes: list[dict[str, Any]], schema: pa.Schema) -> None:

@@ -43,7 +43,7 @@ from penstock.shuffle.settings import PREFIX, RestartSettings
 from penstock.spark.application import Application
 from penstock.spark.checks import refuse_conf, refuse_connect, refuse_plain_text, refuse_what_cannot_travel
 from penstock.spark.collected import CollectedRows
-from penstock.spark.datasets import Held, PersistedResults
+from penstock.spark.datasets import HeldResult, PersistedResults
 from penstock.spark.function_errors import as_function_errors
 from penstock.spark.hints import hint_parquet
 from penstock.spark.job_watch import is_wanted
@@ -291,7 +291,7 @@ class SparkRuntime:
         """The lazy results of this application that somebody can still read."""
         return self._application.results
 
-    def persisted_source(self, name: str, held: Held, schema: pa.Schema, settings: Settings) -> PersistedSource:
+    def persisted_source(self, name: str, held: HeldResult, schema: pa.Schema, settings: Settings) -> PersistedSource:
         """A source that reads what is held."""
         wires = tuple(descriptor.to_wire() for descriptor in held.present)
         return PersistedSource(name, schema, wires, self._application.launch(settings))

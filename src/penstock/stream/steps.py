@@ -96,7 +96,7 @@ def chain_of(vertex: JobVertex) -> Chain:
     return Chain(steps)
 
 
-class SavedStates(Protocol):
+class RestoredStates(Protocol):
     """The states of the stages of a query in a checkpoint, by their uids."""
 
     def names(self, uid: str) -> Collection[str]:
@@ -106,7 +106,7 @@ class SavedStates(Protocol):
         """The bytes that the subtasks stored under this name."""
 
 
-def refuse_other_steps(graph: JobGraph, states: SavedStates) -> None:
+def refuse_other_steps(graph: JobGraph, states: RestoredStates) -> None:
     """Raise PlanError or CheckpointError where the operators of a query can't go on from a checkpoint.
 
     Without this its tasks would find out, one restart after the other.

@@ -36,7 +36,7 @@ from penstock.job.core.recovery.recovery import Recovery
 from penstock.job.core.recovery.restart_sets import RestartSets
 from penstock.job.core.result import JobProgress, JobResult, summed
 from penstock.job.core.routing import Parts, follow, hear, pass_deadline
-from penstock.job.core.slots.arrivals import Arrivals
+from penstock.job.core.slots.arrivals import TaskArrivals
 from penstock.job.core.slots.slots import RUNS, Slots
 from penstock.job.core.states import JobLifecycle
 from penstock.shuffle.metrics import KEY_GROUP
@@ -71,7 +71,7 @@ class JobCore:
         self._parts = Parts(
             self.attempts,
             self.slots,
-            Arrivals(self.slots, self.topology, self.lifecycle),
+            TaskArrivals(self.slots, self.topology, self.lifecycle),
             self.recovery,
             self.ending,
             self.checkpoints,

@@ -19,7 +19,7 @@ from penstock.job.core.deadlines import Deadline, DeadlineKind
 from penstock.job.core.ending.accounts import Accounts
 from penstock.job.core.ending.ending import Ending
 from penstock.job.core.recovery.recovery import Recovery
-from penstock.job.core.slots.arrivals import Arrivals
+from penstock.job.core.slots.arrivals import TaskArrivals
 from penstock.job.core.slots.slots import Slots
 from penstock.link import master as said
 
@@ -30,7 +30,7 @@ class Parts:
 
     attempts: Attempts
     slots: Slots
-    arrivals: Arrivals
+    arrivals: TaskArrivals
     recovery: Recovery
     ending: Ending
     checkpoints: Checkpoints

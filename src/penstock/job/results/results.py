@@ -66,7 +66,7 @@ class ResultCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ResultRun:
     """A run of a result; `planned` is done when those who wait for it may work for its job."""
 
     number: int
@@ -83,7 +83,7 @@ class _Run:
 class _Result:
     build: Build
     core: ResultCore = field(default_factory=ResultCore)
-    run: _Run | None = None
+    run: _ResultRun | None = None
     """The run of the core's state."""
 
 
@@ -183,12 +183,12 @@ class Results:
         """Tell whether somebody has got the partitions that this job made."""
         return any(result.core.is_opened(job) for result in self._results.values())
 
-    def _run_of(self, result: _Result, answer: Begin | Join) -> _Run:
+    def _run_of(self, result: _Result, answer: Begin | Join) -> _ResultRun:
         """The run that the core means; one that is to begin begins."""
         if isinstance(answer, Begin):
             planned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             opening = asyncio.ensure_future(self._make(result, answer, planned))
-            result.run = _Run(answer.run, opening, planned)
+            result.run = _ResultRun(answer.run, opening, planned)
             opening.add_done_callback(functools.partial(_forget_failure, result))
         if result.run is None or result.run.number != answer.run:
             raise PenstockError(f"run {answer.run} of a result was lost from sight")

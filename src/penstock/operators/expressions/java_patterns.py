@@ -63,7 +63,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PatternPart:
     text: str
     matches_nothing: bool = False
     is_anchored: bool = False
@@ -74,7 +74,7 @@ class _Part:
 def translated(pattern: str, group: int | None = None) -> Pattern:
     """The pattern, with one group named `found` (0: all of it) and none else; raises UnsupportedError."""
     plain = _QUOTED.sub(lambda found: found[0] if found[1] is None else "".join(map(literal, found[1])), pattern)
-    parser = _Parser(plain, group)
+    parser = _PatternParser(plain, group)
     try:
         part = parser.whole()
     except UnsupportedError as error:
@@ -101,7 +101,7 @@ def literal(sign: str) -> str:
     return sign if sign in string.ascii_letters + string.digits else f"\\x{{{ord(sign):x}}}"
 
 
-class _Parser:
+class _PatternParser:
     """Descends once through a pattern; `seen` has the assertions that it met."""
 
     def __init__(self, pattern: str, group: int | None) -> None:
@@ -112,7 +112,7 @@ class _Parser:
         self.groups = 0
         self.seen: set[str] = set()
 
-    def whole(self) -> _Part:
+    def whole(self) -> _PatternPart:
         """All of it."""
         part = self._alternatives()
         if self._place < len(self._pattern):
@@ -129,22 +129,22 @@ class _Parser:
         self._place += 1
         return sign
 
-    def _alternatives(self) -> _Part:
+    def _alternatives(self) -> _PatternPart:
         flags = self._ignores_case, self._dot_is_all
         parts = [self._sequence()]
         while self._next() == "|":
             self._place += 1
             parts.append(self._sequence())
         self._ignores_case, self._dot_is_all = flags
-        return _Part(
+        return _PatternPart(
             "|".join(part.text for part in parts),
             any(part.matches_nothing for part in parts),
             all(part.is_anchored for part in parts),
             any(part.ends_text for part in parts),
         )
 
-    def _sequence(self) -> _Part:
-        parts: list[_Part] = []
+    def _sequence(self) -> _PatternPart:
+        parts: list[_PatternPart] = []
         while self._next() not in ("", "|", ")"):
             part = self._quantified(self._atom())
             if part is None:  # flags
@@ -152,14 +152,14 @@ class _Parser:
             if parts and parts[-1].ends_text:
                 raise UnsupportedError("$ ahead of something else")
             parts.append(part)
-        return _Part(
+        return _PatternPart(
             "".join(part.text for part in parts),
             all(part.matches_nothing for part in parts),
             bool(parts) and parts[0].is_anchored,
             bool(parts) and parts[-1].ends_text,
         )
 
-    def _quantified(self, part: _Part | None) -> _Part | None:
+    def _quantified(self, part: _PatternPart | None) -> _PatternPart | None:
         found = _QUANTIFIER.match(self._pattern, self._place)
         if found is None or part is None:
             if self._next() == "{" or (found is not None and part is None):
@@ -175,33 +175,33 @@ class _Parser:
         if self._next() in ("+", "*", "?", "{"):
             raise UnsupportedError(f"{found[0]}{self._next()}")
         least = int(found[1]) if found[1] else int(found[0] == "+")
-        return _Part(text, least == 0, part.is_anchored and least > 0)
+        return _PatternPart(text, least == 0, part.is_anchored and least > 0)
 
-    def _atom(self) -> _Part | None:
+    def _atom(self) -> _PatternPart | None:
         sign = self._take()
         if sign == "(":
             return self._in_brackets()
         if sign == "[":
-            return _Part(self._class())
+            return _PatternPart(self._class())
         if sign == "\\":
             return self._escaped()
         if sign == ".":
-            return _Part("(?s:.)" if self._dot_is_all else _NOT_A_LINE_END)
+            return _PatternPart("(?s:.)" if self._dot_is_all else _NOT_A_LINE_END)
         if sign == "^":
             return self._assertion("^")
         if sign == "$":
             return self._assertion("$")
         if sign in "*+?{":
             raise UnsupportedError(f"{sign!r} that repeats nothing")
-        return _Part(self._one(sign))
+        return _PatternPart(self._one(sign))
 
-    def _assertion(self, sign: str) -> _Part:
+    def _assertion(self, sign: str) -> _PatternPart:
         r"""`^`, `$`, `\b` or `\z`."""
         self.seen.add(sign)
         text = {"^": "\\A", "$": "\\z"}.get(sign, sign)
-        return _Part(text, matches_nothing=True, is_anchored=sign == "^", ends_text=sign in ("$", "\\z"))
+        return _PatternPart(text, matches_nothing=True, is_anchored=sign == "^", ends_text=sign in ("$", "\\z"))
 
-    def _in_brackets(self) -> _Part | None:
+    def _in_brackets(self) -> _PatternPart | None:
         self._place -= 1
         flags, name = (each.match(self._pattern, self._place) for each in (_FLAGS, _NAME))
         within = self._ignores_case, self._dot_is_all
@@ -222,7 +222,7 @@ class _Parser:
         self._ignores_case, self._dot_is_all = within
         if self._take() != ")":
             raise UnsupportedError("a bracket that is not closed")
-        return _Part(f"{opening}{part.text})", part.matches_nothing, part.is_anchored, part.ends_text)
+        return _PatternPart(f"{opening}{part.text})", part.matches_nothing, part.is_anchored, part.ends_text)
 
     def _one(self, sign: str) -> str:
         both = self._cases(sign)
@@ -232,7 +232,7 @@ class _Parser:
         is_letter = self._ignores_case and sign in string.ascii_letters
         return [sign.lower(), sign.upper()] if is_letter else [sign]
 
-    def _escaped(self) -> _Part:
+    def _escaped(self) -> _PatternPart:
         sign = self._next()
         if sign in ("b", "A", "z", "Z"):
             self._place += 1
@@ -240,7 +240,7 @@ class _Parser:
                 raise UnsupportedError(f"\\{sign}{{")
             return self._assertion({"A": "^", "Z": "$"}.get(sign, f"\\{sign}"))
         group = self._class_letter()
-        return _Part(f"[{group}]") if group is not None else _Part(self._one(self._character()))
+        return _PatternPart(f"[{group}]") if group is not None else _PatternPart(self._one(self._character()))
 
     def _class_letter(self) -> str | None:
         r"""The class `\d` or `\p{L}`, whose backslash is behind us, between brackets; None for what is no class."""

@@ -26,7 +26,7 @@ from penstock.shuffle.errors import JobCancelledError, JobError, StaleError
 _WITHOUT_REPORT = "was given up: its task asked for other work without a report"
 
 
-class Arrivals:
+class TaskArrivals:
     """The face of one job's slots towards Spark."""
 
     def __init__(self, slots: Slots, topology: JobTopology, phase: Phase) -> None:
