@@ -307,8 +307,8 @@ def _keeper(service: str, *, persist: bool) -> KeptBy:
     kind = carried.persisted if persist else carried.result
     if kind is None:
         raise SettingError(
-            f"the shuffle service {service!r} keeps no rows that were read, so it can't keep a result: use run() or "
-            "a writer, or name another one in spark.penstock.shuffle.service and this one at its exchanges"
+            f"the shuffle service {service!r} keeps no rows that were read, so it can't keep a result: use run(), or "
+            "name another one in spark.penstock.shuffle.service and this one at its exchanges"
         )
     return KeptBy(service, kind)
 
