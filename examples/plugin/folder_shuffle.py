@@ -37,12 +37,12 @@ Entry = tuple[int, int, int, int, int]
 
 def folder_of(application: str, environment: str = "") -> Path:
     """The folder of the partitions that tasks beside this environment write."""
-    return Path(os.environ.get("FOLDER_SHUFFLE", tempfile.gettempdir()), f"folder-{application}", environment)
+    return Path(os.environ.get("FOLDER_SHUFFLE", tempfile.gettempdir()), f"folder-shuffle-{application}", environment)
 
 
 def own(folder: Path) -> IO[str]:
     """Make a folder that goes with this process, and remove those of dead ones; gives its lock."""
-    for lock in folder.parent.glob("folder-*/lock"):
+    for lock in folder.parent.glob("folder-shuffle-*/lock"):
         with suppress(OSError), lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its process lives
             shutil.rmtree(lock.parent)

@@ -217,7 +217,7 @@ def test_files_of_a_killed_driver_go_with_the_next_one(shared: Path) -> None:
         killed.communicate()
         assert folder_of("killed").is_dir()
         with driver("next", "close") as after:
-            assert {place.name for place in shared.iterdir()} == {"folder-living", "folder-next"}
+            assert {place.name for place in shared.iterdir()} == {"folder-shuffle-living", "folder-shuffle-next"}
             after.communicate()
         assert folder_of("living", "host").is_dir()
     finally:
