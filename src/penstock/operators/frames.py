@@ -97,6 +97,19 @@ def _series(column: Any, timezone: str) -> Any:
     return series if change is None else series.map(change, na_action="ignore")
 
 
+def concatenated(frames: list[Any]) -> list[Any]:
+    """The rows of frames in order, as few frames as may be: those that follow each other with the same columns."""
+    runs: list[list[Any]] = []
+    last: tuple[list[Any], list[Any]] | None = None
+    for frame in frames:
+        shape = (list(frame.columns), list(frame.dtypes))
+        if shape != last:
+            runs.append([])
+        runs[-1].append(frame)
+        last = shape
+    return [run[0] if len(run) == 1 else _pandas().concat(run, ignore_index=True) for run in runs]
+
+
 def batch_of(frame: Any, schema: pa.Schema, timezone: str, operator: str) -> pa.RecordBatch:
     """A batch of the declared schema; raises SchemaError naming the column that does not fit."""
     columns = _ordered(frame, schema, operator)
