@@ -43,6 +43,7 @@ pytestmark = pytest.mark.processes
 RUNS = int(os.environ.get("PENSTOCK_EXACTLY_ONCE_RUNS", "16"))
 GRID_RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "0"))
 GRID = range(GRID_RUNS) if GRID_RUNS else (2, 20, 23, 25)
+KEEPING = range(GRID_RUNS) if GRID_RUNS else (3, 4)
 """Seeds; the few are of small queries, with a timeout of each kind; one gets other numbers of tasks."""
 ROWS = 10_000
 GRID_ROWS = 4_000
@@ -208,9 +209,21 @@ def test_every_number_once_in_a_query_of_any_shape(
     clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
     """The same kills, and queries of random shapes: barriers overtake rows, and numbers of tasks change."""
-    shape = QueryShape.of(seed)
+    run_shape(QueryShape.of(seed), seed, clusters, nursery, Places(tmp_path / "checkpoints", tmp_path / "output"))
+
+
+@pytest.mark.parametrize("seed", KEEPING)
+def test_every_number_once_in_state_of_each_kind(
+    clusters: list[ProcessCluster], nursery: Nursery, tmp_path: Path, seed: int
+) -> None:
+    """The same, and a processor counts at the end, by a state of its own or when a timer fires."""
+    shape = QueryShape.keeping(seed)
+    run_shape(shape, seed, clusters, nursery, Places(tmp_path / "checkpoints", tmp_path / "output"))
+
+
+def run_shape(shape: QueryShape, seed: int, clusters: list[ProcessCluster], nursery: Nursery, places: Places) -> None:
+    """Run a query through kills, some with other numbers of tasks in between, and count its rows."""
     chance = random.Random(seed)
-    places = Places(tmp_path / "checkpoints", tmp_path / "output")
     rows = GRID_ROWS
     handle = start_shape(clusters[-1], shape, places, None if shape.rescales else rows, chance)
     if shape.rescales:

@@ -265,6 +265,19 @@ def test_a_snapshot_is_what_was_when_it_was_taken() -> None:
     assert [stored(chunks) for chunks in taken] == at_once
 
 
+def test_all_timers_are_taken_at_the_end() -> None:
+    """Also where some were registered several times, deleted, or have fired before."""
+    store = KeyedStore(KEYS, ())
+    slots = store.slots([pa.array(["a", "b"])], 2)
+    for _ in range(5):
+        store.timers.register(slots[[0, 0, 1, 0]], np.array([5, 5, 5, 7]))
+        store.timers.delete(slots[:1], np.array([7]))
+    assert store.timers.take(5, 1)[1].tolist() == [5]
+    store.timers.register(slots, np.array([9, 9]))
+    assert sorted(store.timers.take_all()[1].tolist()) == [5, 9, 9]
+    assert store.timers.live == 0
+
+
 def test_memory_of_keys_without_state_is_given_back() -> None:
     """A store through which many keys go that leave nothing stays small."""
     store = KeyedStore(KEYS, SPECS[:1])

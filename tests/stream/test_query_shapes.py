@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.stream import in_flight
+from penstock.stream.state import store
 from penstock_torture.local_query import JOIN_SECONDS, LocalQuery, location
 from query_shapes import QueryShape, rows_given
 from shaped_graphs import ROWS, graph_of
@@ -25,6 +26,7 @@ CALM = range(int(os.environ.get("PENSTOCK_GRID_RUNS", "12")))
 TIMEOUTS_OF_CALM = (0.002, 0.02, 0.1)
 """Seconds: about as long as an aligned checkpoint takes here."""
 RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "26"))
+KEEPING_RUNS = int(os.environ.get("PENSTOCK_GRID_RUNS", "10"))
 
 
 def begun(shape: QueryShape, folder: Path, rows: int | None, chance: random.Random) -> LocalQuery:
@@ -55,7 +57,22 @@ def test_each_row_once_in_a_query_of_any_shape(tmp_path: Path, monkeypatch: pyte
     """
     if seed % 2:
         monkeypatch.setattr(in_flight, "PIECE_BYTES", 1024)
-    shape = QueryShape.of(seed)
+    run_through_kills(QueryShape.of(seed), seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(KEEPING_RUNS))
+def test_each_row_once_in_state_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """0 lost, 0 doubled, no timer lost and none fired twice, where a processor counts by a state of its own.
+
+    Its store is built anew with each batch of every second run.
+    """
+    if seed % 2:
+        monkeypatch.setattr(store, "_SPARE", -1_000_000)
+    run_through_kills(QueryShape.keeping(seed), seed, tmp_path)
+
+
+def run_through_kills(shape: QueryShape, seed: int, tmp_path: Path) -> None:
+    """Run a query through kills, some with other numbers of tasks in between, and count its rows."""
     chance = random.Random(seed)
     rows = ROWS
     if shape.rescales:

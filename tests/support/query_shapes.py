@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgpack
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from kept_shapes import KINDS, counted
 from penstock.api.stream import Stream
 from penstock.checkpoint.found import Kept
 from penstock.checkpoint.storage import CheckpointStorage
@@ -52,6 +53,8 @@ class QueryShape:
     counts: bool
     timeout: float | None
     rescales: bool
+    keeps: str = ""
+    """The kind of state by which the last stage counts, if it is a processor."""
 
     @classmethod
     def of(cls, seed: int) -> QueryShape:
@@ -73,6 +76,11 @@ class QueryShape:
             (seed // 4 + seed) % 4 == 0,
         )
 
+    @classmethod
+    def keeping(cls, seed: int) -> QueryShape:
+        """The shape of a seed with a processor at its end, of each kind in turn."""
+        return replace(cls.of(seed), counts=False, keeps=KINDS[seed % len(KINDS)])
+
     @property
     def sources(self) -> int:
         """The number of sources."""
@@ -82,7 +90,7 @@ class QueryShape:
         """A number of tasks for each exchange; not more than `most` in all with one for each source."""
         assert most >= FEWEST_TASKS
         kinds = [*(("key", "rebalance") if self.join == "both" else ()), *self.exchanges]
-        kinds += ["key"] if self.counts else []
+        kinds += ["key"] if self.counts or self.keeps else []
         drawn = [COPIES if kind == "broadcast" else chance.choice(WIDTHS) for kind in kinds]
         while sum(drawn) + self.sources > most:
             widest = max(range(len(drawn)), key=lambda at: drawn[at] if kinds[at] != "broadcast" else 0)
@@ -107,14 +115,14 @@ class QueryShape:
             united = united.mapInArrow(slow(pause), SCHEMA)
         if self.counts:
             return united.keyBy("path", "value", numPartitions=next(left)).agg(n=("value", "count"))
-        return united
+        return counted(united, self.keeps, next(left)) if self.keeps else united
 
     def faults(self, folder: Path, rows: int) -> list[str]:
         """The faults in the rows that a plain reader of the folder sees; `rows` were given by each source."""
         files = sorted(folder.glob("part-*"), key=lambda path: path.stat().st_mtime_ns)
         table = pa.concat_tables([ds.dataset(path).to_table() for path in files])
         copies = COPIES ** self.exchanges.count("broadcast")
-        if self.counts:
+        if self.counts or self.keeps in ("value", "list", "map"):
             of_number = table.group_by(["path", "value"]).aggregate([("n", "max")])["n_max"]
         else:
             of_number = table.group_by(["path", "value"]).aggregate([([], "count_all")])["count_all"]
@@ -126,7 +134,7 @@ class QueryShape:
             found.append(f"{short} numbers have fewer than {copies} copies")
         if (long := pc.sum(pc.greater(of_number, copies)).as_py()) or 0:
             found.append(f"{long} numbers have more than {copies} copies")
-        if not self.counts and set(self.exchanges) == {"key"}:
+        if not self.counts and not self.keeps and set(self.exchanges) == {"key"}:
             found += self._out_of_order(table)
         return found
 

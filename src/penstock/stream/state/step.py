@@ -25,7 +25,6 @@ from penstock.stream.watermarks import MOST
 
 _MILLISECONDS = 1000
 _MICROSECONDS = 1000
-_FOR_EVER = (1 << 63) - 1
 
 
 class Processing(Protocol):
@@ -172,7 +171,7 @@ class ProcessorStep(PlainStep):
     def _fire_all(self) -> Iterable[pa.RecordBatch]:
         """The rows of all timers that wait now, in order of time; those that they register do not fire."""
         self._look_at_clock()
-        slots, times = self._moment.store.timers.take(_FOR_EVER, self._moment.store.timers.size)
+        slots, times = self._moment.store.timers.take_all()
         for start in range(0, len(slots), self._made_calls.most_timers):
             end = start + self._made_calls.most_timers
             yield from self._fire(slots[start:end], times[start:end], tidies=False)

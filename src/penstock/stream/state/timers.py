@@ -15,6 +15,7 @@ from penstock.stream.state.entries import Entries, FrozenEntries
 
 TIME = "time"
 _INT64 = np.dtype(np.int64)
+_FOR_EVER = (1 << 63) - 1
 
 
 class Timers:
@@ -44,7 +45,8 @@ class Timers:
         if not len(slots):
             return
         entries, fresh = self._entries.add(slots, [int64_array(np.ascontiguousarray(times))])
-        self._due.add(times[fresh], entries[fresh])
+        entries, firsts = np.unique(entries[fresh], return_index=True)
+        self._due.add(times[fresh][firsts], entries)
 
     def delete(self, slots: Slots, times: Times) -> None:
         """Have timers not fire; those that are not there are none."""
@@ -70,6 +72,10 @@ class Timers:
         entries, times = entries[fires], times[fires]
         self._entries.remove(entries)
         return self._entries.owners(entries), times
+
+    def take_all(self) -> tuple[Slots, Times]:
+        """Take all timers, in order of time."""
+        return self.take(_FOR_EVER, len(self._due))
 
     def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
         """Take rows of a snapshot."""
