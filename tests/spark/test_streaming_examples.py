@@ -39,6 +39,16 @@ def test_words_of_files_that_arrive(printed: Callable[..., str]) -> None:
     assert printed("streaming_words.py").split()[:2] == ["the", "15"]
 
 
+def test_sessions_are_closed_by_timers(printed: Callable[..., str]) -> None:
+    """Each of fifty clicks, whichever they are."""
+    assert "60 sessions, 60 of 50 clicks" in printed("click_sessions.py")
+
+
+def test_rules_reach_all_tasks(printed: Callable[..., str]) -> None:
+    """Also the one that comes while payments flow."""
+    assert "0 reports are wrong" in printed("fraud_rules.py")
+
+
 def test_kill_in_the_middle_changes_nothing(printed: Callable[..., str]) -> None:
     """The process that ran a task is gone, and every number is there once."""
     shown = printed("streaming_kill.py", "--rows", "12000")

@@ -343,3 +343,29 @@ def test_a_state_that_is_dropped_may_be_gone() -> None:
     after = KeyedStore(KEYS, (), ("value",))
     after.restore([stored(store.snapshot(context(0, 1)))], context(0, 1), 0)
     assert after.keys == 0
+
+
+def test_timers_that_come_and_go_do_not_build_the_state_anew() -> None:
+    """They are built anew by themselves: the slots of keys stay, and no timer is lost."""
+    store = KeyedStore(KEYS, SPECS[:1])
+    keys = pa.array([f"k{number}" for number in range(1000)])
+    slots = store.slots([keys], len(keys))
+    store.variable("value").put(slots, pa.RecordBatch.from_pydict({"n": range(1000), "b": [True] * 1000}, NUMBERS), 0)
+    for time in range(0, 200_000, 1000):
+        store.timers.register(slots, np.arange(time, time + 1000))
+        store.timers.delete(slots[1:], np.arange(time + 1, time + 1000))
+        assert not store.tidy(0)
+    assert store.timers.size < 100_000
+    assert store.timers.take_all()[1].tolist() == list(range(0, 200_000, 1000))
+
+
+def test_expired_rows_of_one_key_leave_memory() -> None:
+    """Also where no key is new."""
+    store = KeyedStore(KEYS, SPECS[3:4])
+    slots = store.slots([pa.array(["a"])], 1)
+    rows = pa.RecordBatch.from_pydict({"n": ["x"] * 10_000}, TEXT)
+    for now in range(0, 4000, 100):
+        store.variable("dying rows").append(np.repeat(slots, 10_000), rows, now)
+        if store.tidy(now):
+            slots = store.slots([pa.array(["a"])], 1)
+    assert store.variable("dying rows").live_keys < 200_000

@@ -8,6 +8,7 @@ combinations put the exchange of each side before the task that joins them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -143,13 +144,15 @@ class KeyedStream(Stream):
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,
+        broadcastStream: Stream | None = None,
     ) -> Stream:
         """Call a `StatefulProcessor` of PySpark's for each key with new rows, as `Row` objects.
 
         State, timers and times to live are kept for each key, and are part of checkpoints. `timeMode` is `None`,
-        `ProcessingTime` or `EventTime`, whose timers fire by the watermark of `withWatermark`.
+        `ProcessingTime` or `EventTime`, whose timers fire by the watermark of `withWatermark`. Rows of
+        `broadcastStream` come to all tasks: they write the processor's broadcast state.
         """
-        modes = Modes(outputMode, timeMode, initialState)
+        modes = Modes(outputMode, timeMode, initialState, broadcastStream)
         return self._stateful("transformWithState", statefulProcessor, outputStructType, modes)
 
     def transformWithStateInPandas(
@@ -159,10 +162,11 @@ class KeyedStream(Stream):
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,
+        broadcastStream: Stream | None = None,
     ) -> Stream:
         """As `transformWithState`, with the rows of a key as frames."""
         require_pandas()
-        modes = Modes(outputMode, timeMode, initialState)
+        modes = Modes(outputMode, timeMode, initialState, broadcastStream)
         return self._stateful("transformWithStateInPandas", statefulProcessor, outputStructType, modes)
 
     def transformWithStateInArrow(
@@ -172,9 +176,10 @@ class KeyedStream(Stream):
         outputMode: str = "Update",
         timeMode: str = "None",
         initialState: Any = None,
+        broadcastStream: Stream | None = None,
     ) -> Stream:
         """Call a `BatchProcessor` with all rows at hand: it reads and writes the state of all their keys at once."""
-        modes = Modes(outputMode, timeMode, initialState)
+        modes = Modes(outputMode, timeMode, initialState, broadcastStream)
         return self._stateful("transformWithStateInArrow", batchProcessor, outputStructType, modes)
 
     def cogroup(self, other: KeyedStream) -> CoGroupedStream:
@@ -220,7 +225,17 @@ class KeyedStream(Stream):
 
     def _stateful(self, verb: str, processor: Any, schema: Any, modes: Modes) -> Stream:
         operator = stateful_operator(self, verb, processor, schema, modes)
-        return self.applied(operator, operator.schema)
+        keyed = self if modes.broadcast is None else self._beside(modes.broadcast)
+        return keyed.applied(operator, operator.schema)
+
+    def _beside(self, shared: Stream) -> KeyedStream:
+        """This stream with the rows of another one among its own, which come to all tasks."""
+        from penstock.stream.state.shared_rows import MARK, BesideShared, ToAll, marked_schema
+
+        schema = marked_schema(self.schema)
+        own = self._upstream.applied(BesideShared(self.schema), schema)
+        spec = replace(self._spec, to_all=MARK) if self._keys else self._spec
+        return KeyedStream(own.union(shared.applied(ToAll(self.schema), schema)), self._keys, spec, self._choice)
 
     def _group(self, func: object, schema: object, verb: str) -> tuple[GroupApply, pa.Schema]:
         refuse_ungroupable(self.schema, self._keys)

@@ -49,6 +49,7 @@ class Modes:
     output: str
     time: str
     initial: Any
+    broadcast: Any = None
 
 
 def stateful_operator(keyed: Keyed, verb: str, processor: Any, schema: Any, modes: Modes) -> StatefulOperator:
@@ -69,6 +70,7 @@ def stateful_operator(keyed: Keyed, verb: str, processor: Any, schema: Any, mode
         _time_mode(modes.time, verb),
         keyed.timezone(),
         _initial_rows(modes.initial, keyed, verb),
+        _has_shared(modes.broadcast, processor, verb),
     )
 
 
@@ -92,6 +94,18 @@ def _refuse_other(processor: Any, verb: str) -> None:
             f"{verb} takes an object of a class derived from {kind}, with init, {called} and close, not "
             f"{type(processor).__name__}"
         )
+
+
+def _has_shared(stream: Any, processor: Any, verb: str) -> bool:
+    """Tell whether there is a second stream; raises TypeError where it is none, or nobody handles its rows."""
+    if stream is None:
+        return False
+    if not (hasattr(stream, "union") and hasattr(stream, "branches")):
+        raise TypeError(f"{verb}: broadcastStream takes a stream, not {type(stream).__name__}")
+    handled = "handleBroadcast" if verb.endswith("InArrow") else "handleBroadcastRows"
+    if not callable(getattr(processor, handled, None)):
+        raise TypeError(f"{verb}: the rows of broadcastStream come to {handled}(rows, timerValues): write it")
+    return True
 
 
 def _time_mode(mode: object, verb: str) -> str:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partitioners: which rows of a batch go to which subpartition.
 
-Rules: `split` gives each row exactly once (a broadcasting partitioner gives the whole batch, for `ALL`), rows that
-meet in a subpartition keep their order, and empty parts are left out. A partitioner belongs to one subtask and
-one thread. The same spec, subtask and batches always give the same parts, so a re-run producer repeats itself.
+Rules: `split` gives each row exactly once (a broadcasting partitioner gives the whole batch, for `ALL`; a row that a
+hash is to give to all is there once for each), rows that meet in a subpartition keep their order, and empty parts are
+left out. A partitioner belongs to one subtask and one thread. The same spec, subtask and batches always give the same
+parts, so a re-run producer repeats itself.
 
 A spec is what travels between processes; a partitioner is built where it is used.
 Range partitioning needs a sample first, so its rows come with their place in the order, see `operators/sorting.py`.
@@ -50,6 +51,7 @@ class PartitionerSpec:
 
     `kind` is one of `KINDS`. `keys` and `spark_compatible` are for "hash", `function` is for "custom"; the one key of
     "range" is the column of places. With `groups` a "hash" deals out so many key groups, as streaming queries do.
+    Its rows in whose column `to_all` something stands go to all subpartitions.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class PartitionerSpec:
     function: object = None
     spark_compatible: bool = False
     groups: int = 0
+    to_all: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -153,6 +156,30 @@ class _Hash:
                 )
             columns += found
         self._columns, self._schema = columns, schema
+
+
+class _MarkedToAll:
+    """Rows by the hash of their keys, but for marked ones, which all subpartitions get in their order."""
+
+    broadcasts = False
+
+    def __init__(self, others: _Hash, column: str) -> None:
+        self.subpartitions = others.subpartitions
+        self._others = others
+        self._column = column
+
+    def split(self, batch: pa.RecordBatch) -> Split:
+        marked = layout.valid_mask(batch.column(self._column))
+        if not marked.any():
+            return self._others.split(batch)
+        rest, places = np.flatnonzero(~marked), np.flatnonzero(marked)
+        found = self._others.split(layout.take_batch(batch, layout.int64_array(rest)))
+        order = rest if found.order is None else rest[layout.fixed_values(found.order, np.int64)]
+        runs = [places] * self.subpartitions
+        for number, own in zip(found.numbers.tolist(), np.split(order, np.cumsum(found.counts)[:-1]), strict=False):
+            runs[number] = np.sort(np.concatenate([places, own]))
+        numbers = layout.int64_array(np.concatenate(runs))
+        return Split(batch, range(self.subpartitions), [len(run) for run in runs], numbers)
 
 
 class _Random:
@@ -258,7 +285,7 @@ def _as_ndarray(result: Any) -> npt.NDArray[Any]:
 
 
 def _build_hash(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature
-    return _Hash(spec, n)
+    return _MarkedToAll(_Hash(spec, n), spec.to_all) if spec.to_all else _Hash(spec, n)
 
 
 def _build_custom(spec: PartitionerSpec, n: int, subtask: int) -> Partitioner:  # noqa: ARG001 - one signature

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.channel_state import ChannelData, ChannelKey, edge_uid, head
 from penstock.checkpoint.metadata import Chunk
-from penstock.graph import RESULT_EDGE, JobGraph, JobVertex
+from penstock.graph import RESULT_EDGE, JobEdge, JobGraph, JobVertex
 from penstock.record.codec import BatchCodec
 from penstock.record.completeness import CompletenessCounter
 from penstock.record.framing import MessageAssembler, frame_message
@@ -111,7 +111,12 @@ def allows_overtaking(graph: JobGraph, edge: int) -> bool:
     if edge == RESULT_EDGE:
         return False
     consumer = graph.edge(edge).consumer
-    return all(each.exchange.kind not in _STAY_ALIGNED for each in graph.inputs_of(consumer))
+    return not any(_stays_aligned(each) for each in graph.inputs_of(consumer))
+
+
+def _stays_aligned(edge: JobEdge) -> bool:
+    """Tell whether rows of an exchange may not be dealt out anew: they have a place, or go to all."""
+    return edge.exchange.kind in _STAY_ALIGNED or bool(getattr(edge.exchange, "to_all", ""))
 
 
 def uid_of(vertex: JobVertex) -> str:

@@ -11,13 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.conform import Conformer, Misfit
-from penstock.record.layout import int64_array
 from penstock.shuffle.errors import PlanError, SchemaError
 from penstock.stream.state.columns import column_of, flags_of, values_of, width_dtype
-from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import Keys
 from penstock.stream.state.store import KeyedStore
-from penstock.stream.state.times import NONE
 from penstock.stream.state.variables import ListVariable, MapVariable, ValueVariable, VariableSpec
 
 Groups: TypeAlias = "npt.NDArray[np.int64] | pa.Array"
@@ -44,7 +41,10 @@ class Moment:
 
     def __init__(self) -> None:
         self.now = 0
+        self.is_shared = False
+        """True while rows are handled that come to all tasks."""
         self._store: KeyedStore | None = None
+        self._shared: KeyedStore | None = None
 
     @property
     def store(self) -> KeyedStore:
@@ -53,9 +53,16 @@ class Moment:
             raise PlanError("states can't be read or written in init(): there is no key yet")
         return self._store
 
-    def bind(self, store: KeyedStore) -> None:
-        """From now on states are in this store."""
-        self._store = store
+    @property
+    def shared(self) -> KeyedStore:
+        """The store of what is the same in all tasks; raises PlanError while `init` runs."""
+        if self._shared is None:
+            raise PlanError("states can't be read or written in init(): there are no rows yet")
+        return self._shared
+
+    def bind(self, store: KeyedStore, shared: KeyedStore) -> None:
+        """From now on states are in these stores."""
+        self._store, self._shared = store, shared
 
 
 class BatchValueState:
@@ -64,7 +71,7 @@ class BatchValueState:
     def __init__(self, moment: Moment, spec: VariableSpec) -> None:
         self._moment = moment
         self._spec = spec
-        self._conformer = _conformer(spec.schema, spec.name)
+        self._conformer = conformer_of(spec.schema, spec.name)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has a value."""
@@ -76,7 +83,7 @@ class BatchValueState:
 
     def put(self, keys: Keys, rows: Rows) -> None:
         """Replace the value of each key by one row."""
-        batch = _fitting(rows, self._spec, self._conformer, len(keys))
+        batch = fitting(rows, self._spec, self._conformer, len(keys))
         self._variable.put(keys.slots, batch, self._moment.now)
 
     def clear(self, keys: Keys) -> None:
@@ -96,7 +103,7 @@ class BatchListState:
     def __init__(self, moment: Moment, spec: VariableSpec) -> None:
         self._moment = moment
         self._spec = spec
-        self._conformer = _conformer(spec.schema, spec.name)
+        self._conformer = conformer_of(spec.schema, spec.name)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has rows."""
@@ -108,8 +115,8 @@ class BatchListState:
 
     def append(self, keys: Keys, groups: Groups, rows: Rows) -> None:
         """Add rows; `groups` says the number of each one's key."""
-        numbers = _numbers(groups)
-        batch = _fitting(rows, self._spec, self._conformer, len(numbers))
+        numbers = numbers_of(groups)
+        batch = fitting(rows, self._spec, self._conformer, len(numbers))
         self._variable.append(keys.slots[numbers], batch, self._moment.now)
 
     def put(self, keys: Keys, groups: Groups, rows: Rows) -> None:
@@ -136,8 +143,8 @@ class BatchMapState:
         self._moment = moment
         self._spec = spec
         self._own = VariableSpec(spec.name, spec.kind, spec.keys)
-        self._own_conformer = _conformer(spec.keys, spec.name)
-        self._conformer = _conformer(spec.schema, spec.name)
+        self._own_conformer = conformer_of(spec.keys, spec.name)
+        self._conformer = conformer_of(spec.schema, spec.name)
 
     def exists(self, keys: Keys) -> pa.BooleanArray:
         """Tell for each key if it has entries."""
@@ -145,22 +152,22 @@ class BatchMapState:
 
     def get(self, keys: Keys, groups: Groups, own: Rows) -> pa.RecordBatch:
         """The value of each row of `own`, nulls where there is none; `groups` says the number of each one's key."""
-        numbers = _numbers(groups)
-        entries = _fitting(own, self._own, self._own_conformer, len(numbers))
+        numbers = numbers_of(groups)
+        entries = fitting(own, self._own, self._own_conformer, len(numbers))
         return self._variable.get(keys.slots[numbers], entries, self._moment.now)[1]
 
     def put(self, keys: Keys, groups: Groups, own: Rows, values: Rows) -> None:
         """Set the value of each row of `own`; of one that is there several times the last counts."""
-        numbers = _numbers(groups)
-        entries = _fitting(own, self._own, self._own_conformer, len(numbers))
-        batch = _fitting(values, self._spec, self._conformer, len(numbers))
+        numbers = numbers_of(groups)
+        entries = fitting(own, self._own, self._own_conformer, len(numbers))
+        batch = fitting(values, self._spec, self._conformer, len(numbers))
         if len(numbers):
             self._variable.put(keys.slots[numbers], entries, batch, self._moment.now)
 
     def remove(self, keys: Keys, groups: Groups, own: Rows) -> None:
         """Remove the entry of each row of `own`, where there is one."""
-        numbers = _numbers(groups)
-        entries = _fitting(own, self._own, self._own_conformer, len(numbers))
+        numbers = numbers_of(groups)
+        entries = fitting(own, self._own, self._own_conformer, len(numbers))
         self._variable.remove(keys.slots[numbers], entries)
 
     def entries(self, keys: Keys) -> OwnedEntries:
@@ -178,78 +185,7 @@ class BatchMapState:
         return found
 
 
-class BatchHandle:
-    """The way of a batch-level processor to its states and timers."""
-
-    def __init__(self, declarations: Declarations, moment: Moment, time_mode: str) -> None:
-        self._declarations = declarations
-        self._moment = moment
-        self._time_mode = time_mode
-
-    def getValueState(self, stateName: str, schema: object, ttlDurationMs: int | None = None) -> BatchValueState:
-        """Declare one value for each key."""
-        return BatchValueState(self._moment, self._declarations.value(stateName, schema, ttlDurationMs))
-
-    def getListState(self, stateName: str, schema: object, ttlDurationMs: int | None = None) -> BatchListState:
-        """Declare a list for each key."""
-        return BatchListState(self._moment, self._declarations.rows(stateName, schema, ttlDurationMs))
-
-    def getMapState(
-        self, stateName: str, userKeySchema: object, valueSchema: object, ttlDurationMs: int | None = None
-    ) -> BatchMapState:
-        """Declare a map for each key."""
-        spec = self._declarations.entries(stateName, userKeySchema, valueSchema, ttlDurationMs)
-        return BatchMapState(self._moment, spec)
-
-    def deleteIfExists(self, stateName: str) -> None:
-        """Forget a state that the checkpoint may hold."""
-        self._declarations.drop(stateName)
-
-    def registerTimers(self, keys: Keys, groups: Groups, expiryTimestampsMs: object) -> None:
-        """Have timers fire at these times; `groups` says the number of each one's key."""
-        self._refuse_none("registerTimers")
-        self._moment.store.timers.register(keys.slots[_numbers(groups)], _numbers(expiryTimestampsMs))
-
-    def deleteTimers(self, keys: Keys, groups: Groups, expiryTimestampsMs: object) -> None:
-        """Have timers not fire."""
-        self._moment.store.timers.delete(keys.slots[_numbers(groups)], _numbers(expiryTimestampsMs))
-
-    def listTimers(self, keys: Keys) -> Owned:
-        """The timers of the keys, key after key and in order of time."""
-        owners, times = self._moment.store.timers.of(keys.slots)
-        return Owned(owners, pa.RecordBatch.from_arrays([int64_array(times)], names=["expiryTimeInMs"]))
-
-    def _refuse_none(self, verb: str) -> None:
-        if self._time_mode == NONE:
-            raise PlanError(f"{verb}: timers need a time: say timeMode='ProcessingTime' or 'EventTime'")
-
-
-class BatchProcessor:
-    """A processor of whole batches: derive one, and give it to `transformWithStateInArrow`.
-
-    It is called with all rows that a task has at hand, and with their keys. It may be called with any number of rows,
-    and a key's rows may come in several calls.
-    """
-
-    def init(self, handle: BatchHandle) -> None:
-        """Declare states; called once by each task, before any row."""
-
-    def handleBatch(self, keys: Keys, rows: pa.RecordBatch, timerValues: object) -> object:
-        """The rows that a batch gives: a RecordBatch, a Table, an iterable of them, or None."""
-        raise NotImplementedError
-
-    def handleExpiredTimers(self, keys: Keys, expiryTimesInMs: pa.Array, timerValues: object) -> object:
-        """The rows that expired timers give; `keys.groups` says whose each one is. They are in order of time."""
-        return None
-
-    def handleInitialState(self, keys: Keys, rows: pa.RecordBatch, timerValues: object) -> None:
-        """Take rows of the initial state; called before any other row, where no checkpoint is gone on from."""
-
-    def close(self) -> None:
-        """Clean up; called once, also after a failure."""
-
-
-def _numbers(values: object) -> npt.NDArray[np.int64]:
+def numbers_of(values: object) -> npt.NDArray[np.int64]:
     """Whole numbers out of an Arrow or NumPy array or a sequence."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -260,15 +196,16 @@ def _numbers(values: object) -> npt.NDArray[np.int64]:
     return np.asarray(values, np.int64)
 
 
-def _conformer(schema: pa.Schema, name: str) -> Conformer:
+def conformer_of(schema: pa.Schema, name: str) -> Conformer:
+    """Makes the rows of a state fit."""
     return Conformer(schema, f"state {name!r}", Misfit("the processor gave", "cast it there, or declare that type"))
 
 
-def _fitting(rows: Rows, spec: VariableSpec, conformer: Conformer, count: int) -> pa.RecordBatch:
-    """Rows of the state's schema, as many as wanted; raises SchemaError."""
+def fitting(rows: Rows, spec: VariableSpec, conformer: Conformer, count: int | None) -> pa.RecordBatch:
+    """Rows of the state's schema, as many as wanted, or any number; raises SchemaError."""
     if isinstance(rows, Mapping):
         rows = _batch(rows, spec)
-    if rows.num_rows != count:
+    if count is not None and rows.num_rows != count:
         raise SchemaError(f"state {spec.name!r}: {rows.num_rows} rows were given for {count} keys or groups")
     return conformer.conform(rows)
 

@@ -14,7 +14,8 @@ from penstock.operators.conform import Conformer
 from penstock.operators.zones import batches_in
 from penstock.record.layout import int64_array
 from penstock.shuffle.errors import SchemaError
-from penstock.stream.state.batch_states import BatchHandle, Moment
+from penstock.stream.state.batch_handle import BatchHandle
+from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import Keys
 from penstock.stream.state.times import TimerValues
@@ -37,6 +38,9 @@ class Calls(Protocol):
 
     def timers(self, keys: Keys, expiries: Times, times: TimerValues) -> Iterable[pa.RecordBatch]:
         """The rows that expired timers give, which are there in order of time."""
+
+    def shared(self, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
+        """The rows that a batch gives which comes to all tasks."""
 
     def initial(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> None:
         """Give rows of the initial state."""
@@ -72,6 +76,10 @@ class BatchCalls:
     def initial(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> None:
         """Give rows of the initial state."""
         self._processor.handleInitialState(keys, self._shown(batch), times)
+
+    def shared(self, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
+        """The rows that a batch gives which comes to all tasks."""
+        return self._given(self._processor.handleBroadcast(self._shown(batch), times))
 
     def close(self) -> None:
         """Have the processor clean up."""

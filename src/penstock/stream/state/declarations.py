@@ -25,6 +25,7 @@ class Declarations:
         self._time_mode = time_mode
         self._schema_of = schema_of
         self._specs: dict[str, VariableSpec] = {}
+        self._shared: dict[str, VariableSpec] = {}
         self._dropped: set[str] = set()
         self._is_open = True
 
@@ -32,6 +33,11 @@ class Declarations:
     def specs(self) -> tuple[VariableSpec, ...]:
         """The variables, in the order in which they were declared."""
         return tuple(self._specs.values())
+
+    @property
+    def shared(self) -> tuple[VariableSpec, ...]:
+        """The maps that are the same in all tasks."""
+        return tuple(self._shared.values())
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -56,11 +62,18 @@ class Declarations:
         refuse_ungroupable(own, own.names)
         return self._declare(VariableSpec(name, MAP, self._schema(name, schema), own, ttl))
 
+    def shared_entries(self, name: str, keys: object, schema: object) -> VariableSpec:
+        """A map that is the same in all tasks."""
+        spec = self.entries(name, keys, schema, None)
+        self._shared[name] = self._specs.pop(name)
+        return spec
+
     def drop(self, name: str) -> None:
         """Forget a variable, of this run or of the checkpoint."""
         if not self._is_open:
             raise PlanError(f"{self._processor}: deleteIfExists({name!r}) is for init()")
         self._specs.pop(name, None)
+        self._shared.pop(name, None)
         self._dropped.add(name)
 
     def _schema(self, name: str, schema: object) -> pa.Schema:
@@ -77,7 +90,7 @@ class Declarations:
             )
         if not isinstance(spec.name, str) or not spec.name or spec.name == TIMERS:
             raise PlanError(f"{self._processor}: {spec.name!r} is no name of a state")
-        if spec.name in self._specs:
+        if spec.name in self._specs or spec.name in self._shared:
             raise PlanError(f"{self._processor}: the state {spec.name!r} is declared twice")
         if spec.ttl is not None and self._time_mode != PROCESSING:
             raise PlanError(

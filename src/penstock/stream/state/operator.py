@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`transformWithState` and its relatives as operators: a user's processor with state for each key.
 
-In a batch job all rows of a key come to one task too; the timers that wait at the end of its input fire then, in
-order of time, as those of Flink's batch jobs do.
+In a batch job all rows of a key come to one task too, after all rows of the second stream, if there is one. Timers
+that wait at the end of its input fire then, in order of time, as those of Flink's batch jobs do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.stream.chain import StepContext
 from penstock.stream.state.calls import BatchCalls, Calls
 from penstock.stream.state.declarations import Declarations, SchemaOf
 from penstock.stream.state.row_calls import AsFrames, AsRows, KeyByKeyCalls, RowMaker
+from penstock.stream.state.shared_rows import shared_first
 from penstock.stream.state.step import ProcessorStep
 from penstock.stream.state.times import NONE
 from penstock.stream.watermarks import MOST
@@ -49,6 +50,7 @@ class StatefulOperator:
     time_mode: str = NONE
     timezone: str = "UTC"
     initial: pa.Table | None = field(default=None, repr=False, compare=False)
+    has_shared: bool = False
     uid: str = ""
 
     @property
@@ -86,7 +88,7 @@ class StatefulOperator:
         step = self.step()
         try:
             step.open(StepContext(0, 1, 1, self.name), ())
-            for batch in batches:
+            for batch in shared_first(batches) if self.has_shared else batches:
                 yield from step.process(batch)
             yield from step.on_watermark(MOST)
             yield from step.end_input(stopped=False)

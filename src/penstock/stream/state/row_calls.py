@@ -95,6 +95,11 @@ class KeyByKeyCalls:
             self._put_back()
             return list(self._shown.batches(given))
 
+    def shared(self, batch: pa.RecordBatch, times: TimerValues) -> Iterable[pa.RecordBatch]:
+        """The rows that a batch gives which comes to all tasks."""
+        (rows,) = self._shown.slices(batch, [batch.num_rows])
+        return self._shown.batches(list(self._processor.handleBroadcastRows(rows, times) or ()))
+
     def initial(self, keys: Keys, batch: pa.RecordBatch, times: TimerValues) -> None:
         """Give rows of the initial state."""
         cursor = self._begun(keys)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from penstock.shuffle.errors import PlanError
+from penstock.stream.state.broadcast_states import SharedDictionary
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.row_states import Buffered, Cursor, ListState, MapState, ValueState
 from penstock.stream.state.times import NONE
@@ -83,6 +84,11 @@ class RowHandle:
     ) -> MapState:
         """Declare a map for each key."""
         return self._kept(MapState, self._declarations.entries(stateName, userKeySchema, valueSchema, ttlDurationMs))
+
+    def getBroadcastState(self, stateName: str, userKeySchema: object, valueSchema: object) -> SharedDictionary:
+        """Declare a map that is the same in all tasks."""
+        spec = self._declarations.shared_entries(stateName, userKeySchema, valueSchema)
+        return SharedDictionary(self._cursor.moment, spec)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Have a timer of the key fire at a time."""

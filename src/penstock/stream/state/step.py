@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,17 +13,21 @@ import pyarrow as pa
 from penstock.operators.keys import plain
 from penstock.record.key_groups import GroupOwners
 from penstock.record.layout import int64_array
+from penstock.shuffle.errors import PlanError
 from penstock.stream.chain import Chunk, PlainStep, State, StepContext
 from penstock.stream.key_index import Slots
 from penstock.stream.state.batch_states import Moment
 from penstock.stream.state.calls import Calls, Times
 from penstock.stream.state.declarations import Declarations
 from penstock.stream.state.keys import KeyNumbers, Keys
+from penstock.stream.state.shared_rows import parts
 from penstock.stream.state.store import KeyedStore
-from penstock.stream.state.stored import ABOUT
+from penstock.stream.state.stored import ABOUT, About
 from penstock.stream.state.times import EVENT, NONE, PROCESSING, TimerValues
 from penstock.stream.watermarks import MOST
 
+SHARED = "all/"
+"""The chunks of what is the same in all tasks."""
 _MILLISECONDS = 1000
 _MICROSECONDS = 1000
 
@@ -49,6 +54,14 @@ class Processing(Protocol):
     @property
     def initial(self) -> pa.Table | None:
         """The rows with which states begin."""
+
+    @property
+    def input_schema(self) -> pa.Schema:
+        """The columns of its rows."""
+
+    @property
+    def has_shared(self) -> bool:
+        """True if rows of a second stream come to all tasks."""
 
     def declarations(self) -> Declarations:
         """An empty declaration of its states."""
@@ -78,9 +91,11 @@ class ProcessorStep(PlainStep):
         """Have the processor declare its states, and take this subtask's keys out of those that are restored."""
         self._context = context
         self._calls = self._operator.calls()
-        self._moment.bind(self._declared(self._calls))
+        self._moment.bind(*self._declared(self._calls))
         self._look_at_clock()
-        self._moment.store.restore(restored, context, self._moment.now)
+        own = [{name: data for name, data in state.items() if not name.startswith(SHARED)} for state in restored]
+        self._moment.store.restore(own, context, self._moment.now)
+        self._restore_shared(restored)
         if not restored and self._operator.initial is not None and not context.is_finished:
             for batch in self._operator.initial.to_batches():
                 self._give_initial(batch)
@@ -91,16 +106,20 @@ class ProcessorStep(PlainStep):
             return
         calls = self._operator.calls()
         try:
-            self._declared(calls).check(read(ABOUT), self.name)
+            store, shared = self._declared(calls)
+            store.check(read(ABOUT), self.name)
+            if f"{SHARED}{ABOUT}" in names:
+                shared.check(read(f"{SHARED}{ABOUT}"), self.name)
         finally:
             calls.close()
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """The rows that a batch of rows gives."""
         self._look_at_clock()
-        given = list(self._made_calls.rows(self._keys_of(batch), batch, self._times))
-        self._moment.store.tidy(self._moment.now)
-        return given
+        if self._operator.has_shared:
+            parted = parts(batch, self._operator.input_schema)
+            return [row for is_shared, part in parted for row in self._handled(part, is_shared=is_shared)]
+        return self._handled(batch, is_shared=False)
 
     @property
     def wake_in(self) -> float | None:
@@ -135,7 +154,10 @@ class ProcessorStep(PlainStep):
 
     def snapshot(self, checkpoint: int) -> list[Chunk]:
         """Keys, states and timers as they are now."""
-        return self._moment.store.snapshot(self._context)
+        chunks = self._moment.store.snapshot(self._context)
+        if self._operator.has_shared:
+            chunks += [(f"{SHARED}{name}", make) for name, make in self._moment.shared.snapshot(self._context)]
+        return chunks
 
     def close(self) -> None:
         """Have the processor clean up."""
@@ -143,11 +165,39 @@ class ProcessorStep(PlainStep):
         if calls is not None:
             calls.close()
 
-    def _declared(self, calls: Calls) -> KeyedStore:
+    def _declared(self, calls: Calls) -> tuple[KeyedStore, KeyedStore]:
+        """The stores for what the processor declares: by key, and the same in all tasks."""
         declarations = self._operator.declarations()
         calls.init(declarations, self._moment)
         declarations.close()
-        return KeyedStore(self._operator.key_schema, declarations.specs, declarations.dropped)
+        if declarations.shared and not self._operator.has_shared:
+            raise PlanError(f"{self.name}: a broadcast state needs a second stream: give it as broadcastStream")
+        store = KeyedStore(self._operator.key_schema, declarations.specs, declarations.dropped)
+        return store, KeyedStore(pa.schema([]), declarations.shared, declarations.dropped)
+
+    def _restore_shared(self, restored: Sequence[State]) -> None:
+        """Take what is the same in all tasks out of one of their states."""
+        states = [
+            {name.removeprefix(SHARED): data for name, data in state.items() if name.startswith(SHARED)}
+            for state in restored
+        ]
+        there = [state for state in states if state]
+        if there:
+            state = there[self._context.subtask % len(there)]
+            width = About.of(state[ABOUT], self._context.place).parallelism
+            self._moment.shared.restore([state], replace(self._context, parallelism=width), self._moment.now)
+
+    def _handled(self, batch: pa.RecordBatch, *, is_shared: bool) -> list[pa.RecordBatch]:
+        """The rows that a batch of one of the two streams gives."""
+        if is_shared:
+            self._moment.is_shared = True
+            given = list(self._made_calls.shared(batch, self._times))
+            self._moment.is_shared = False
+            self._moment.shared.tidy(self._moment.now)
+            return given
+        given = list(self._made_calls.rows(self._keys_of(batch), batch, self._times))
+        self._moment.store.tidy(self._moment.now)
+        return given
 
     def _keys_of(self, batch: pa.RecordBatch) -> Keys:
         store = self._moment.store

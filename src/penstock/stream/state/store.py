@@ -7,7 +7,8 @@ built anew out of what is live. That costs a pass over the live state, and comes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from penstock.stream.state.stored import (
 )
 from penstock.stream.state.timers import TIME, Timers
 from penstock.stream.state.variables import (
+    FrozenVariable,
     ListVariable,
     MapVariable,
     ValueVariable,
@@ -44,6 +46,16 @@ _TIMERS = VariableSpec(TIMERS, "timers", pa.schema([(TIME, pa.int64())]))
 AnyVariable = ValueVariable | ListVariable | MapVariable
 
 
+class Rebuildable(Protocol):
+    """A variable that is told by its entries alone, or timers."""
+
+    def frozen(self, count: int) -> FrozenVariable:
+        """As it is now."""
+
+    def restore(self, slots: Slots, columns: list[pa.Array]) -> None:
+        """Take rows that it gave when it was frozen."""
+
+
 class KeyedStore:
     """One task's. `keys` is the schema of the key columns; `dropped` are variables that a checkpoint may hold."""
 
@@ -51,8 +63,9 @@ class KeyedStore:
         self._keys = keys
         self._specs = tuple(specs)
         self._dropped = frozenset(dropped)
-        self._keys_before = 0
-        """The number of keys when all was built anew last."""
+        self._before = 0
+        """The number of keys and of their values, rows and entries when all was built anew last."""
+        self._timers = Timers()
         self._begin()
 
     @property
@@ -81,30 +94,26 @@ class KeyedStore:
         return pa.RecordBatch.from_arrays(columns, schema=self._keys)
 
     def tidy(self, now: int) -> bool:
-        """Build all anew where much of it is in use no more; whether it was. No slots from before count then."""
+        """Build anew what is for the most part in use no more; whether that was all, so that no slots count any more.
+
+        A map or the timers are built anew by themselves; all is where keys have no state, or may have expired state.
+        """
+        if self._timers.size > 2 * self._timers.live + _SPARE:
+            fresh = Timers()
+            rebuild(self._timers, fresh)
+            self._timers = fresh
+        for name, each in self._variables.items():
+            if each.is_sparse:
+                empty = variable(each.spec)
+                rebuild(each, empty)
+                self._variables[name] = empty
+        live = sum(each.live_keys for each in self._variables.values())
         keys = len(self._index)
-        live = sum(each.live_keys for each in self._variables.values()) + self._timers.live
-        is_sparse = keys > 2 * live + _SPARE or any(each.is_sparse for each in self._variables.values())
-        is_sparse = is_sparse or self._timers.size > 2 * self._timers.live + _SPARE
-        may_expire = any(spec.ttl is not None for spec in self._specs)
-        if not is_sparse and not (may_expire and keys > 2 * self._keys_before + _SPARE):
+        may_expire = any(spec.ttl is not None for spec in self._specs) and keys + live > 2 * self._before + _SPARE
+        if keys <= 2 * (live + self._timers.live) + _SPARE and not may_expire:
             return False
-        former, timers, index = self._variables, self._timers, self._index
-        self._begin()
-        old_keys = index.frozen_keys(0, keys)
-        for name, each in former.items():
-            frozen = each.frozen(keys)
-            for start in range(0, frozen.count, frozen.step):
-                slots, columns = frozen.rows(start, min(frozen.count, start + frozen.step))
-                if each.spec.ttl is not None:
-                    slots, columns = _unexpired(slots, columns, now)
-                if len(slots):
-                    self._variables[name].restore(self._moved(old_keys, slots), columns)
-        waiting = timers.frozen()
-        slots, columns = waiting.rows(0, waiting.count)
-        if len(slots):
-            self._timers.restore(self._moved(old_keys, slots), columns)
-        self._keys_before = len(self._index)
+        self._build_anew(now)
+        self._before = len(self._index) + sum(each.live_keys for each in self._variables.values())
         return True
 
     def snapshot(self, context: StepContext) -> list[Chunk]:
@@ -115,7 +124,7 @@ class KeyedStore:
         chunks: list[Chunk] = [(ABOUT, lambda: packed)]
         for number, each in enumerate(self._variables.values()):
             chunks += pieces(number, each.frozen(count), each.spec.names, keys)
-        return chunks + pieces(len(self._variables), self._timers.frozen(), (TIME,), keys)
+        return chunks + pieces(len(self._variables), self._timers.frozen(count), (TIME,), keys)
 
     def restore(self, states: Sequence[State], context: StepContext, now: int) -> None:
         """Take this subtask's keys out of the states; raises CheckpointError where that can't be."""
@@ -129,7 +138,7 @@ class KeyedStore:
                 for batch in restored_rows(state, found, stored, context) if stored.name in plans else ():
                     slots = self._index.slots(stored_keys(batch))
                     plans[stored.name](slots, batch, now)
-        self._keys_before = len(self._index)
+        self._before = len(self._index) + sum(each.live_keys for each in self._variables.values())
 
     def check(self, abouts: Sequence[bytes], place: str) -> None:
         """Raise CheckpointError where a state of this description can't be read."""
@@ -140,7 +149,21 @@ class KeyedStore:
         self._index: KeyIndex = key_index([_plain(field.type) for field in self._keys])
         self._variables = {spec.name: variable(spec) for spec in self._specs}
         self._timers = Timers()
-        self._keys_before = 0
+
+    def _build_anew(self, now: int) -> None:
+        """Give all keys that have something new slots, and forget the others and what has expired."""
+        former, timers, index = self._variables, self._timers, self._index
+        count = len(index)
+        self._begin()
+        keys = index.frozen_keys(0, count)
+        for name, each in former.items():
+            for slots, columns in ranges(each.frozen(count)):
+                if each.spec.ttl is not None:
+                    slots, columns = _unexpired(slots, columns, now)  # noqa: PLW2901 - what is left of them
+                if len(slots):
+                    self._variables[name].restore(self._moved(keys, slots), columns)
+        for slots, columns in ranges(timers.frozen(count)):
+            self._timers.restore(self._moved(keys, slots), columns)
 
     def _plans(self, found: About, place: str) -> Mapping[str, Callable[[Slots, pa.RecordBatch, int], None]]:
         """By name what takes the rows of a stored variable."""
@@ -170,6 +193,20 @@ class KeyedStore:
         columns = [column.take(at) for column in keys]
         plain_columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
         return self._index.slots(plain_columns or [pa.nulls(len(slots))])
+
+
+def ranges(frozen: FrozenVariable) -> Iterator[tuple[Slots, list[pa.Array]]]:
+    """All rows of a variable, some at a time; those that there are."""
+    for start in range(0, frozen.count, frozen.step):
+        slots, columns = frozen.rows(start, min(frozen.count, start + frozen.step))
+        if len(slots):
+            yield slots, columns
+
+
+def rebuild(former: Rebuildable, empty: Rebuildable) -> None:
+    """Give an empty variable the rows of a former one, of the same slots."""
+    for slots, columns in ranges(former.frozen(0)):
+        empty.restore(slots, columns)
 
 
 def _reading(kept: AnyVariable, evolution: Evolution) -> Callable[[Slots, pa.RecordBatch, int], None]:

@@ -81,7 +81,7 @@ class Timers:
         """Take rows of a snapshot."""
         self.register(slots, values_of(columns[0], _INT64))
 
-    def frozen(self) -> FrozenTimers:
+    def frozen(self, count: int) -> FrozenTimers:
         """The timers as they are now."""
         return FrozenTimers(self._entries.frozen())
 
