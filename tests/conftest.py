@@ -26,7 +26,6 @@ import layers
 from effort import examples
 from holdings import RUN_FOLDER, Holdings, leaks_since, processes
 from penstock.job.core.master_core import MasterCore
-from penstock.link import rpc
 from sessions import USUAL, Sessions
 
 # A machine may be busy: what is slow is not wrong.
@@ -34,7 +33,6 @@ settings.register_profile("house", deadline=None, max_examples=examples(100))
 settings.load_profile("house")
 
 MasterCore.is_checked = True
-assert rpc.grpc  # imported before any test imports it: else a Java that a test starts may end at once
 
 java_starts.start_soon()
 

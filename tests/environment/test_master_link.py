@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment's line to the JobMaster over real gRPC: what is lost on it comes again, and its end is known."""
+"""The environment's line to the JobMaster, over real connections: what is lost comes again, its end is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.environment.config import Identity
+from penstock.connection.handshake import Credentials
 from penstock.environment.control import MasterLink
 from penstock.environment.supervision import Supervisor
 from penstock.link.commands import Command, ReleaseJob, Shutdown, instruction
@@ -65,14 +65,14 @@ def linked(test: Test, answer: Callable[[str, Plain], None] = lambda _, __: None
         await master.start()
         owned = Owned()
         supervisor = Supervisor(owned.stop)
-        link = MasterLink(master.address, Identity(NAME, SECRET), owned, supervisor, lease)
+        link = MasterLink(master.address, Credentials(NAME, SECRET), owned, supervisor, lease)
         try:
             await link.start("tcp://h:1")
             await test(master, owned, link)
         finally:
             await supervisor.close()
             await link.close()
-            await master.close()
+            master.close()
 
     asyncio.run(asyncio.wait_for(run(), 4 * DEADLINE))
 
@@ -126,9 +126,7 @@ def test_commands_are_obeyed_and_the_last_one_is_known() -> None:
 
     async def test(master: ScriptedMaster, owned: Owned, link: MasterLink) -> None:
         assert not link.dismissed
-        for command in (ReleaseJob("j1"), Shutdown()):
-            master.instructions.put_nowait(instruction(command))
-        master.instructions.put_nowait(None)
+        master.instruct(instruction(ReleaseJob("j1")), instruction(Shutdown()), None)
         await owned.ended.wait()
         assert owned.obeyed == [ReleaseJob("j1"), Shutdown()]
         assert link.dismissed
@@ -147,7 +145,7 @@ def test_an_environment_does_not_live_on_deaf(plain: Plain, reason: str) -> None
     """An instruction that it can't read ends it with the reason."""
 
     async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
-        master.instructions.put_nowait(plain)
+        master.instruct(plain)
         await owned.ended.wait()
         assert len(owned.reasons) == 1
         assert re.search(reason, owned.reasons[0])
@@ -155,22 +153,44 @@ def test_an_environment_does_not_live_on_deaf(plain: Plain, reason: str) -> None
     linked(test)
 
 
-def test_a_stream_that_ends_is_opened_again_behind_what_has_come() -> None:
+def test_a_connection_that_carries_nonsense_is_made_anew() -> None:
+    """Its bytes were damaged on their way: what was under way comes again over the next one, and nothing ends."""
+    damaged = [b"\xff" * 40]
+
+    def answer(method: str, _: Plain) -> None:
+        if method == "DataEnded" and damaged:
+            for connection in masters[-1]._connections:
+                connection.logic.send(damaged[0])
+            damaged.pop()
+
+    masters: list[ScriptedMaster] = []
+
+    async def test(master: ScriptedMaster, owned: Owned, link: MasterLink) -> None:
+        masters.append(master)
+        await link.ask(DataEnded(AttemptId("j1", 0, 0, 1)))
+        assert master.questions == [1, 1]
+        assert len(master.told("AttachEnvironment")) == 2
+        assert owned.reasons == []
+
+    linked(test, answer)
+
+
+def test_a_connection_that_ends_is_made_again_and_goes_on_behind_what_has_come() -> None:
     """It says what it has, and a command that comes a second time is not obeyed a second time."""
 
     async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
-        for plain in (
+        master.instruct(
             *(instruction(ReleaseJob("j1"), 1), instruction(ReleaseJob("j2"), 2), None),
             *(instruction(ReleaseJob("j2"), 2), instruction(ReleaseJob("j3"), 3), None, None),
-            *(instruction(Shutdown(), 4), None),
-        ):
-            master.instructions.put_nowait(plain)
-        await owned.ended.wait()
-        assert owned.obeyed == [*map(ReleaseJob, ("j1", "j2", "j3")), Shutdown()]
-        assert [each["taken"] for each in master.told("Listen")] == [0, 2, 3, 3]
-        while master.told("Heartbeat")[-1]["taken"] < 4:
+            instruction(Shutdown(), 4),
+        )
+        while not master.told("Heartbeat") or master.told("Heartbeat")[-1]["taken"] < 4:
             master.changed.clear()
             await master.changed.wait()
+        master.instruct(None)
+        await owned.ended.wait()
+        assert owned.obeyed == [*map(ReleaseJob, ("j1", "j2", "j3")), Shutdown()]
+        assert [each["taken"] for each in master.told("AttachEnvironment")] == [0, 2, 3, 3]
 
     linked(test)
 
@@ -188,7 +208,7 @@ def test_a_question_is_asked_again_under_its_number_until_it_is_answered() -> No
         for index in range(2):
             await link.ask(DataEnded(AttemptId("j1", 0, index, 1)))
         assert master.questions == [1, 1, 1, 2]
-        while master.told("Heartbeat")[-1]["asked"] != (2, ()):
+        while not master.told("Heartbeat") or master.told("Heartbeat")[-1]["asked"] != (2, ()):
             master.changed.clear()
             await master.changed.wait()
 
@@ -215,8 +235,8 @@ def test_a_jobmaster_that_is_gone_ends_the_environment(monkeypatch: pytest.Monke
     monkeypatch.setattr("penstock.environment.control._REFUSED_SECONDS", 0.1)
 
     async def test(master: ScriptedMaster, owned: Owned, _: MasterLink) -> None:
-        master.instructions.put_nowait(None)
-        await master.close()
+        master.instruct(None)
+        master.close()
         await owned.ended.wait()
         assert owned.reasons[0] == "its line to the JobMaster ended"
 
@@ -260,7 +280,7 @@ def test_a_fault_while_a_command_is_obeyed_ends_the_environment() -> None:
             raise KeyError("injected")
 
         owned.obey = broken  # type: ignore[method-assign]
-        master.instructions.put_nowait(instruction(ReleaseJob("j1")))
+        master.instruct(instruction(ReleaseJob("j1")))
         await owned.ended.wait()
         assert owned.reasons == ["its line to the JobMaster failed: KeyError('injected')"]
 

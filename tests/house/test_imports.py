@@ -25,13 +25,15 @@ ROOMS: dict[str, set[str]] = {
     "buffer": {"shuffle"},
     "record": {"buffer", "shuffle"},
     "partition": {"buffer", "lifecycle", "shuffle"},
-    "link": {"shuffle"},
-    "attachment": {"buffer", "link", "shuffle"},
-    "network": {"buffer", "lifecycle", "link", "shuffle"},
+    "connection": {"shuffle"},
+    "link": {"connection", "shuffle"},
+    "attachment": {"buffer", "connection", "link", "shuffle"},
+    "network": {"buffer", "connection", "lifecycle", "shuffle"},
     "checkpoint": {"machine", "shuffle"},
     "environment": {
         "buffer",
         "checkpoint",
+        "connection",
         "lifecycle",
         "link",
         "machine",
@@ -41,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
         "shuffle",
     },
     "graph": {"lifecycle", "shuffle"},
-    "job": {"checkpoint", "graph", "lifecycle", "link", "observe", "shuffle"},
+    "job": {"checkpoint", "connection", "graph", "lifecycle", "link", "observe", "shuffle"},
     "operators": {"graph", "machine", "record", "shuffle"},
     "task": {"operators", "record", "shuffle", "graph"},
     "stream": {"checkpoint", "graph", "machine", "operators", "record", "shuffle", "task"},
@@ -222,10 +224,10 @@ def test_imports_are_absolute() -> None:
     "room", ["attachment", "environment", "link", "operators", "services.local", "task", "testing"]
 )
 def test_a_worker_starts_without_heavy_libraries(room: str) -> None:
-    """Neither Spark, nor pandas, nor gRPC is loaded by what runs beside the data."""
+    """Neither Spark nor pandas is loaded by what runs beside the data, and by a task no event loop."""
     if not (PACKAGE / room.replace(".", "/") / "__init__.py").exists():
         pytest.skip(f"there is no penstock.{room}")
-    heavy = ["pandas", "pyspark"] + (["grpc"] if room != "environment" else [])
+    heavy = ["pandas", "pyspark"] + (["asyncio"] if room not in ("environment", "testing") else [])
     program = f"import sys, penstock.{room}; print([name for name in {heavy} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster over real gRPC: sessions, environments, tasks, results, and a close that leaves nothing."""
+"""The JobMaster over real connections: environments, tasks, results, and a close that leaves nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import resource
 import socket
-import subprocess
-import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
-import grpc
 import pytest
 
+from effort import examples
 from job_fakes import DEADLINE, FakeEnvironment, Task, ThreadLauncher, fresh_service, run_well
 from job_graphs import SERVICE, pipeline
+from master_client import MasterClient, shaken
+from penstock.connection.frames import frame
+from penstock.connection.handshake import MAGIC, VERSION, Service
 from penstock.graph.deployment import TaskDeployment
 from penstock.graph.job_graph import JobGraph, KeptBy
 from penstock.job.core.execution.capacity import SlotsReturnedError
 from penstock.job.core.result import JobResult
 from penstock.job.core.states import JobState
 from penstock.job.launcher import Submission
-from penstock.job.shell import sessions
-from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity, _repeat
-from penstock.link import control
 from penstock.link.commands import (
     CancelTask,
     Command,
@@ -38,19 +38,19 @@ from penstock.link.commands import (
     Shutdown,
     UpdatePartitionInfo,
 )
+from penstock.link.control import raise_for_error
+from penstock.link.frames import FrameType
 from penstock.link.master import (
-    PLANNER,
-    Authenticate,
+    AcknowledgeCheckpoint,
     AwaitProducers,
-    Challenge,
     Heartbeat,
     OpenResult,
     PartitionConsumable,
-    RegisterTask,
     TaskEnd,
     TaskFinished,
     TaskLost,
 )
+from penstock.link.wire import Plain
 from penstock.shuffle import AttemptId, DatasetId, PartitionId, PartitionKind, Settings
 from penstock.shuffle.errors import (
     AuthenticationError,
@@ -65,7 +65,7 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.shuffle.failure_kinds import FailureKind
-from penstock.shuffle.requests import Request
+from penstock.testing import wait_until
 
 SECRET = b"s" * 32
 
@@ -95,17 +95,13 @@ class Rig:
 
     def hang_up(self, environment: FakeEnvironment, deployment: TaskDeployment) -> None:
         """A task whose environment goes away; it ends when the JobMaster knows."""
-        environment.client.close()
+        environment.client.cut()
         wait = threading.Event()
         for _ in range(int(DEADLINE * 100)):
             progress = self.master.job_progress(deployment.attempt.job)
             if progress is not None and progress.state is JobState.FAILING:
                 return
             wait.wait(0.01)
-
-    def planner(self) -> MasterClient:
-        """A planning process's client."""
-        return MasterClient(self.address, SECRET, PLANNER, "planner")
 
     def close(self) -> None:
         """Close all."""
@@ -122,7 +118,7 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
-def test_job_over_grpc(rig: Rig) -> None:
+def test_a_job_from_its_submission_to_its_end(rig: Rig) -> None:
     """Tasks register, get deployments, end; the result has figures and the order of events in its trace."""
     rig.task = _tell_first_buffer
     result = rig.run()
@@ -293,10 +289,9 @@ def test_result_runs_when_opened_and_once(rig: Rig) -> None:
     graph = pipeline(result=True)
     rig.master.add_result("r1", lambda: rig.submission(graph))
     assert rig.launcher.launched == []
-    with rig.planner() as planner:
-        first = planner.ask(OpenResult("r1"))
-        assert planner.ask(OpenResult("r1")) == first
-    partitions = first.partitions
+    partitions, size = rig.master.open_result("r1")
+    assert rig.master.open_result("r1") == (partitions, size)
+    assert rig.environment.ask(OpenResult("r1")).partitions == partitions, "a task may ask for it, too"
     assert [(str(item.partition.dataset), item.partition.index) for item in partitions] == [
         ("j1-result1", 0),
         ("j1-result1", 1),
@@ -309,11 +304,10 @@ def test_failed_result_runs_again(rig: Rig) -> None:
     graph = pipeline(result=True)
     rig.master.add_result("r1", lambda: rig.submission(graph))
     rig.task = _fail
-    with rig.planner() as planner:
-        with pytest.raises(JobError, match="boom"):
-            planner.ask(OpenResult("r1"))
-        rig.task = run_well
-        assert len(planner.ask(OpenResult("r1")).partitions) == 2
+    with pytest.raises(JobError, match="boom"):
+        rig.master.open_result("r1")
+    rig.task = run_well
+    assert len(rig.master.open_result("r1")[0]) == 2
     assert rig.launcher.launched == ["j1", "j2"]
 
 
@@ -321,22 +315,22 @@ def _fail(environment: FakeEnvironment, deployment: TaskDeployment) -> None:
     environment.finished(deployment.attempt, TaskEnd.FAILED, "boom", FailureKind.CAUSE)
 
 
-def test_plan_error_reaches_the_planner(rig: Rig) -> None:
+def test_plan_error_reaches_who_opens_the_result(rig: Rig) -> None:
     """An error of planning comes out with its type; an unknown result has its own answer."""
 
     def build() -> Submission:
         raise SlotsError("no executor has registered")
 
     rig.master.add_result("r1", build)
-    with rig.planner() as planner:
+    for opened in (rig.master.open_result, lambda name: rig.environment.ask(OpenResult(name))):
         with pytest.raises(SlotsError, match="no executor"):
-            planner.ask(OpenResult("r1"))
+            opened("r1")
         with pytest.raises(PartitionExpiredError, match="r9"):
-            planner.ask(OpenResult("r9"))
+            opened("r9")
 
 
 def test_unopened_result_expires() -> None:
-    """A result whose planner went away expires at the end of its lease; opened ones stay."""
+    """A result whose opener went away expires at the end of its lease; opened ones stay."""
     fresh_service()
     rig = Rig({"spark.penstock.job.resultLease": "100ms"})
     try:
@@ -350,12 +344,9 @@ def test_unopened_result_expires() -> None:
         rig.task = task
         graph = pipeline(result=True)
         rig.master.add_result("r1", lambda: rig.submission(graph))
-        planner = rig.planner()
-        opening = threading.Thread(target=_open_quietly, args=(planner,), daemon=True)
-        opening.start()
+        opening = asyncio.run_coroutine_threadsafe(rig.master._results.open("r1"), rig.master._loop)
         assert running.wait(DEADLINE)
-        planner.close()
-        opening.join(DEADLINE)
+        opening.cancel()
         go.set()
         (expired,) = rig.environment.wait_for(ExpirePartitions)
         assert {item.dataset for item in expired.partitions} == {DatasetId("j1", 1, is_result=True)}
@@ -381,26 +372,20 @@ def test_a_persistent_result_has_no_lease() -> None:
         rig.close()
 
 
-def _open_quietly(planner: MasterClient) -> None:
-    with pytest.raises((ControlError, ValueError)):
-        planner.ask(OpenResult("r1"), None)
-
-
 def test_lost_environment_fails_the_job_and_makes_its_results_run_again() -> None:
-    """The end of an instruction stream is the end of the environment, its tasks and its results."""
+    """The end of its connection, where no process is, is that of the environment, its tasks and its results."""
     fresh_service()
     rig = Rig({"spark.penstock.restart.strategy": "none"})
     graph = pipeline(result=True)
     rig.master.add_result("r1", lambda: rig.submission(graph))
-    with rig.planner() as planner:
-        planner.ask(OpenResult("r1"))
-        rig.task = rig.hang_up
-        with pytest.raises(JobError, match="environment env-1 is lost"):
-            rig.run()
-        again = FakeEnvironment(rig.address, SECRET, "env-2")
-        rig.launcher.environment, rig.task = again, run_well
-        planner.ask(OpenResult("r1"))
-        again.close()
+    rig.master.open_result("r1")
+    rig.task = rig.hang_up
+    with pytest.raises(JobError, match="environment env-1 is lost"):
+        rig.run()
+    again = FakeEnvironment(rig.address, SECRET, "env-2")
+    rig.launcher.environment, rig.task = again, run_well
+    rig.master.open_result("r1")
+    again.close()
     rig.close()
     assert rig.launcher.launched == ["j1", "j2", "j3"]
 
@@ -415,7 +400,7 @@ def test_job_goes_on_with_another_environment(rig: Rig) -> None:
             run_well(environment, deployment)
         elif first.acquire(blocking=False):
             rig.launcher.environment = again
-            environment.client.close()
+            environment.client.cut()
         else:
             assert environment.ended.wait(DEADLINE)
 
@@ -444,8 +429,9 @@ def test_silent_environment_is_lost() -> None:
         rig.task = _fall_silent
         with pytest.raises(JobError, match=r"no heartbeat for 0.2 s"):
             rig.run()
+        assert rig.environment.ended.wait(DEADLINE), "it is hung up on"
         with pytest.raises(EnvironmentLostError):
-            rig.environment.ask(Heartbeat("env-1"))
+            FakeEnvironment(rig.address, SECRET, "env-1")
     finally:
         rig.close()
 
@@ -454,90 +440,81 @@ def _fall_silent(environment: FakeEnvironment, deployment: TaskDeployment) -> No
     assert environment.ended.wait(DEADLINE)
 
 
-@pytest.mark.parametrize(
-    ("secret", "role", "request_", "error"),
-    [
-        (b"x" * 32, PLANNER, OpenResult("r1"), AuthenticationError),
-        (SECRET, "stranger", OpenResult("r1"), ProtocolError),
-        (SECRET, PLANNER, RegisterTask(AttemptId("j1", 0, 0, 1)), AuthenticationError),
-        (SECRET, "environment", OpenResult("r1"), AuthenticationError),
-    ],
-)
-def test_who_may_not_call(
-    rig: Rig, secret: bytes, role: str, request_: Request[object], error: type[Exception]
-) -> None:
-    """A wrong secret, an unknown role and a method of another role are refused with typed errors."""
-    with MasterClient(rig.address, secret, role, "me") as client, pytest.raises(error):
-        client.ask(request_)
+def test_who_does_not_know_the_secret_is_hung_up_on(rig: Rig) -> None:
+    """Before anything is asked; an environment may make the calls of environments, and no others."""
+    with pytest.raises(AuthenticationError, match="closed the connection during authentication"):
+        shaken(rig.address, b"x" * 32, "me")
+    with pytest.raises(ProtocolError, match="there is no call Challenge for an environment"):
+        raise_for_error(rig.environment.client.call("Challenge", {}).result(DEADLINE))
 
 
-def test_call_without_session_is_refused(rig: Rig) -> None:
-    """Also an invented one, and a replayed proof."""
-    channel = grpc.insecure_channel(rig.address)
-    call = channel.unary_unary(f"/{control.SERVICE}/{OpenResult.METHOD}")
-    for metadata in ((), ((control.SESSION_HEADER, "f" * 64),)):
-        with pytest.raises(AuthenticationError):
-            control.raise_for_error(control.unpack(call(control.pack({}), metadata=metadata, timeout=DEADLINE)))
-    challenge = channel.unary_unary(f"/{control.SERVICE}/{Challenge.METHOD}")
-    authenticate = channel.unary_unary(f"/{control.SERVICE}/{Authenticate.METHOD}")
-
-    def hello(call: Any, message: dict[str, object]) -> dict[str, Any]:
-        return control.unpack(call(b"", metadata=((control.HELLO_HEADER, control.pack(message)),), timeout=DEADLINE))
-
-    nonce = hello(challenge, {})["nonce"]
-    mine = control.nonce()
-    proof = control.proof(SECRET, PLANNER, nonce, mine, "me")
-    message = {"nonce": nonce, "client_nonce": mine, "role": PLANNER, "identity": "me", "proof": proof}
-    assert "session" in hello(authenticate, message)
-    with pytest.raises(AuthenticationError):
-        control.raise_for_error(hello(authenticate, message))
-    channel.close()
+def test_another_door_is_not_this_one(rig: Rig) -> None:
+    """A peer that knows the secret, and wants partitions or a task's memory, is at the wrong address."""
+    for service in (Service.TASKS, Service.PARTITIONS):
+        with pytest.raises((AuthenticationError, EnvironmentLostError)):
+            shaken(rig.address, SECRET, "me", service)
 
 
-STRANGER = """
-import sys, threading
-import grpc
-method, calls = sys.argv[2], int(sys.argv[3])
-options = [("grpc.max_send_message_length", 1 << 28)]
-channel = grpc.insecure_channel(sys.argv[1], options=options)
-call = channel.unary_unary("/penstock.JobMaster/" + method)
-bomb = bytes([0xDC + 1, 0, 191, 255, 255]) + b"\\x90" * (12 << 20)  # a list of lists
-pending = [call.future(bomb, timeout=30) for _ in range(calls)]
-print([each.code().name for each in pending])
-"""
+WORDS = (b"", b"GET / HTTP/1.1\r\n\r\n" * 8, MAGIC + bytes([VERSION]), bytes(64), MAGIC + b"\xff" * 300)
 
 
-@pytest.mark.parametrize("method", [Challenge.METHOD, Authenticate.METHOD, OpenResult.METHOD])
-def test_a_stranger_can_not_make_it_grow(rig: Rig, method: str) -> None:
-    """Large messages of somebody who has proved nothing, four at a time: they are not even read."""
-    rig.environment.ask(Heartbeat("env-1"))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    command = [sys.executable, "-c", STRANGER, rig.address, method, "4"]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=True, text=True).stdout
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    assert grown < 8 << 20
+def test_ten_thousand_bad_connections_leave_no_growth(rig: Rig) -> None:
+    """Silent, cut, garbage, half a handshake: refused one after the other, while the JobMaster works on."""
+    host, port = rig.address.split(":")
+
+    def come(count: int) -> None:
+        open_ones: deque[socket.socket] = deque()
+        for number in range(count):
+            open_ones.append(socket.create_connection((host, int(port)), DEADLINE))
+            with contextlib.suppress(ConnectionError):
+                open_ones[-1].sendall(WORDS[number % len(WORDS)])
+            if len(open_ones) > 100:
+                open_ones.popleft().close()
+        for connection in open_ones:
+            connection.close()
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    come(1_000)
+    before = resident()
+    come(examples(10_000))
+    wait_until(lambda: rig.master._server.unauthenticated == 0, "all are gone")
+    assert resident() - before < 4 << 20
     assert rig.run().state is JobState.FINISHED
 
 
-def test_a_session_in_use_outlives_any_number_of_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment beats while more planners come than sessions are kept: it is heard to the end."""
-    monkeypatch.setattr(sessions, "_SESSIONS", 8)
-    for number in range(20):
-        client = MasterClient(rig.address, SECRET, PLANNER, f"planner-{number}")
-        with client, pytest.raises(PartitionExpiredError):
-            client.ask(OpenResult("r9"))
-        rig.environment.ask(Heartbeat("env-1"))
+def test_a_large_message_goes_through_and_a_larger_one_is_refused(rig: Rig) -> None:
+    """Tens of megabytes are no matter; over the limit the sender is told, and the connection lives."""
+    handle = bytes(40 << 20)
+    attempt = AttemptId("j1", 0, 0, 1)
+    rig.environment.ask(AcknowledgeCheckpoint(attempt, 1, handle))
+    with pytest.raises(ProtocolError, match="is the limit"):
+        rig.environment.ask(AcknowledgeCheckpoint(attempt, 1, handle + handle))
     assert rig.run().state is JobState.FINISHED
 
 
 def test_garbage_is_answered(rig: Rig) -> None:
     """A message of another shape gets a ProtocolError, and the JobMaster lives on."""
-    session = rig.environment.client._metadata()
-    with grpc.insecure_channel(rig.address) as channel:
-        call = channel.unary_unary(f"/{control.SERVICE}/{TaskFinished.METHOD}")
-        for message in ({}, {"attempt": "x"}, {"attempt": (1, 2)}, {"attempt": ("j", 0, 0, 1), "state": "NONSENSE"}):
-            with pytest.raises(ProtocolError):
-                control.raise_for_error(control.unpack(call(control.pack(message), metadata=session)))
+    client = rig.environment.client
+    messages: tuple[Plain, ...] = (
+        *({}, {"attempt": "x"}, {"attempt": (1, 2)}),
+        {"attempt": ("j", 0, 0, 1), "state": "NONSENSE"},
+    )
+    for message in messages:
+        with pytest.raises(ProtocolError):
+            raise_for_error(client.call(TaskFinished.METHOD, message).result(DEADLINE))
+    assert rig.run().state is JobState.FINISHED
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 40, frame(99), frame(FrameType.CALL, b"\0"), frame(FrameType.CALL, b"\0" * 9)]
+)
+def test_frames_that_are_none_end_the_connection(rig: Rig, data: bytes) -> None:
+    """And nothing else: it is not known any more where the next one would begin."""
+    with shaken(rig.address, SECRET, "env-9") as connection:
+        connection.sendall(data)
+        assert connection.recv(1) == b""
     assert rig.run().state is JobState.FINISHED
 
 
@@ -549,8 +526,10 @@ def test_it_listens_where_it_was_told() -> None:
     master = JobMaster(MasterIdentity("app", SECRET, "::1", "::1", port), launcher)
     try:
         assert master.start() == f"[::1]:{port}"
-        with MasterClient(master.address, SECRET, PLANNER, "me") as client, pytest.raises(PartitionExpiredError):
+        client = MasterClient(master.address, SECRET, "me")
+        with pytest.raises(PartitionExpiredError):
             client.ask(OpenResult("r9"))
+        client.cut()
         second = JobMaster(MasterIdentity("app", SECRET, "::1", "::1", port), launcher)
         with pytest.raises(ControlError, match=r"spark\.penstock\.driver\.port"):
             second.start()
@@ -559,7 +538,7 @@ def test_it_listens_where_it_was_told() -> None:
 
 
 def test_environment_speaks_only_for_itself(rig: Rig) -> None:
-    """A session can't call in another environment's name."""
+    """It can't call in another environment's name."""
     with pytest.raises(AuthenticationError, match="spoke for"):
         rig.environment.ask(Heartbeat("env-2"))
 
@@ -620,25 +599,29 @@ def test_what_it_does_again_and_again_ends_without_a_word_when_the_interpreter_d
     assert not caplog.records
 
 
-def test_unreachable_master_is_a_control_error() -> None:
-    """A client that reaches nobody says whom and what it asked."""
-    with (
-        MasterClient("127.0.0.1:1", SECRET, PLANNER, "me") as client,
-        pytest.raises(ControlError, match=r"127\.0\.0\.1:1"),
-    ):
-        client.ask(OpenResult("r1"), 2)
-
-
 def test_wrong_server_is_found_out() -> None:
-    """A server that does not know the secret is not trusted, although it accepts anything."""
+    """A server that does not know the secret is not trusted, although it would accept anything."""
     fresh_service()
     impostor = JobMaster(MasterIdentity("app", b"y" * 32), ThreadLauncher(run_well))
     address = impostor.start()
     try:
-        with MasterClient(address, SECRET, PLANNER, "me") as client, pytest.raises(AuthenticationError):
-            client.ask(OpenResult("r1"))
+        with pytest.raises(AuthenticationError):
+            shaken(address, SECRET, "me")
     finally:
         impostor.close()
+
+
+def test_a_second_driver_listens_where_the_first_one_did(rig: Rig) -> None:
+    """At once, although connections of the first one have just ended there; and none of them is let in."""
+    port = int(rig.address.split(":")[1])
+    rig.close()
+    second = JobMaster(MasterIdentity("app", b"y" * 32, port=port), ThreadLauncher(run_well))
+    try:
+        assert second.start() == rig.address
+        with pytest.raises(AuthenticationError):
+            shaken(rig.address, SECRET, "env-1")
+    finally:
+        second.close()
 
 
 def test_cancelled_task_error_is_what_a_relayed_call_raises(rig: Rig) -> None:
@@ -685,7 +668,7 @@ def test_a_watch_that_fails_ends_the_jobmaster_and_somebody_hears(monkeypatch: p
     begun = threading.Event()
     broken = threading.Event()
 
-    def silent(_: float, __: float) -> list[object]:
+    def silent(_: float) -> list[object]:
         if begun.is_set():
             broken.set()
             raise OSError("no clock")

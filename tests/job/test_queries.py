@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming queries in a whole JobMaster: real storage and gRPC; tasks are threads that speak for a data plane."""
+"""Streaming queries in a whole JobMaster, real storage and connections; tasks are threads without a data plane."""
 
 from __future__ import annotations
 

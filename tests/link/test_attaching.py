@@ -15,7 +15,7 @@ import pytest
 from environment_thread import EnvironmentThread, environment
 from penstock.attachment import attachment
 from penstock.attachment.launch import EnvironmentLaunch
-from penstock.link.handshake import Handshake, Role
+from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 CONF = {"spark.penstock.environment.leaseTimeout": "200ms"}
@@ -34,7 +34,7 @@ def dying(secret: bytes, messages: int) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def live() -> None:
-        hands = Handshake(Role.SERVER, secret, "env-1", "the test")
+        hands = Handshake(Role.SERVER, Service.TASKS, Credentials("env-1", secret), "the test")
         with theirs, contextlib.suppress(OSError, PenstockError):
             for _ in range(messages):
                 hands.feed(theirs.recv(hands.missing, socket.MSG_WAITALL))

@@ -228,7 +228,7 @@ def test_what_a_task_may_not_say_ends_its_session_alone(here: EnvironmentThread,
         (slices_frame(FrameType.DELIVER, [(99, 0, 0, 0, 0)]), "number 99 is used"),
         (frame(FrameType.DELIVER, b"x"), "list of slices"),
         (frame(FrameType.CHANNEL_EVENT, b"x"), "broke the protocol"),
-        (b"\x08\x00\x00\x00\x63\x00\x00\x00", "unknown frame type 99"),
+        (b"\x08\x00\x00\x00\x63\x00\x00\x00", "a frame of type 99 is not for a task"),
     ],
 )
 def test_what_an_environment_may_not_say_is_raised_where_the_task_waits(words: bytes, told: str) -> None:

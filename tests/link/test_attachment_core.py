@@ -120,7 +120,7 @@ class Line:
         elif kind == "ask":
             replies: list[Plain] = []
             number, question = self.core.ask(GetStatistics(), replies.append)
-            assert read_call(memoryview(question)[8:]) == (number, "GetStatistics", {})
+            assert read_call(memoryview(question)[8:]) == (number, "GetStatistics", {}, 0)
             self.answers[number] = replies
             self.asked.append(number)
         elif kind == "close" and self.ports:
@@ -145,7 +145,7 @@ class Line:
     def _said(self, kind: str, which: int) -> bytes:
         if kind == "act":
             self.frames, self.actions = self.frames + 1, self.actions + 1
-            return frame(FrameType.ACTION, pack(instruction(TaskAction(ATTEMPT, StopSource()))))
+            return frame(FrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource()))))
         if kind == "cancel":
             self.frames, self.cause = self.frames + 1, (TaskCancelledError, str(which))
             return frame(FrameType.CANCEL, str(which).encode())
@@ -204,8 +204,8 @@ WRONG = {
     "a question that never was": reply_frame(9, {}),
     "a broken list": frame(FrameType.DELIVER, b"x"),
     "a broken event": frame(FrameType.CHANNEL_EVENT, b"x"),
-    "an order for the environment": frame(FrameType.ACTION, pack(instruction(CancelTask(ATTEMPT, "why")))),
-    "no order": frame(FrameType.ACTION, pack({"op": "Nothing"})),
+    "an order for the environment": frame(FrameType.COMMAND, pack(instruction(CancelTask(ATTEMPT, "why")))),
+    "no order": frame(FrameType.COMMAND, pack({"op": "Nothing"})),
 }
 
 
@@ -240,7 +240,7 @@ def test_another_attempt_hears_nothing_of_the_last_one() -> None:
     """Its orders and its end are forgotten; what is counted goes on."""
     core = AttachmentCore("env")
     receive(core, frame(FrameType.CANCEL, b"it is over"))
-    receive(core, frame(FrameType.ACTION, pack(instruction(TaskAction(ATTEMPT, StopSource())))))
+    receive(core, frame(FrameType.COMMAND, pack(instruction(TaskAction(ATTEMPT, StopSource())))))
     core.begin()
     core.check()
     assert not core.arrivals.actions

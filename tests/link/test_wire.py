@@ -11,6 +11,7 @@ import pytest
 
 from penstock.link import calls, commands, master
 from penstock.link.control import pack, unpack
+from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.questions import Asked
 from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle import (
@@ -41,6 +42,9 @@ SAMPLES: dict[Any, Any] = {
     PartitionKind: PartitionKind.PIPELINED_BOUNDED,
     ShuffleDescriptor: PLACE,
     ShuffleDescriptor | None: PLACE,
+    tuple[ShuffleDescriptor, ...]: (PLACE, PLACE),
+    tuple[PartitionFigures, ...]: (PartitionFigures("local", "blocking", "FINISHED", 3, 1 << 40),),
+    tuple[ChannelFigures, ...]: (ChannelFigures(ATTEMPT, 1, 2, {"credit": 2.0}),),
     PartitionId | None: None,
     tuple[PartitionId, ...]: (PARTITION, PARTITION),
     tuple[str, ...]: (),
@@ -62,7 +66,7 @@ REQUESTS = [
     *calls.CALLS.values(),
     *commands.COMMANDS.values(),
     *master.RELAYED.values(),
-    *(master.Challenge, master.Authenticate, master.AttachEnvironment, master.Listen, master.Heartbeat),
+    *(master.AttachEnvironment, master.Heartbeat),
     *(master.PartitionConsumable, master.TaskLost),
 ]
 

@@ -10,9 +10,10 @@ import pytest
 
 from network_parts import SEGMENT, Gate, Provider, QueueView, RecordingSink, partition
 from penstock.buffer.data_types import DataType
+from penstock.connection.frames import OutgoingFrame
 from penstock.lifecycle.table import Lifecycle, Table, as_markdown
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode, payload_checksum
+from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, SERVER_TYPES, encode, payload_checksum
 from penstock.network.lifecycle import CHANNEL_TABLE, READER_TABLE, ChannelEvent, ChannelState
 from penstock.network.messages import (
     AddCredit,
@@ -476,7 +477,7 @@ class TestReceiver:
         _, second = receiving.open()
         _, other = receiving.open()
         damaged = bytearray(buffer(1, 0, b"payload") + buffer(2, 0, b"payload", DataType.EVENT))
-        damaged[44 + 3] ^= 1
+        damaged[BUFFER_HEAD + 3] ^= 1
         damaged[-1] ^= 1
         receiving.feed(bytes(damaged) + buffer(3, 0, b"fine"))
         for sink in (first, second):

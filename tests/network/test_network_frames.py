@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from effort import examples
 from fuzz_frames import fuzz, some_message
 from penstock.buffer.data_types import DataType
+from penstock.connection.frames import HEADER
 from penstock.network import frames
 from penstock.network.decoder import SCRATCH, FrameDecoder
-from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, HEADER, MAGIC, SERVER_TYPES, encode, encode_header
+from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, SERVER_TYPES, encode, encode_header
 from penstock.network.messages import (
     AddCredit,
     BufferHeader,
@@ -148,22 +149,20 @@ def test_is_at_boundary_tells_a_clean_end_from_a_torn_one() -> None:
         assert decoder.is_at_boundary is (end in clean), end
 
 
-def raw(kind: int, body: bytes, *, magic: int = MAGIC, version: int = 1, flags: int = 0, extra: int = 0) -> bytes:
+def raw(kind: int, body: bytes, *, flags: int = 0, extra: int = 0) -> bytes:
     """A frame with any header."""
-    return HEADER.pack(HEADER.size + len(body) + extra, magic, kind, version, flags) + body
+    return HEADER.pack(HEADER.size + len(body) + extra, kind, flags) + body
 
 
 _RECEIVER_COUNT = struct.Struct("<QI")
 MALFORMED = {
-    "magic": raw(7, bytes(8), magic=0xBADC0FFE),
-    "version": raw(7, bytes(8), version=2),
     "type 0": raw(0, bytes(8)),
     "type 99": raw(99, bytes(8)),
     "unknown flag": raw(7, bytes(8), flags=1),
     "unknown buffer flag": raw(2, bytes(32), flags=2),
-    "length below the header": HEADER.pack(3, MAGIC, 8, 1, 0),
-    "length 0": HEADER.pack(0, MAGIC, 8, 1, 0),
-    "length too large": HEADER.pack(0xFFFFFFFF, MAGIC, 2, 1, 0) + bytes(40),
+    "length below the header": HEADER.pack(3, 8, 0),
+    "length 0": HEADER.pack(0, 8, 0),
+    "length too large": HEADER.pack(0xFFFFFFFF, 2, 0) + bytes(40),
     "control too large": raw(4, bytes(12), extra=1),
     "control too small": raw(4, bytes(11)),
     "credit of zero": raw(4, _RECEIVER_COUNT.pack(1, 0)),

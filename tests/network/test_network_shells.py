@@ -16,16 +16,18 @@ import pytest
 from memory_transport import MemoryTransport
 from network_parts import SECRET, SEGMENT, Gate, Provider, QueueView, RecordingSink, partition, run, wait_until
 from penstock.buffer.data_types import DataType
-from penstock.link.handshake import Handshake, Role
-from penstock.link.unauthenticated import MOST
+from penstock.connection.door import DoorSettings
+from penstock.connection.frame_connection import WaterMarks
+from penstock.connection.handshake import Credentials, Handshake, Role, Service
+from penstock.connection.opening import OpeningSettings, shake
+from penstock.connection.sockets import TcpTransport
+from penstock.connection.transport import Endpoint, Listener, Transport
+from penstock.connection.unauthenticated import MOST
 from penstock.network.client import ClientSettings, ConnectionManager
-from penstock.network.connection import WaterMarks, authenticate
 from penstock.network.decoder import FrameDecoder
 from penstock.network.frames import SERVER_TYPES, encode
 from penstock.network.messages import BufferHeader, BufferResponse, ErrorResponse, PartitionRequest
 from penstock.network.server import DataServer, ServerSettings
-from penstock.network.sockets import TcpTransport
-from penstock.network.transport import Endpoint, Listener, Transport
 from penstock.shuffle.errors import (
     AuthenticationError,
     EnvironmentLostError,
@@ -34,15 +36,25 @@ from penstock.shuffle.errors import (
     ProducerFailedError,
     ProtocolError,
 )
+from zlib_example import ZlibTransport
 
-KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio")]
+OPENING = ClientSettings(OpeningSettings(pauses=()))
+"""One try only."""
+KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio"), ("zlib", "asyncio"), ("zlib", "uvloop")]
 
 
 def open_transport(kind: str, folder: Path) -> tuple[Transport, str]:
     """The transport of a kind, and where to listen."""
     if kind == "tcp":
         return TcpTransport(), "tcp://127.0.0.1:0"
+    if kind == "zlib":
+        return ZlibTransport(), "zlib://127.0.0.1:0"
     return MemoryTransport(), "memory://server"
+
+
+def hands(role: Role, identity: str, peer: str) -> Handshake:
+    """One end of a handshake between environments."""
+    return Handshake(role, Service.PARTITIONS, Credentials(identity, SECRET), peer)
 
 
 class House:
@@ -52,8 +64,8 @@ class House:
         self.transport = transport
         self.provider = Provider()
         self.gate = Gate(channels=40)
-        self.server = DataServer(transport, self.provider, SECRET, "producer environment", server)
-        self.manager = ConnectionManager(transport, SECRET, "consumer environment", client)
+        self.server = DataServer(transport, self.provider, Credentials("producer environment", SECRET), server)
+        self.manager = ConnectionManager(transport, Credentials("consumer environment", SECRET), client)
         self.address = ""
 
     async def read(self, index: int = 0, *, hold: bool = False, exclusive: int | None = None) -> RecordingSink:
@@ -79,8 +91,8 @@ async def house(
     finally:
         await built.manager.close()
         await built.manager.close()
-        await built.server.close()
-        await built.server.close()
+        built.server.close()
+        built.server.close()
         assert built.server.statistics().connections == 0
         assert built.server.statistics().readers == 0
         assert all(view.outstanding == 0 for view in built.provider.views.values())
@@ -176,12 +188,12 @@ def test_a_failed_attempt_reaches_all_waiters_and_is_not_cached() -> None:
             assert all(isinstance(error, EnvironmentLostError) for error in errors)
             assert len({id(error) for error in errors}) == 3
             assert "memory://late" in str(errors[0])
-            second = DataServer(here.transport, here.provider, SECRET, "late environment")
+            second = DataServer(here.transport, here.provider, Credentials("late environment", SECRET))
             await second.start("memory://late")
             here.provider.register(partition()).data(b"x")
             sink = await here.read()
             await wait_until(lambda: bool(sink.data))
-            await second.close()
+            second.close()
             await wait_until(lambda: bool(sink.errors))
 
     run(main)
@@ -218,7 +230,7 @@ def test_a_cancelled_requester_does_not_cancel_the_others() -> None:
         assert first.cancelled()
         assert here.manager.connections_opened == 1
         await here.manager.close()
-        await here.server.close()
+        here.server.close()
 
     run(main)
 
@@ -236,7 +248,7 @@ def test_closing_the_manager_while_connecting_fails_the_waiters() -> None:
             await waiting
         with pytest.raises(EnvironmentLostError, match="closed"):
             await here.read()
-        await here.server.close()
+        here.server.close()
 
     run(main)
 
@@ -317,19 +329,19 @@ def test_losing_the_server_fails_every_channel_once_and_is_forgotten() -> None:
             sinks = [await here.read(index) for index in range(3)]
             views[0].data(b"x")
             await wait_until(lambda: bool(sinks[0].data))
-            await here.server.close()
+            here.server.close()
             await wait_until(lambda: all(sink.errors for sink in sinks))
             assert [len(sink.errors) for sink in sinks] == [1, 1, 1]
             assert all(isinstance(sink.errors[0], EnvironmentLostError) for sink in sinks)
             assert all(view.is_released for view in views)
             assert here.manager.statistics().connections == 0
-            again = DataServer(here.transport, here.provider, SECRET, "again")
+            again = DataServer(here.transport, here.provider, Credentials("again", SECRET))
             await again.start(here.address)
             here.provider.register(partition(5)).data(b"y")
             sink = await here.read(5)
             await wait_until(lambda: sink.data == [b"y"])
             assert here.manager.connections_opened == 2
-            await again.close()
+            again.close()
 
     run(main)
 
@@ -365,7 +377,7 @@ async def scripted_server(script: Script, endings: list[Endpoint]) -> tuple[Memo
 
     async def serve(endpoint: Endpoint) -> None:
         endings.append(endpoint)
-        await authenticate(endpoint, Handshake(Role.SERVER, SECRET, "scripted", endpoint.peer))
+        await shake(endpoint, hands(Role.SERVER, "scripted", endpoint.peer))
         asked = asyncio.Event()
         endpoint.set_readable(asked.set)
         await asked.wait()
@@ -480,7 +492,7 @@ def test_a_client_with_another_secret_is_refused(caplog: pytest.LogCaptureFixtur
 
     async def main() -> None:
         async with house() as here:
-            stranger = ConnectionManager(here.transport, b"not the secret at all", "stranger")
+            stranger = ConnectionManager(here.transport, Credentials("stranger", b"not the secret at all"), OPENING)
             sink = here.gate.sink()
             with pytest.raises(AuthenticationError, match=r"127\.0\.0\.1"):
                 await stranger.request_partition(here.address, partition(), 0, 0, sink, sink.credit)
@@ -492,7 +504,7 @@ def test_a_client_with_another_secret_is_refused(caplog: pytest.LogCaptureFixtur
             friend = await here.read()
             await wait_until(lambda: bool(friend.data))
 
-    with caplog.at_level(logging.WARNING, "penstock.network"):
+    with caplog.at_level(logging.WARNING, "penstock.connection"):
         run(main)
     assert "refused a connection from tcp://127.0.0.1" in caplog.text
 
@@ -501,10 +513,10 @@ def test_unauthenticated_learn_nothing_and_are_closed(caplog: pytest.LogCaptureF
     """Garbage, a hello cut short, and silence past the deadline each end in a closed socket without a proof."""
 
     async def main() -> None:
-        async with house(server=ServerSettings(handshake_timeout=0.2)) as here:
+        async with house(server=ServerSettings(door=DoorSettings(0.2))) as here:
             host, port = here.address.removeprefix("tcp://").split(":")
             loop = asyncio.get_running_loop()
-            for said in (b"GET / HTTP/1.0\r\nHost: a.long.name.example.org\r\n\r\n", b"PSTK\x01", b""):
+            for said in (b"GET / HTTP/1.0\r\nHost: a.long.name.example.org\r\n\r\n", b"PSTK\x02", b""):
                 stranger = socket.create_connection((host, int(port)))
                 stranger.setblocking(False)
                 await loop.sock_sendall(stranger, said)
@@ -518,14 +530,14 @@ def test_unauthenticated_learn_nothing_and_are_closed(caplog: pytest.LogCaptureF
             assert here.server.statistics().connections_accepted == 0
 
     run(main)
-    assert "no handshake in time" in caplog.text
+    assert "refused a connection from tcp://127.0.0.1" in caplog.text
 
 
 def test_unauthenticated_are_bounded_in_number() -> None:
     """Beyond the limit of open handshakes the first ones go."""
 
     async def main() -> None:
-        async with house("memory", server=ServerSettings(max_handshakes=2)) as here:
+        async with house("memory", server=ServerSettings(door=DoorSettings(most=2))) as here:
             strangers = [await here.transport.connect(here.address, 1) for _ in range(4)]
             await wait_until(lambda: here.server.statistics().connections_refused == 2)
             assert [stranger.receive_nowait(memoryview(bytearray(1))) for stranger in strangers] == [0, 0, None, None]
@@ -546,7 +558,7 @@ def test_silent_connections_lock_nobody_out() -> None:
                 strangers.append(socket.socket())
                 strangers[-1].setblocking(False)
                 await asyncio.get_running_loop().sock_connect(strangers[-1], (host, int(port)))
-            manager = ConnectionManager(here.transport, SECRET, "honest", ClientSettings(handshake_pauses=()))
+            manager = ConnectionManager(here.transport, Credentials("honest", SECRET), OPENING)
             await manager._connection(here.address)
             assert manager.connections_opened == 1
             await manager.close()
@@ -568,7 +580,8 @@ def test_who_is_turned_away_tries_again_and_says_so() -> None:
             endpoint.close()
 
         listener = await transport.listen("tcp://127.0.0.1:0", turn_away)
-        manager = ConnectionManager(transport, SECRET, "honest", ClientSettings(handshake_pauses=(0.01, 0.05)))
+        opening = ClientSettings(OpeningSettings(pauses=(0.01, 0.05)))
+        manager = ConnectionManager(transport, Credentials("honest", SECRET), opening)
         with pytest.raises(EnvironmentLostError, match="too many connect to it at once"):
             await manager._connection(listener.address)
         assert len(came) == 3
@@ -587,7 +600,7 @@ def test_garbage_after_the_handshake_ends_only_that_connection(caplog: pytest.Lo
             view, other = here.provider.register(partition(0)), here.provider.register(partition(1))
             sink = await here.read(1)
             rogue = await here.transport.connect(here.address, 5)
-            await authenticate(rogue, Handshake(Role.CLIENT, SECRET, "rogue", "server"))
+            await shake(rogue, hands(Role.CLIENT, "rogue", "server"))
             rogue.send_nowait([encode(PartitionRequest(1, partition(0), 0, 0, 1))])
             await wait_until(lambda: here.server.statistics().readers == 2)
             rogue.send_nowait([b"\xff" * 40])
@@ -602,7 +615,7 @@ def test_garbage_after_the_handshake_ends_only_that_connection(caplog: pytest.Lo
             decoder.received(count)
             answer = decoder.next_message()
             assert isinstance(answer, ErrorResponse)
-            assert "not our protocol" in answer.text
+            assert "frame type 255 is not expected here" in answer.text
             other.data(b"x")
             await wait_until(lambda: sink.data == [b"x"])
 
@@ -620,7 +633,7 @@ def test_water_marks_bound_what_waits_for_the_kernel(kind: str, tmp_path: Path) 
         async with house(kind, tmp_path, server=ServerSettings(marks=marks)) as here:
             view = here.provider.register(partition())
             peer = await here.transport.connect(here.address, 5)
-            await authenticate(peer, Handshake(Role.CLIENT, SECRET, "lazy", "server"))
+            await shake(peer, hands(Role.CLIENT, "lazy", "server"))
             peer.send_nowait([encode(PartitionRequest(1, partition(), 0, 0, total))])
             await wait_until(lambda: here.server.statistics().readers == 1)
             view.data(*[bytes(SEGMENT)] * total)
@@ -649,7 +662,7 @@ def test_a_peer_that_takes_nothing_is_given_up(kind: str, tmp_path: Path) -> Non
             view, other = here.provider.register(partition(0)), here.provider.register(partition(1))
             sink = await here.read(1)
             stuck = await here.transport.connect(here.address, 5)
-            await authenticate(stuck, Handshake(Role.CLIENT, SECRET, "stuck", "server"))
+            await shake(stuck, hands(Role.CLIENT, "stuck", "server"))
             stuck.send_nowait([encode(PartitionRequest(1, partition(0), 0, 0, 1000))])
             await wait_until(lambda: here.server.statistics().readers == 2)
             view.data(*[bytes(SEGMENT)] * 1000)
@@ -714,7 +727,7 @@ def test_a_fault_of_ours_closes_the_connection_and_is_reported() -> None:
 
             views[0].release = release  # type: ignore[method-assign]
             loop.set_exception_handler(lambda _, context: faults.append(context))
-            await here.server.close()
+            here.server.close()
             await wait_until(lambda: all(sink.errors for sink in sinks))
             assert views[1].is_released
         assert len(faults) == 1

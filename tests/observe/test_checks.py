@@ -15,7 +15,7 @@ from penstock.observe.finding import Finding, Level
 GOOD: dict[str, object] = {
     "host": "a",
     "python": "3.11.7",
-    "packages": {"penstock": "1", "pyspark": "4.3.0", "pyarrow": "26", "numpy": "2", "grpcio": "1"},
+    "packages": {"penstock": "1", "pyspark": "4.3.0", "pyarrow": "26", "numpy": "2"},
     "cores": 2,
     "shared": "memfd",
     "memory": 8 << 30,

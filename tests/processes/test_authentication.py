@@ -18,8 +18,8 @@ import pytest
 from local_harness import LocalHarness
 from penstock.attachment.attachment import attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.connection.handshake import MAGIC, VERSION, Credentials, Handshake, Role, Service
 from penstock.link.calls import GetStatistics
-from penstock.link.handshake import MAGIC, Handshake, Role
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError
 
 pytestmark = pytest.mark.processes
@@ -73,9 +73,15 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
     return data
 
 
+def client(connection: socket.socket, secret: bytes, identity: str) -> Handshake:
+    """A handshake for whichever door this connection has come to."""
+    service = Service.TASKS if connection.family == socket.AF_UNIX else Service.PARTITIONS
+    return Handshake(Role.CLIENT, service, Credentials(identity, secret), "test")
+
+
 def shake(connection: socket.socket, secret: bytes) -> bool:
     """Tell whether a handshake with this secret goes through."""
-    hands = Handshake(Role.CLIENT, secret, "intruder", "test")
+    hands = client(connection, secret, "intruder")
     while not hands.is_done:
         connection.sendall(hands.outgoing())
         needed = hands.needed
@@ -96,7 +102,13 @@ def still_works(harness: LocalHarness) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8, bytes(300), b"\xff" * 300, MAGIC + b"\xff" * 300, os.urandom(5000)],
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8,
+        bytes(300),
+        b"\xff" * 300,
+        MAGIC + bytes([VERSION]) + b"\xff" * 300,
+        os.urandom(5000),
+    ],
     ids=["http", "zeros", "ones", "magic", "noise"],
 )
 def test_unauthenticated_words(door: Callable[[], socket.socket], harness: LocalHarness, words: bytes) -> None:
@@ -124,7 +136,7 @@ def test_silence_and_half_a_handshake(door: Callable[[], socket.socket], harness
     silent = [door() for _ in range(20)]
     half = [door() for _ in range(20)]
     for connection in half:
-        connection.sendall(Handshake(Role.CLIENT, harness.secret, "slow", "test").outgoing()[:10])
+        connection.sendall(client(connection, harness.secret, "slow").outgoing()[:10])
     with door() as connection:
         assert shake(connection, harness.secret)
     still_works(harness)
@@ -135,9 +147,9 @@ def test_silence_and_half_a_handshake(door: Callable[[], socket.socket], harness
 
 def test_replayed_proof(door: Callable[[], socket.socket], harness: LocalHarness) -> None:
     """A recorded handshake is worth nothing on a second connection."""
-    hands = Handshake(Role.CLIENT, harness.secret, "honest", "test")
-    hello = hands.outgoing()
     with door() as connection:
+        hands = client(connection, harness.secret, "honest")
+        hello = hands.outgoing()
         connection.sendall(hello)
         hands.receive(receive_exactly(connection, hands.needed))
         proof = hands.outgoing()

@@ -17,9 +17,9 @@ import pytest
 from local_harness import wait_for_end
 from penstock.attachment.attachment import Attachment, attach
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.connection.unauthenticated import MOST_OF_ONE
 from penstock.link.calls import GetStatistics
 from penstock.link.commands import Shutdown
-from penstock.link.unauthenticated import MOST_OF_ONE
 from penstock.testing.waiting import wait_until
 
 SECRET = b"a secret of the tests"

@@ -42,7 +42,7 @@ def test_the_daemon_imports_ahead_and_starts_no_thread() -> None:
         "import sys, os; from penstock.daemon import preload; missing = preload('json, no_such_module')\n"
         "print(missing, 'penstock.spark.task' in sys.modules, 'pyspark.worker' in sys.modules)\n"
         "names = [open(f'/proc/self/task/{t}/comm').read().strip() for t in os.listdir('/proc/self/task')]\n"
-        "print(len([name for name in names if not name.startswith('jemalloc')]), 'grpc' in sys.modules)"
+        "print(len([name for name in names if not name.startswith('jemalloc')]), 'asyncio' in sys.modules)"
     )
     environment = {"OMP_NUM_THREADS": "1", "PATH": ""}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)

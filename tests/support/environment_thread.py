@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.attachment.attachment import Attachment
+from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
-from penstock.link.handshake import Handshake, Role
 from penstock.link.rendezvous import Rendezvous
 from penstock.link.welcome import enter
 from penstock.shuffle import Settings
@@ -57,7 +57,9 @@ class EnvironmentThread:
     def attach(self) -> Attachment:
         """A task's attachment."""
         ours = self.connect()
-        handshake = Handshake(Role.CLIENT, self.secret, "test", "the environment's thread")
+        handshake = Handshake(
+            Role.CLIENT, Service.TASKS, Credentials("test", self.secret), "the environment's thread"
+        )
         return Attachment(ours, *enter(ours, handshake, DEADLINE), Rendezvous(self._folder), DEADLINE)
 
     def close(self) -> None:

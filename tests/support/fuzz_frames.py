@@ -13,7 +13,7 @@ import time
 from collections import Counter
 
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import CLIENT_TYPES, MAGIC, SERVER_TYPES, encode, payload_checksum
+from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, encode, payload_checksum
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -68,7 +68,7 @@ def damaged(rng: random.Random, stream: bytearray) -> bytearray:
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
         if not stream:
             break
-        position = rng.randrange(min(len(stream), rng.choice((12, 50, len(stream)))))
+        position = rng.randrange(min(len(stream), rng.choice((8, 50, len(stream)))))
         edit = rng.randrange(5)
         if edit == 0:
             stream[position] ^= 1 << rng.randrange(8)
@@ -77,9 +77,7 @@ def damaged(rng: random.Random, stream: bytearray) -> bytearray:
         elif edit == 2:
             stream[position:position] = rng.randbytes(rng.randint(1, 8))
         elif edit == 3:
-            stream[position : position + 4] = rng.choice(
-                (b"\0\0\0\0", b"\xff\xff\xff\xff", MAGIC.to_bytes(4, "little"))
-            )
+            stream[position : position + 4] = rng.choice((b"\0\0\0\0", b"\xff\xff\xff\xff"))
         else:
             del stream[position:]
     return stream

@@ -40,7 +40,7 @@ _KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|org\.apache\.spark\.deploy\.SparkSubmit"
 )
 _ONCE = re.compile(r"^(/dev/u?random|/dev/null|anon_inode:\[(eventpoll|eventfd)\]|/sys/|/proc/|.*\.(so|jar|pyc?)\b)")
-"""Random devices, null, and gRPC's process-wide poller are opened on first use and kept; code files likewise."""
+"""Random devices, null, and uvloop's pollers are opened on first use and kept; code files likewise."""
 
 
 def _isolate() -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launcher whose tasks are threads that speak gRPC as an environment does, and a service that only gives names."""
+"""A launcher whose tasks are threads that speak as an environment does, and a service that only gives names."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import grpc
-
+from master_client import MasterClient
 from penstock.graph.deployment import TaskDeployment
 from penstock.job.core.events import SparkJobReturned
 from penstock.job.core.ids import SparkJob, SparkJobId, TaskId, WorkerId
 from penstock.job.launcher import LaunchRequest
-from penstock.job.shell.client import MasterClient
-from penstock.link import control
-from penstock.link.commands import Command, read_instruction
+from penstock.link.commands import Command
 from penstock.link.master import (
-    ENVIRONMENT,
     AttachEnvironment,
     AwaitProducers,
-    Listen,
     RegisterTask,
     TaskEnd,
     TaskFinished,
-    call_of,
 )
 from penstock.shuffle import (
     AttemptId,
@@ -41,7 +35,7 @@ from penstock.shuffle import (
     ShuffleMaster,
     ShuffleMasterContext,
 )
-from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.shuffle.errors import PenstockError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
 
@@ -121,15 +115,19 @@ def fresh_service() -> FakeShuffleService:
 
 
 class FakeEnvironment:
-    """An environment: a session, a thread on its instruction stream, and calls for its tasks."""
+    """An environment: a connection, a thread on its commands, and calls for its tasks."""
 
     def __init__(self, address: str, secret: bytes, name: str) -> None:
         self.name = name
-        self.client = MasterClient(address, secret, ENVIRONMENT, name)
+        self.client = MasterClient(address, secret, name)
         self.commands: list[Command] = []
         self.changed = threading.Condition()
         self.ended = threading.Event()
-        self.client.ask(AttachEnvironment(name, "tcp://127.0.0.1:1", "h", 1))
+        try:
+            self.client.ask(AttachEnvironment(name, "tcp://127.0.0.1:1", "h", 1))
+        except BaseException:
+            self.client.cut()
+            raise
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -169,18 +167,11 @@ class FakeEnvironment:
         return [command for command in self.commands if isinstance(command, kind)]
 
     def _listen(self) -> None:
-        stream = self.client._channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
-        message, metadata = call_of(Listen(self.name), self.client._metadata())
-        try:
-            for data in stream(message, metadata=metadata):
-                command = read_instruction(control.raise_for_error(control.unpack(data)))
-                with self.changed:
-                    self.commands.append(command)
-                    self.changed.notify_all()
-        except (grpc.RpcError, ControlError):
-            pass
-        finally:
-            self.ended.set()
+        while (found := self.client.commands.get()) is not None:
+            with self.changed:
+                self.commands.append(found[1])
+                self.changed.notify_all()
+        self.ended.set()
 
 
 Task = Callable[[FakeEnvironment, TaskDeployment], None]
@@ -235,7 +226,7 @@ class ThreadLauncher:
                 self._task(environment, deployment)
                 if not isinstance(task, WorkerId):
                     return
-        except (PenstockError, ValueError) as error:  # a closed channel raises ValueError
+        except PenstockError as error:
             self.errors.append(error)
 
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.network.transport import Endpoint, split_address
+from penstock.connection.transport import Endpoint, split_address
 
 CAPACITY: Final = 256 << 10
 """Bytes in flight in one direction, of the order of a socket's buffer."""
@@ -159,6 +159,8 @@ class MemoryListener:
 
 class MemoryTransport:
     """Connects endpoints by name, `memory://name`, within this object."""
+
+    scheme = "memory"
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A JobMaster with a streaming query whose tasks are threads: real storage and gRPC, no data plane."""
+"""A JobMaster with a streaming query whose tasks are threads: real storage and connections, no data plane."""
 
 from __future__ import annotations
 

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A JobMaster's gRPC face that says what a test wants; who calls it has to prove the secret as ever."""
+"""A JobMaster that says what a test wants; who calls it has to prove the secret as ever."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
-import grpc
-import grpc.aio
-
-from penstock.job.shell.server import handshake
-from penstock.job.shell.sessions import Sessions
-from penstock.link import control, master
+from penstock.connection.door import Door
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.frames import frame
+from penstock.connection.handshake import Credentials, Service
+from penstock.connection.sockets import TcpTransport
+from penstock.connection.transport import Endpoint, Listener
+from penstock.link import control
+from penstock.link.frames import FrameType, read_call, reply_frame
+from penstock.link.rpc import FrameLogic
 from penstock.link.wire import Plain
 from penstock.shuffle.errors import PenstockError
 
@@ -20,62 +22,76 @@ SECRET = b"0123456789abcdef"
 
 
 class ScriptedMaster:
-    """Notes what it is told. `answer` may raise: a PenstockError is answered, anything else breaks the call off."""
+    """Notes what it is told. `answer` may raise: a PenstockError is answered, a ConnectionError hangs up."""
 
     def __init__(self, answer: Callable[[str, Plain], None] = lambda _, __: None) -> None:
         self.heard: list[tuple[str, Plain]] = []
         self.questions: list[int] = []
         """The numbers under which questions came."""
         self.changed = asyncio.Event()
-        self.instructions: asyncio.Queue[Plain | None] = asyncio.Queue()
         self.address = ""
+        self._instructions: list[Plain | None] = []
         self._answer = answer
-        self._sessions = Sessions(SECRET)
-        self._server = grpc.aio.server()
+        self._door: Door[Endpoint] = Door(Service.MASTER, Credentials("master", SECRET), self._enter)
+        self._listener: Listener
+        self._connections: list[_Connection] = []
 
     async def start(self) -> None:
         """Listen."""
-        unary, strangers = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-        methods = {
-            "Challenge": strangers(handshake(master.Challenge, self._sessions.challenge)),
-            "Authenticate": strangers(handshake(master.Authenticate, self._sessions.authenticate)),
-            "Listen": grpc.unary_stream_rpc_method_handler(self._stream),
-        }
-        for name in ("AttachEnvironment", "Heartbeat", "PartitionConsumable", "TaskLost", *master.RELAYED):
-            methods[name] = unary(self._note(name))
-        handler = grpc.method_handlers_generic_handler(control.SERVICE, methods)
-        self._server.add_generic_rpc_handlers((handler,))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        await self._server.start()
+        self._listener = await TcpTransport().listen("tcp://127.0.0.1:0", self._door.come)
+        self.address = self._listener.address.removeprefix("tcp://")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Hang up."""
-        await self._server.stop(None)
+        self._listener.close()
+        self._door.close()
+        for connection in self._connections:
+            connection.frames.close()
+
+    def instruct(self, *plains: Plain | None) -> None:
+        """Say this over the connection that there is, and over those to come: None ends one."""
+        self._instructions += plains
+        self._speak()
 
     def told(self, method: str) -> list[Plain]:
         """The messages that came by this method."""
         return [message for name, message in self.heard if name == method]
 
-    def _note(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def run(data: bytes, context: Any) -> bytes:
-            metadata = dict(context.invocation_metadata() or ())
-            self._sessions.check(str(metadata.get(control.SESSION_HEADER, "")), method, context.peer())
-            message = control.unpack(data)
-            self.heard.append((method, message))
-            if control.QUESTION_HEADER in metadata:
-                self.questions.append(int(metadata[control.QUESTION_HEADER]))
-            self.changed.set()
-            try:
-                self._answer(method, message)
-            except PenstockError as error:
-                return control.pack(control.error_message(error))
-            except ConnectionError:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
-            return control.pack({})
+    def hear(self, connection: _Connection, body: memoryview) -> None:
+        """A call has come."""
+        number, method, message, question = read_call(body)
+        self.heard.append((method, message))
+        if question:
+            self.questions.append(question)
+        self.changed.set()
+        try:
+            self._answer(method, message)
+        except PenstockError as error:
+            connection.logic.send(reply_frame(number, control.error_message(error)))
+        except ConnectionError:
+            connection.frames.close()
+        else:
+            connection.logic.send(reply_frame(number, {}))
+        if method == "AttachEnvironment":
+            connection.is_attached = True
+            self._speak()
 
-        return run
+    def _enter(self, endpoint: Endpoint, _: str) -> None:
+        self._connections.append(_Connection(self, endpoint))
 
-    async def _stream(self, data: bytes, _: Any) -> AsyncIterator[bytes]:
-        self.heard.append(("Listen", control.unpack(data)))
-        while (message := await self.instructions.get()) is not None:
-            yield control.pack(message)
+    def _speak(self) -> None:
+        last = self._connections[-1] if self._connections else None
+        while self._instructions and last is not None and last.is_attached and not last.frames.is_closed:
+            plain = self._instructions.pop(0)
+            if plain is None:
+                asyncio.get_running_loop().call_soon(last.frames.close)
+                last.is_attached = False
+            else:
+                last.logic.send(frame(FrameType.COMMAND, control.pack(plain)))
+
+
+class _Connection:
+    def __init__(self, master: ScriptedMaster, endpoint: Endpoint) -> None:
+        self.is_attached = False
+        self.logic = FrameLogic({FrameType.CALL: lambda body: master.hear(self, body)})
+        self.frames = FrameConnection(endpoint, self.logic, lambda *_: None)

@@ -21,7 +21,7 @@ def host_of(folder: Path, segments: int) -> Host:
     """A host of so many small segments, its files in this folder."""
     size = {"segmentSize": str(SEGMENT), "memory": str(SEGMENT * segments)}
     settings = Settings.from_conf({f"spark.penstock.network.{key}": value for key, value in size.items()})
-    return Host(HostConfig("application", b"", "", settings, Rendezvous(folder)))
+    return Host(HostConfig("application", bytes(16), "", settings, Rendezvous(folder)))
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:

@@ -20,17 +20,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from penstock.attachment.attachment_core import Answered, AttachmentCore
+from penstock.attachment.attachment_core import AttachmentCore
 from penstock.attachment.data_plane import AttachedDataPlane
 from penstock.attachment.kept_memory import kept_memory
 from penstock.attachment.launch import EnvironmentLaunch, connect_or_start, replace_environment
 from penstock.attachment.watches import Watches
+from penstock.connection.frames import frame
+from penstock.connection.handshake import Credentials, Handshake, Role, Service
 from penstock.link.commands import TaskAction
 from penstock.link.control import pack, raise_for_error
-from penstock.link.frames import FrameType, frame
-from penstock.link.handshake import Handshake, Role
+from penstock.link.frames import FrameType
 from penstock.link.pulse import LOOK_SECONDS, PulseWatch
 from penstock.link.rendezvous import Rendezvous
+from penstock.link.rpc import Answered
 from penstock.link.welcome import Welcome, enter
 from penstock.link.wire import Plain, from_wire
 from penstock.shuffle.errors import (
@@ -294,13 +296,14 @@ def attach(launch: EnvironmentLaunch, attempt: AttemptId | None = None) -> Attac
     """
     place, lease = launch.place(), Settings.from_conf(launch.settings).environment.lease_timeout
     identity = f"pid {os.getpid()} attempt {attempt if attempt is not None else 'none'}"[:120]
+    credentials = Credentials(identity, launch.secret)
     tries = 0
     while True:
         connection = connect_or_start(launch)
         pulse = PulseWatch(place.pulse, lease)
         patience = max(LOOK_SECONDS, lease - pulse.age)
         try:
-            handshake = Handshake(Role.CLIENT, launch.secret, identity, str(place.socket))
+            handshake = Handshake(Role.CLIENT, Service.TASKS, credentials, str(place.socket))
             return Attachment(connection, *enter(connection, handshake, patience), place, lease)
         except (EnvironmentLostError, AuthenticationError) as error:
             connection.close()

@@ -11,17 +11,16 @@ ends once: the first reason stays.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from penstock.attachment.ports import PORT_FRAMES, Ports
+from penstock.connection.frames import FrameReader
 from penstock.link.commands import TaskAction, read_instruction
 from penstock.link.control import unpack
-from penstock.link.frames import FrameReader, FrameType, call_frame, read_reply
+from penstock.link.frames import FRAME_ERRORS, FrameType, name_of
 from penstock.link.numbers import Numbered
-from penstock.link.wire import Plain, to_wire
+from penstock.link.rpc import Answered, OpenCalls
 from penstock.shuffle.errors import (
     EnvironmentLostError,
     NotWantedError,
@@ -30,9 +29,6 @@ from penstock.shuffle.errors import (
     TaskCancelledError,
 )
 from penstock.shuffle.requests import Request
-
-Answered = Callable[[Plain], None]
-"""Takes the answer to a question, an error too (`raise_for_error`)."""
 
 
 class Arrivals:
@@ -56,12 +52,12 @@ class AttachmentCore:
         """Why nothing more can be said."""
         self.told: TaskCancelledError | None = None
         """Why the task is to stop."""
-        self._calls: Numbered[Answered] = Numbered()
+        self._calls = OpenCalls()
         self._reader = FrameReader()
 
     def target(self) -> memoryview:
         """Memory to receive into next."""
-        return self._reader.target()
+        return self._reader.next_target()
 
     def received(self, count: int) -> None:
         """So many bytes have come into the target; 0 is the end of the stream."""
@@ -70,9 +66,9 @@ class AttachmentCore:
             return
         self._reader.received(count)
         try:
-            for kind, body in self._reader.frames():
-                self._take(kind, body)
-        except (PenstockError, struct.error, ValueError) as error:
+            while (found := self._reader.next_message()) is not None:
+                self._take(*found)
+        except (PenstockError, *FRAME_ERRORS) as error:
             self._break_off(error)
 
     def lost(self, cause: OSError | None) -> EnvironmentLostError:
@@ -87,12 +83,11 @@ class AttachmentCore:
 
     def ask(self, request: Request[Any], answered: Answered) -> tuple[int, bytes]:
         """The number of a question, and what to send; `answered` is called when the answer is received."""
-        number = self._calls.add(answered)
-        return number, call_frame(number, request.METHOD, to_wire(request))
+        return self._calls.ask(request, answered)
 
     def give_up(self, number: int) -> None:
         """Nobody waits for this answer any more; idempotent."""
-        self._calls.remove(number)
+        self._calls.give_up(number)
 
     def begin(self) -> None:
         """The task goes on to another attempt: it is not told to stop any more, nor what the last one was to do."""
@@ -111,31 +106,25 @@ class AttachmentCore:
         if self.told is not None:
             raise type(self.told)(str(self.told))
 
-    def _take(self, kind: FrameType, body: memoryview) -> None:
+    def _take(self, kind: int, body: memoryview) -> None:
         for_port = PORT_FRAMES.get(kind)
         if for_port is not None:
             for_port(self.ports, body)
-        elif kind is FrameType.REPLY:
-            self._answer(*read_reply(body))
+        elif kind == FrameType.REPLY:
+            self._calls.answer(body)
             return
-        elif kind is FrameType.ACTION:
+        elif kind == FrameType.COMMAND:
             self._act(body)
-        elif kind is FrameType.CANCEL:
+        elif kind == FrameType.CANCEL:
             self.told = TaskCancelledError(bytes(body).decode(errors="replace"))
-        elif kind is FrameType.UNWANTED:
+        elif kind == FrameType.UNWANTED:
             self.told = self.told or NotWantedError(bytes(body).decode(errors="replace"))
         else:
-            raise ProtocolError(f"a frame of type {kind.name} is not for a task")
+            raise ProtocolError(f"a frame of type {name_of(kind)} is not for a task")
         self.arrivals.count += 1
 
-    def _answer(self, number: int, answer: Plain) -> None:
-        answered = self._calls.get(number)
-        if answered is not None:  # else it came too late
-            self._calls.remove(number)
-            answered(answer)
-
     def _act(self, body: memoryview) -> None:
-        action = read_instruction(unpack(bytes(body)))
+        action = read_instruction(unpack(body))
         if not isinstance(action, TaskAction):
             raise ProtocolError(f"{action} is not for a task")
         self.arrivals.actions.append(action)

@@ -51,7 +51,7 @@ def _error(ports: Ports, body: memoryview) -> None:
         port.on_error(channel, carried_error(unpack(payload)))
 
 
-PORT_FRAMES: Final[dict[FrameType, Callable[[Ports, memoryview], None]]] = {
+PORT_FRAMES: Final[dict[int, Callable[[Ports, memoryview], None]]] = {
     FrameType.DELIVER: _deliver,
     FrameType.GRANT: _grant,
     FrameType.STORE: _store,

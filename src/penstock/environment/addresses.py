@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.network.transport import join_host, split_host
+from penstock.connection.transport import join_host, split_host
 from penstock.shuffle.errors import SettingError
 from penstock.shuffle.settings import EnvironmentSettings
 
@@ -31,15 +31,20 @@ Resolve = Callable[..., list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class DataAddresses:
-    """Addresses to listen at, the first free one; `advertised` is the host's name to others, its address if empty."""
+    """A host, and the ports to listen at, the first free one; `advertised` is its name to others, `host` if empty."""
 
-    choices: tuple[str, ...]
+    host: str
+    ports: Sequence[int] = (0,)
     advertised: str = ""
 
-    def seen_from_outside(self, address: str) -> str:
+    def choices(self, scheme: str) -> list[str]:
+        """The addresses to listen at, of a transport."""
+        return [join_host(self.host, port, scheme) for port in self.ports]
+
+    def seen_from_outside(self, address: str, scheme: str) -> str:
         """The address that others connect to, if this one is listened at."""
-        host, port = split_host(address)
-        return join_host(self.advertised or host, port)
+        host, port = split_host(address, scheme)
+        return join_host(self.advertised or host, port, scheme)
 
 
 def data_addresses(
@@ -49,7 +54,7 @@ def data_addresses(
     host = _own_host(master, settings.bind_address, resolve)
     ports = range(settings.port, min(settings.port + PORTS, 1 << 16)) if settings.port else (0,)
     advertised = os.uname().nodename if settings.advertised_host == HOSTNAME else settings.advertised_host
-    return DataAddresses(tuple(join_host(host, port) for port in ports), advertised)
+    return DataAddresses(host, ports, advertised)
 
 
 def _own_host(master: str, bind_address: str, resolve: Resolve) -> str:

@@ -27,6 +27,7 @@ from penstock.link.master import (
     AcknowledgeCheckpoint,
     AwaitProducers,
     DeclineCheckpoint,
+    OpenResult,
     ReadResult,
     RegisterTask,
     TaskFinished,
@@ -105,7 +106,7 @@ class TaskCalls:
             ask.ShareFiles: self._share_files,
             ask.LeaveFiles: self._leave_files,
             ask.HandOverPart: self._hand_over,
-            **dict.fromkeys((AwaitProducers, ReadResult, *UNANSWERED), services.master.ask),
+            **dict.fromkeys((AwaitProducers, OpenResult, ReadResult, *UNANSWERED), services.master.ask),
             AcknowledgeCheckpoint: self._settled,
             DeclineCheckpoint: self._settled,
         }

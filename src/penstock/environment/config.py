@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words to an environment process at its start, and its identity."""
+"""The words to an environment process at its start, and what it proves itself by."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import secrets
 from dataclasses import dataclass, field
 
+from penstock.connection.handshake import Credentials
 from penstock.link.rendezvous import Rendezvous
 from penstock.shuffle import Settings
 from penstock.shuffle.ids import environment_name
@@ -23,14 +24,6 @@ class HostConfig:
     place: Rendezvous
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The name of one environment, which no other has, and the secret that proves it."""
-
-    environment: str
-    secret: bytes = field(repr=False)
-
-    @classmethod
-    def fresh(cls, secret: bytes) -> Identity:
-        """A new one of this process."""
-        return cls(environment_name(os.uname().nodename, os.getpid(), secrets.token_hex(3)), secret)
+def fresh_credentials(secret: bytes) -> Credentials:
+    """Those of a new environment of this process: a name that no other has."""
+    return Credentials(environment_name(os.uname().nodename, os.getpid(), secrets.token_hex(3)), secret)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment's line to the JobMaster: gRPC calls, the stream of commands, the reports, and the lease.
+"""The environment's connection to the JobMaster: questions, commands, reports, and the lease.
 
 The lease is a heartbeat every half second. When the JobMaster says `Shutdown`, when its process is gone, or when no
 heartbeat got through for the lease's time, the environment ends: nothing of a dead application stays behind. A
@@ -11,34 +11,32 @@ everything that was asked of it meanwhile.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from penstock.environment.config import Identity
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.handshake import BrokenHandshakeError, Credentials, Service
+from penstock.connection.opening import HANDSHAKE_SECONDS, Opener, OpeningSettings
+from penstock.connection.sockets import TcpTransport
 from penstock.environment.supervision import Supervisor
-from penstock.link import control
 from penstock.link.commands import Command, Shutdown, number_of, read_instruction
+from penstock.link.control import raise_for_error, unpack
+from penstock.link.frames import FrameType
 from penstock.link.leases import WakingClock
-from penstock.link.listeners import nobody_listens
-from penstock.link.master import (
-    ENVIRONMENT,
-    RELAYED,
-    AttachEnvironment,
-    Challenge,
-    Heartbeat,
-    Listen,
-    MasterProof,
-    Metadata,
-    Report,
-    call_of,
-)
+from penstock.link.master import RELAYED, AttachEnvironment, Heartbeat, Report
 from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Questions
-from penstock.link.rpc import grpc
-from penstock.link.wire import from_wire, to_wire
-from penstock.shuffle.errors import ControlError, EnvironmentLostError, PenstockError
+from penstock.link.rpc import FrameLogic, OpenCalls
+from penstock.link.wire import Plain, from_wire
+from penstock.shuffle.errors import (
+    ControlError,
+    EnvironmentLostError,
+    PenstockError,
+)
 from penstock.shuffle.requests import Request
 
 log = logging.getLogger("penstock.environment")
@@ -49,41 +47,24 @@ _HEARTBEAT_SECONDS = 0.5
 _CALLS = 6
 """So many calls without an answer fit into the lease."""
 _AGAIN_SECONDS = 0.25
-_GONE_SECONDS = 10.0
-"""Seconds that one looks for a JobMaster where nobody listens."""
 _REFUSED_SECONDS = 2.0
 """A JobMaster whose host says for so long that nobody listens there is gone."""
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),
-    # Each channel has a connection of its own: a new one does not find the old one's.
-    ("grpc.use_local_subchannel_pool", 1),
-    # The lease runs while a new connection is made.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.min_reconnect_backoff_ms", 5000),
-)
+_BROKEN_SECONDS = 10.0
+"""A handshake that breaks off for so long is with another application; a connection may be cut in it, too."""
 _OF_TASKS = tuple(RELAYED.values())
 """Answered when the JobMaster can answer; one that is gone ends the environment, and with it the wait."""
-_BROKEN = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.ABORTED,
-    }
-)
-"""The codes by which gRPC tells of a connection that broke, at whichever moment."""
 
 
 class NotAnsweredError(ControlError):
-    """The JobMaster did not answer a call. `is_gone`: nobody was reached; `is_broken`: it may answer another time."""
+    """The JobMaster did not answer, but may yet. `is_late`: the connection is open, and nothing comes over it.
 
-    def __init__(self, text: str, *, is_gone: bool, is_broken: bool) -> None:
+    `patience`: if this goes on for so many seconds, it is gone for good; None where only the lease says that.
+    """
+
+    def __init__(self, text: str, *, patience: float | None = None, is_late: bool = False) -> None:
         super().__init__(text)
-        self.is_gone = is_gone
-        self.is_broken = is_broken
+        self.patience = patience
+        self.is_late = is_late
 
 
 class Owned(Protocol):
@@ -113,19 +94,23 @@ class NoMaster:
 
 
 class MasterLink:
-    """The line to one JobMaster."""
+    """The connection to one JobMaster, and those that follow it."""
 
-    def __init__(self, master: str, identity: Identity, owned: Owned, supervisor: Supervisor, lease: float) -> None:
+    def __init__(
+        self, master: str, credentials: Credentials, owned: Owned, supervisor: Supervisor, lease: float
+    ) -> None:
         self.dismissed = False
         """True if the JobMaster said that this is the end."""
         self._lease = lease
         self._call_seconds = lease / _CALLS
         self._master = master
-        self._identity = identity
+        self._environment = credentials.identity
         self._owned = owned
         self._supervisor = supervisor
-        self._channel = grpc.aio.insecure_channel(master, options=_OPTIONS)
-        self._session: Metadata = ()
+        limits = OpeningSettings(self._call_seconds, min(HANDSHAKE_SECONDS, self._call_seconds), ())
+        self._opener = Opener(TcpTransport(), Service.MASTER, credentials, limits)
+        self._line: _Line | None = None
+        self._attached = asyncio.Event()
         self._commands = Inbox()
         self._questions = Questions()
         self._outbox: Outbox[Report] = Outbox()
@@ -133,22 +118,22 @@ class MasterLink:
         self._outbox.wake = self._to_report.set
 
     async def start(self, address: str) -> None:
-        """Prove, be proven to, attach, and begin to listen; tried until the lease's time has passed.
+        """Prove, be proven to, and attach; tried until the lease's time has passed.
 
         Raises ControlError or AuthenticationError; soon, where nobody listens.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while not self._session:
+        attach = AttachEnvironment(self._environment, address, os.uname().nodename, os.getpid())
+        while True:
             try:
-                await self._attach(address)
+                line = await self._connect(attach)
+                break
             except NotAnsweredError as error:
-                self._session = ()
-                if loop.time() - began > (min(_GONE_SECONDS, self._lease) if error.is_gone else self._lease):
+                if loop.time() - began > min(self._lease, error.patience or self._lease):
                     raise
                 await asyncio.sleep(_AGAIN_SECONDS)
-                await self._connect_anew()
-        self._supervisor.keep("line to the JobMaster", self._listen)
+        self._supervisor.keep("line to the JobMaster", lambda: self._hold(line, attach))
         self._supervisor.keep("lease", self._beat)
         self._supervisor.keep("outbox", self._post)
 
@@ -159,17 +144,15 @@ class MasterLink:
         environment up, that ends: its task asks again beside the next one.
         """
         if not isinstance(request, _OF_TASKS):
-            return await self._ask(request)
+            return await self._ask(request, self._call_seconds)
         number = self._questions.ask()
         try:
             while True:
+                await self._attached.wait()
                 try:
-                    return await self._ask(request, number)
+                    return await self._ask(request, None, number)
                 except NotAnsweredError as error:
-                    if not error.is_broken:
-                        raise
                     log.info("%s is asked again: %s", request.METHOD, error)
-                    await asyncio.sleep(_AGAIN_SECONDS)
         except EnvironmentLostError as error:
             self._supervisor.stop(f"the JobMaster has given it up: {error}")
             raise
@@ -182,88 +165,88 @@ class MasterLink:
 
     async def close(self) -> None:
         """Hang up; idempotent."""
-        await self._channel.close()
+        if self._line is not None:
+            self._line.connection.close()
 
-    async def _ask(self, request: Request[A], question: int = 0) -> A:
-        channel = self._channel
-        stub = channel.unary_unary(f"/{control.SERVICE}/{request.METHOD}")
-        message, metadata = call_of(request, self._session, question)
+    async def _ask(self, request: Request[A], seconds: float | None, question: int = 0) -> A:
+        if self._line is None:
+            raise NotAnsweredError(f"{request.METHOD}: there is no connection to the JobMaster at {self._master}")
         try:
-            # If there is no connection, a question waits for one.
-            timeout = None if question else self._call_seconds
-            data = await stub(message, timeout=timeout, metadata=metadata, wait_for_ready=question > 0)
-        except grpc.aio.AioRpcError as error:
-            code = error.code()
-            text = f"the JobMaster at {self._master} did not answer {request.METHOD}: {error.details()}"
-            is_gone = code is grpc.StatusCode.UNAVAILABLE
-            raise NotAnsweredError(text, is_gone=is_gone, is_broken=code in _BROKEN) from error
-        except asyncio.CancelledError as error:
-            if not self._has_given_up(channel):
-                raise
-            text = f"{request.METHOD} was under way over a connection that was given up"
-            raise NotAnsweredError(text, is_gone=False, is_broken=True) from error
-        answer: A = from_wire(request.ANSWER, control.raise_for_error(control.unpack(data)))
-        return answer
+            async with asyncio.timeout(seconds):
+                answer = await self._line.ask(request, question)
+        except TimeoutError:
+            text = f"the JobMaster at {self._master} did not answer {request.METHOD} within {seconds:g} s"
+            raise NotAnsweredError(text, is_late=True) from None
+        found: A = from_wire(request.ANSWER, raise_for_error(answer))
+        return found
 
-    async def _connect_anew(self) -> None:
-        """Give the connection up; what was under way over it is asked over the next one."""
-        former, self._channel = self._channel, grpc.aio.insecure_channel(self._master, options=_OPTIONS)
-        await former.close()
+    async def _connect(self, attach: AttachEnvironment) -> _Line:
+        """A new connection, over which this environment is attached."""
+        try:
+            endpoint = await self._opener.open(f"tcp://{self._master}")
+        except BrokenHandshakeError as error:
+            raise NotAnsweredError(str(error), patience=_BROKEN_SECONDS) from error
+        except EnvironmentLostError as error:
+            patience = _REFUSED_SECONDS if isinstance(error.__cause__, ConnectionRefusedError) else None
+            raise NotAnsweredError(f"the JobMaster is not reached: {error}", patience=patience) from error
+        line = self._line = _Line(self._command)
+        line.connection = FrameConnection(endpoint, line.logic, lambda _, cause: self._closed(line, cause))
+        try:
+            await self._ask(replace(attach, taken=self._commands.last), self._call_seconds)
+        except BaseException:
+            line.connection.close()
+            raise
+        if not line.connection.is_closed:
+            self._attached.set()
+        return line
 
-    def _has_given_up(self, channel: grpc.aio.Channel) -> bool:
-        """Tell whether gRPC raised a CancelledError for that: it does so if a call's channel is closed."""
-        task = asyncio.current_task()
-        return channel is not self._channel and task is not None and not task.cancelling()
+    def _closed(self, line: _Line, cause: BaseException | None) -> None:
+        """A connection has ended: from this moment on whoever asks waits for the next one."""
+        if line is self._line:
+            self._line = None
+            self._attached.clear()
+        line.closed(cause)
 
-    async def _attach(self, address: str) -> None:
-        proof = MasterProof(self._identity.secret, ENVIRONMENT, self._identity.environment)
-        authenticated = await self.ask(proof.answer(await self.ask(Challenge())))
-        self._session = ((control.SESSION_HEADER, proof.check(authenticated, self._master)),)
-        host = os.uname().nodename
-        await self.ask(AttachEnvironment(self._identity.environment, address, host, os.getpid()))
-
-    async def _listen(self) -> None:
-        """Obey, over one connection after the other, to the JobMaster's last word or its end."""
+    async def _hold(self, line: _Line, attach: AttachEnvironment) -> None:
+        """Keep a connection, one after the other, to the JobMaster's last word or its end."""
         loop = asyncio.get_running_loop()
-        last_seen = loop.time()
-        while not self.dismissed:
-            channel = self._channel
-            try:
-                await self._obey_stream()
-            except grpc.aio.AioRpcError as error:
-                log.info("the line to the JobMaster broke: %s", error.details())
-            except asyncio.CancelledError:
-                if not self._has_given_up(channel):
-                    raise
-            if not await nobody_listens(self._master):
-                last_seen = loop.time()
-            elif loop.time() - last_seen > _REFUSED_SECONDS:
+        while True:
+            cause = await line.ended
+            if self.dismissed:
                 return
-            await asyncio.sleep(_AGAIN_SECONDS)
+            log.info("the line to the JobMaster broke: %s", cause)
+            last_seen = loop.time()
+            while True:
+                try:
+                    line = await self._connect(attach)
+                    break
+                except NotAnsweredError as error:
+                    if error.patience is None:
+                        last_seen = loop.time()
+                    elif loop.time() - last_seen > error.patience:
+                        return
+                    await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _obey_stream(self) -> None:
-        stub = self._channel.unary_stream(f"/{control.SERVICE}/{Listen.METHOD}")
-        request = control.pack(to_wire(Listen(self._identity.environment, self._commands.last)))
-        async for data in stub(request, metadata=self._session):
-            plain = control.raise_for_error(control.unpack(data))
-            number, command = number_of(plain), read_instruction(plain)
-            if number == 0 or self._commands.take(number):
-                self.dismissed = self.dismissed or isinstance(command, Shutdown)
-                self._owned.obey(command)
+    def _command(self, plain: Plain) -> None:
+        number, command = number_of(plain), read_instruction(plain)
+        if number == 0 or self._commands.take(number):
+            self.dismissed = self.dismissed or isinstance(command, Shutdown)
+            self._owned.obey(command)
 
     async def _beat(self) -> None:
         clock = WakingClock(most=self._call_seconds + 2 * _HEARTBEAT_SECONDS)
         last = clock.now()
         while True:
+            line = self._line
             try:
-                await self.ask(self._heartbeat())
+                await self._ask(self._heartbeat(), self._call_seconds)
                 last = clock.now()
             except NotAnsweredError as error:
                 if clock.now() - last > self._lease:
                     log.info("no heartbeat got through for %s s: %s", self._lease, error)
                     return
-                if not error.is_broken:  # it is open and silent: the driver pauses, or nobody told us of its end
-                    await self._connect_anew()
+                if error.is_late and line is not None:  # the driver pauses, or nobody told us of its end
+                    line.connection.close(EnvironmentLostError("it is open and silent"))
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
     def _heartbeat(self) -> Heartbeat:
@@ -279,7 +262,8 @@ class MasterLink:
                 continue
             number, report = found
             try:
-                await self.ask(replace(report, number=number))
+                await self._attached.wait()
+                await self._ask(replace(report, number=number), self._call_seconds)
             except NotAnsweredError as error:
                 log.info("%s is sent again: %s", report, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
@@ -287,3 +271,51 @@ class MasterLink:
             except PenstockError:
                 log.exception("the JobMaster refuses %s", report)
             self._outbox.taken(number)
+
+
+class _Line:
+    """One connection to the JobMaster, with the calls that are open on it."""
+
+    connection: FrameConnection[tuple[int, memoryview]]
+
+    def __init__(self, command: Callable[[Plain], None]) -> None:
+        self._command = command
+        self._calls = OpenCalls()
+        self._waiting: set[asyncio.Future[Plain]] = set()
+        self.logic = FrameLogic({FrameType.REPLY: self._calls.answer, FrameType.COMMAND: self._obey})
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        """Done when the connection has ended; raises what can't be obeyed, else gives the cause."""
+
+    async def ask(self, request: Request[Any], question: int) -> Plain:
+        """The answer; raises NotAnsweredError where the connection ends before."""
+        if self.connection.is_closed:
+            raise NotAnsweredError(f"{request.METHOD}: the connection to the JobMaster has ended")
+        answer: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
+        number, data = self._calls.ask(request, functools.partial(_settle, answer), question)
+        self._waiting.add(answer)
+        try:
+            self.logic.send(data)
+            return await answer
+        finally:
+            self._waiting.discard(answer)
+            self._calls.give_up(number)
+
+    def closed(self, cause: BaseException | None) -> None:
+        """The connection has ended."""
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(NotAnsweredError("the connection to the JobMaster ended before it answered"))
+        if not self.ended.done():
+            self.ended.set_result(cause)
+
+    def _obey(self, body: memoryview) -> None:
+        try:
+            self._command(unpack(body))
+        except Exception as error:  # noqa: BLE001 - an environment that does not obey must not live on
+            self.ended.set_exception(error)
+            self.connection.close()
+
+
+def _settle(answer: asyncio.Future[Plain], plain: Plain) -> None:
+    if not answer.done():
+        answer.set_result(plain)

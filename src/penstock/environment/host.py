@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.buffer import SegmentMemory
+from penstock.connection.door import Door
+from penstock.connection.handshake import Service
+from penstock.connection.sockets import SocketEndpoint
 from penstock.environment.addresses import DataAddresses
 from penstock.environment.blocking import Home
 from penstock.environment.calls import Services, TaskCalls
 from penstock.environment.checkpoint_files import CheckpointFiles
-from penstock.environment.config import HostConfig, Identity
+from penstock.environment.config import HostConfig, fresh_credentials
 from penstock.environment.control import MasterLink, NoMaster
 from penstock.environment.figures import channel_figures, partition_figures, task_figures
 from penstock.environment.folders import Folders
@@ -32,7 +35,7 @@ from penstock.environment.producers import Producers
 from penstock.environment.reading import FileReads
 from penstock.environment.remote import RemoteExchange
 from penstock.environment.results import ResultFiles, remove_files
-from penstock.environment.session import Door, TaskSession, peer_pid
+from penstock.environment.session import TaskSession, peer_pid
 from penstock.environment.sort_buffers import SortBuffers
 from penstock.environment.storage import Storage
 from penstock.environment.supervision import Supervisor
@@ -41,10 +44,8 @@ from penstock.environment.task_registry import TaskRegistry
 from penstock.environment.tasks import AttachedTask
 from penstock.environment.turn import Turn
 from penstock.link import commands
-from penstock.link.handshake import Handshake, Role
 from penstock.link.master import Heartbeat, PartitionConsumable
-from penstock.link.unauthenticated import Unauthenticated
-from penstock.link.welcome import Welcome
+from penstock.link.welcome import Welcome, welcome_frame
 from penstock.link.wire import Done
 from penstock.machine.memory import machine_memory
 from penstock.observe.endpoint import MetricsEndpoint
@@ -66,7 +67,7 @@ class Host:
     def __init__(self, config: HostConfig) -> None:
         loop, settings = asyncio.get_running_loop(), config.settings
         self.config = config
-        self.identity = Identity.fresh(config.secret)
+        self.credentials = fresh_credentials(config.secret)
         self.address = ""
         self.stopping = asyncio.Event()
         self.supervisor = Supervisor(self.stop)
@@ -78,22 +79,22 @@ class Host:
         self.memory = HostMemory.of(segments)
         self.arbiter = MemoryArbiter(self.memory, self.turn.wake)
         self.turn.relieve = self.arbiter.relieve
-        name = self.identity.environment
+        name = self.credentials.identity
         self.registry = PartitionRegistry(name)
         self.partitions = Partitions(self.registry, loop.time)
         self.task_registry = TaskRegistry()
-        self._unauthenticated = Unauthenticated[TaskSession]()
+        self._door = Door(Service.TASKS, self.credentials, self._enter)
         self.reads = FileReads(blocking.read_memory, network.segment_size)
         folders = Folders(config.place, blocking)
         buffers = SortBuffers(self.memory.pool, network.segment_size)
         self.storage = Storage(folders, self.reads, blocking.reserve)
         producers = Producers(name, self.registry, self.consumable)
         self.hybrid = HybridPartitions(producers, self.memory, self.arbiter, self.storage)
-        self.remote = RemoteExchange(self.identity, self.partitions, self.memory, network, self.supervisor)
+        self.remote = RemoteExchange(self.credentials, self.partitions, self.memory, network, self.supervisor)
         self.master: MasterLink | NoMaster = NoMaster()
         if config.master:
             self.master = MasterLink(
-                config.master, self.identity, self, self.supervisor, settings.environment.lease_timeout
+                config.master, self.credentials, self, self.supervisor, settings.environment.lease_timeout
             )
         self._endpoint = MetricsEndpoint(settings.observe, self._samples)
         self.checkpoint_files = CheckpointFiles(name, self.master.ask)
@@ -113,7 +114,7 @@ class Host:
     @property
     def environment(self) -> str:
         """Its name."""
-        return self.identity.environment
+        return self.credentials.identity
 
     @property
     def is_owned(self) -> bool:
@@ -136,21 +137,18 @@ class Host:
             await self.master.start(self.address)
 
     def accept(self, connection: socket.socket) -> None:
-        """A task has come; raises AuthenticationError where its process is another user's."""
-        connection.setblocking(False)
-        pid = peer_pid(connection)
+        """Somebody has come; raises AuthenticationError where its process is another user's."""
+        self._door.come(SocketEndpoint(connection, f"pid {peer_pid(connection)}"))
+
+    def _enter(self, endpoint: SocketEndpoint, _: str) -> None:
+        """A task has proved itself."""
+        pid = peer_pid(endpoint.connected)
         segments = self.memory.segments
-        handshake = Handshake(Role.SERVER, self.identity.secret, self.environment, f"unix socket, pid {pid}")
         welcome = Welcome(self.environment, self.address, segments.count, segments.segment_size)
-        to_task = TaskFrames(connection, self.turn)
+        to_task = TaskFrames(endpoint, self.turn)
         task = AttachedTask(to_task, self.memory.references.attach(f"pid {pid} session {id(to_task):x}"), pid)
-        calls = TaskCalls(task, self._services)
-        door = Door(handshake, welcome, segments.fd, self._unauthenticated)
-        session = TaskSession(connection, pid, task, calls, door)
-        first = self._unauthenticated.enter(session, f"pid {pid}")
-        session.start()
-        if first is not None:
-            first.close("it has not proved the application's secret, and too many others want to")
+        session = TaskSession(endpoint, task, TaskCalls(task, self._services))
+        session.start(welcome_frame(welcome), segments.fd)
 
     def stop(self, reason: str) -> None:
         """The environment ends, for this reason."""
@@ -219,6 +217,7 @@ class Host:
 
     async def close(self) -> None:
         """End sessions, network and memory; idempotent."""
+        self._door.close()
         for task in list(self.task_registry.tasks):
             task.end_session("the environment process is shutting down")
         await self._endpoint.close()

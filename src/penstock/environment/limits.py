@@ -19,7 +19,7 @@ log = logging.getLogger("penstock.environment")
 _FILES = 1 << 20
 """Open files that are asked for at most."""
 _ROOM = 192 << 20
-"""Address space beside the network memory: stacks of threads, what is gathered, what gRPC and Arrow ask for."""
+"""Address space beside the network memory: stacks of threads, what is gathered, what Arrow asks for."""
 
 
 def lift_limits() -> None:

@@ -21,13 +21,13 @@ from typing import Any
 
 import msgpack
 
+from penstock.connection.sockets import SocketListener, unix_listening
 from penstock.environment.addresses import data_addresses
 from penstock.environment.config import HostConfig
 from penstock.environment.host import Host
 from penstock.environment.limits import lift_limits
 from penstock.link.pulse import BEAT_SECONDS, Pulse
 from penstock.link.rendezvous import Rendezvous, sweep
-from penstock.network.sockets import SocketListener
 from penstock.shuffle import Settings
 from penstock.shuffle.errors import PenstockError
 
@@ -35,7 +35,6 @@ log = logging.getLogger("penstock.environment")
 
 _WORD_BYTES = 4000
 """As long is the reason that whoever started us is given, at most: less than a pipe takes at once."""
-_BACKLOG = 512
 _SWEEPS = 10
 _SWEEP_SECONDS = 0.1
 
@@ -97,7 +96,7 @@ async def _serve(config: HostConfig, null: int) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, host.stop, f"signal {number.name}")
-    listener, listening = _listen(host), None
+    listener, listening = unix_listening(config.place.socket), None
     pulse = Pulse(config.place.pulse)
     try:
         await host.start(data_addresses(config.master, config.settings.environment))
@@ -114,16 +113,6 @@ async def _serve(config: HostConfig, null: int) -> bool:
         await host.close()
         pulse.close()
     return host.master.dismissed
-
-
-def _listen(host: Host) -> socket.socket:
-    path = host.config.place.socket
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _accept(host: Host, connection: socket.socket) -> None:

@@ -8,7 +8,6 @@ number of channels, the later ones do without exclusive ones: that is slower, an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from collections.abc import Callable
 from penstock.buffer import BufferSlice, DataType
 from penstock.buffer.local_pool import LocalBufferPool, LocalPoolStatistics
 from penstock.buffer.view import BufferOrEvent, ServableView
+from penstock.connection.handshake import Credentials
+from penstock.connection.transports import load_transport
 from penstock.environment.addresses import DataAddresses
-from penstock.environment.config import Identity
 from penstock.environment.inputs import Channel, GatePort
 from penstock.environment.memory import HostMemory
 from penstock.environment.partitions import Partitions
@@ -26,12 +26,9 @@ from penstock.network.client import ConnectionManager
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.receiver import RemoteInputChannel
 from penstock.network.server import DataServer
-from penstock.network.sockets import TcpTransport
-from penstock.network.transport import split_host
 from penstock.network.views import Outgoing
 from penstock.shuffle import PartitionId
 from penstock.shuffle.errors import (
-    AuthenticationError,
     EnvironmentLostError,
     PartitionLostError,
     PartitionNotProducedError,
@@ -44,8 +41,6 @@ log = logging.getLogger("penstock.environment")
 
 EXCLUSIVE_SHARE = 2
 """Exclusive buffers are given until this part of the memory is guaranteed: who comes later needs some too."""
-_HANDSHAKE_PAUSES = (0.0, 0.05, 0.2)
-"""Seconds between tries of a handshake that the peer breaks off; what breaks all of them off has another secret."""
 
 
 class RemoteExchange:
@@ -53,31 +48,32 @@ class RemoteExchange:
 
     def __init__(
         self,
-        identity: Identity,
+        credentials: Credentials,
         partitions: Partitions,
         memory: HostMemory,
         network: NetworkSettings,
         supervisor: Supervisor,
     ) -> None:
-        transport = TcpTransport()
+        transport = load_transport(network.transport)
         self._memory = memory
         self._network = network
         self._supervisor = supervisor
         provider = HostPartitions(partitions, memory)
-        self._server = DataServer(transport, provider, identity.secret, identity.environment)
-        self._client = ConnectionManager(transport, identity.secret, identity.environment)
+        self._scheme = transport.scheme
+        self._server = DataServer(transport, provider, credentials)
+        self._client = ConnectionManager(transport, credentials)
         self._floating: dict[GatePort, LocalBufferPool] = {}
 
     async def listen(self, addresses: DataAddresses) -> str:
         """Serve at the first of these that is free; returns what others connect to. Raises SettingError."""
         failure: OSError | None = None
-        for address in addresses.choices:
+        choices = addresses.choices(self._scheme)
+        for address in choices:
             try:
-                return addresses.seen_from_outside(await self._server.start(address))
+                return addresses.seen_from_outside(await self._server.start(address), self._scheme)
             except OSError as error:
                 failure = error
-        first, last = addresses.choices[0], addresses.choices[-1]
-        tried = first if first == last else f"{first} and the ports up to {split_host(last)[1]}"
+        tried = choices[0] if len(choices) == 1 else f"{choices[0]} and the ports up to {addresses.ports[-1]}"
         raise SettingError(
             f"the environment cannot listen at {tried}: {failure}."
             " See spark.penstock.environment.bindAddress and .port"
@@ -106,7 +102,7 @@ class RemoteExchange:
     async def close(self) -> None:
         """End all connections; idempotent."""
         await self._client.close()
-        await self._server.close()
+        self._server.close()
 
     async def _open(self, gate: GatePort, channel: Channel) -> None:
         source = None
@@ -124,12 +120,6 @@ class RemoteExchange:
         descriptor, first = channel.descriptor, channel.subpartition
         last = first + channel.count - 1
         request = (descriptor.address, descriptor.partition, first, last, source, source.credit)
-        for pause in _HANDSHAKE_PAUSES:
-            try:
-                return await self._client.request_partition(*request)
-            except AuthenticationError:
-                # A process that is just being killed closes in mid-handshake too, for as long as its socket listens.
-                await asyncio.sleep(pause)
         return await self._client.request_partition(*request)
 
     def _buffers(self, gate: GatePort, channel: Channel) -> ChannelBuffers:

@@ -13,17 +13,18 @@ import contextlib
 import logging
 import os
 import socket
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from penstock.connection.frames import FrameReader
+from penstock.connection.sockets import SocketEndpoint
 from penstock.environment.calls import TaskCalls
 from penstock.environment.hybrid_port import HybridPort
 from penstock.environment.tasks import AttachedTask
 from penstock.link.control import unpack
 from penstock.link.frames import (
-    FrameReader,
+    FRAME_ERRORS,
     FrameType,
+    name_of,
     read_call,
     read_channel,
     read_event,
@@ -32,66 +33,50 @@ from penstock.link.frames import (
     read_slices,
     read_stored,
 )
-from penstock.link.handshake import Handshake
 from penstock.link.peers import peer_of
-from penstock.link.unauthenticated import Unauthenticated
-from penstock.link.welcome import Welcome, send_welcome
 from penstock.partition.extents import OWN, Extent
 from penstock.shuffle.errors import AuthenticationError, ProtocolError
 
 log = logging.getLogger("penstock.environment")
 
-_HANDSHAKE_SECONDS = 10.0
 _READ_TURN = 8
 """Reads per turn before other sessions get theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """The way in for a task: the handshake that it has to pass, the welcome after it, and the others on the way."""
-
-    handshake: Handshake
-    welcome: Welcome
-    memory_fd: int
-    unauthenticated: Unauthenticated[TaskSession]
-
-
 class TaskSession:
-    """One attached task."""
+    """One attached task, which has proved itself."""
 
-    def __init__(self, connection: socket.socket, pid: int, task: AttachedTask, calls: TaskCalls, door: Door) -> None:
-        self._socket = connection
-        self._pid = pid
+    def __init__(self, endpoint: SocketEndpoint, task: AttachedTask, calls: TaskCalls) -> None:
+        self._endpoint = endpoint
         self._task = task
         self._calls = calls
-        self._door: Door | None = door
-        self._deadline: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._closed = False
         self._said_bye = False
         self._pidfd = -1
 
-    def start(self) -> None:
-        """Begin to listen to the task."""
+    def start(self, welcome: bytes, memory: int) -> None:
+        """Welcome the task with the memory, and begin to listen to it."""
         self._task.to_task.lost = self.close
         self._calls.enter()
-        self._loop.add_reader(self._socket.fileno(), self._readable)
-        late = f"it has not proved the application's secret within {_HANDSHAKE_SECONDS:g} s"
-        self._deadline = self._loop.call_later(_HANDSHAKE_SECONDS, self.close, late)
+        self._endpoint.set_readable(self._readable)
+        pid = self._task.pid
         with contextlib.suppress(OSError, AttributeError):
-            self._pidfd = os.pidfd_open(self._pid)
-            self._loop.add_reader(self._pidfd, lambda: self.close(f"its process (pid {self._pid}) died"))
+            self._pidfd = os.pidfd_open(pid)
+            self._loop.add_reader(self._pidfd, lambda: self.close(f"its process (pid {pid}) died"))
+        try:
+            self._endpoint.send_descriptor(welcome, memory)
+        except OSError as error:
+            self.close(f"its connection broke: {error}")
 
     def close(self, cause: str) -> None:
         """The task is gone: give back what it held, fail what it left unfinished; idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._leave_door()
-        self._loop.remove_reader(self._socket.fileno())
         self._task.to_task.close()
-        self._socket.close()
+        self._endpoint.close()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -99,13 +84,7 @@ class TaskSession:
 
     def _readable(self) -> None:
         try:
-            if self._door is not None:
-                self._shake(self._door)
-            else:
-                self._read()
-        except AuthenticationError as error:
-            log.warning("%s", error)
-            self.close(str(error))
+            self._read()
         except ProtocolError as error:
             log.exception("task %s broke the protocol", self._task.attempt)
             self.close(f"it broke the protocol: {error}")
@@ -115,45 +94,29 @@ class TaskSession:
             log.exception("the environment failed at serving task %s", self._task.attempt)
             self.close(f"the environment failed at serving it: {error!r}")
 
-    def _shake(self, door: Door) -> None:
-        door.handshake.feed(self._socket.recv(door.handshake.missing))
-        answer = door.handshake.outgoing()
-        if answer:
-            self._socket.send(answer)
-        if door.handshake.is_done:
-            self._leave_door()
-            send_welcome(self._socket, door.welcome, door.memory_fd)
-
-    def _leave_door(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            door.unauthenticated.leave(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-
     def _read(self) -> None:
+        reader = self._reader
         for _ in range(_READ_TURN):
-            try:
-                count = self._socket.recv_into(self._reader.target())
-            except BlockingIOError:
+            count = self._endpoint.receive_nowait(reader.next_target())
+            if count is None:
                 return
             if not count:
                 self.close("it ended without a word" if not self._said_bye else "it detached")
                 return
-            self._reader.received(count)
-            for kind, body in self._reader.frames():
-                self._handle(kind, body)
-                if self._closed:
-                    return
+            reader.received(count)
+            while not self._closed and (found := reader.next_message()) is not None:
+                self._handle(*found)
+            if self._closed:
+                return
 
-    def _handle(self, kind: FrameType, body: memoryview) -> None:
+    def _handle(self, kind: int, body: memoryview) -> None:
         handler = _HANDLERS.get(kind)
         if handler is None:
-            raise ProtocolError(f"a task sent a frame of type {kind.name}")
+            raise ProtocolError(f"a task sent a frame of type {name_of(kind)}")
         try:
             handler(self, body)
-        except (struct.error, KeyError, TypeError, ValueError, IndexError) as error:
-            raise ProtocolError(f"a frame of type {kind.name} could not be read: {error!r}") from error
+        except FRAME_ERRORS as error:
+            raise ProtocolError(f"a frame of type {name_of(kind)} could not be read: {error!r}") from error
 
     def _on_slices(self, body: memoryview) -> None:
         writers = self._task.writers
@@ -189,16 +152,16 @@ class TaskSession:
         self._task.gates[port].resume(channel)
 
     def _on_report(self, body: memoryview) -> None:
-        self._task.metrics = {str(name): float(value) for name, value in unpack(bytes(body)).items()}
+        self._task.metrics = {str(name): float(value) for name, value in unpack(body).items()}
 
     def _on_bye(self, body: memoryview) -> None:
         self._said_bye = True
 
     def _on_call(self, body: memoryview) -> None:
-        self._calls.take(*read_call(body))
+        self._calls.take(*read_call(body)[:3])
 
 
-_HANDLERS: dict[FrameType, Callable[[TaskSession, memoryview], None]] = {
+_HANDLERS: dict[int, Callable[[TaskSession, memoryview], None]] = {
     FrameType.SLICES: TaskSession._on_slices,  # noqa: SLF001 - the class's own table of frame handlers
     FrameType.STORED: TaskSession._on_stored,  # noqa: SLF001
     FrameType.WRITER_EVENT: TaskSession._on_writer_event,  # noqa: SLF001

@@ -7,10 +7,10 @@ socket takes no more, the rest waits for it, and later frames are gathered after
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Callable
 
+from penstock.connection.frames import frame
+from penstock.connection.transport import Endpoint
 from penstock.environment.turn import Turn
 from penstock.link.commands import TaskAction, instruction
 from penstock.link.control import error_message, pack
@@ -19,7 +19,6 @@ from penstock.link.frames import (
     SliceRecord,
     channel_frame,
     event_frame,
-    frame,
     port_frame,
     reply_frame,
     segments_frame,
@@ -31,11 +30,10 @@ from penstock.link.wire import Plain
 class TaskFrames:
     """The outgoing side of one connection; a member of the turn. `lost` is called, with the cause, when it breaks."""
 
-    def __init__(self, connection: socket.socket, turn: Turn) -> None:
+    def __init__(self, endpoint: Endpoint, turn: Turn) -> None:
         self.lost: Callable[[str], None] = _ignore
-        self._socket = connection
+        self._endpoint = endpoint
         self._turn = turn
-        self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._slices: list[SliceRecord] = []
         self._grants: dict[int, list[int]] = {}
@@ -70,7 +68,7 @@ class TaskFrames:
 
     def action(self, action: TaskAction) -> None:
         """Pass on what the JobMaster has for the task."""
-        self._put(frame(FrameType.ACTION, pack(instruction(action))))
+        self._put(frame(FrameType.COMMAND, pack(instruction(action))))
 
     def reply(self, number: int, answer: Plain) -> None:
         """Answer a call."""
@@ -97,7 +95,7 @@ class TaskFrames:
         """Send nothing more; idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._loop.remove_writer(self._socket.fileno())
+            self._endpoint.set_writable(None)
 
     def _put(self, whole: bytes) -> None:
         self._gather_slices()
@@ -111,18 +109,16 @@ class TaskFrames:
 
     def _send(self) -> None:
         try:
-            sent = self._socket.send(self._unsent)
-        except BlockingIOError:
-            sent = 0
+            sent = self._endpoint.send_nowait([self._unsent])
         except OSError as error:
             self.lost(f"its connection broke: {error}")
             return
         self._unsent = self._unsent[sent:]
         if len(self._unsent):
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._endpoint.set_writable(self._writable)
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self._socket.fileno())
+        self._endpoint.set_writable(None)
         self._send()
         if not len(self._unsent):
             self._turn.flush(self)

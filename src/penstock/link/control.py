@@ -1,33 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane's messages as bytes, errors within them, and the proof of the application's secret.
+"""The control plane's messages as bytes, errors within them, and seals.
 
-Control runs over gRPC with MessagePack dictionaries; every call but the two of the handshake carries the
-session that the handshake gave. Those two travel in the head of a call, whose message nobody reads: a head has few
-bytes, and what is behind it stays in the sender's hands. Errors travel inside the answer, by type name and text, so
-that the caller raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a
-plan, as opaque bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
+Messages are MessagePack dictionaries. Errors travel inside the answer, by type name and text, so that the caller
+raises what the callee raised. Nothing here is ever unpickled. The answer to ReadResult may carry a plan, as opaque
+bytes that are sealed: whoever made them knows the application's secret, whichever way they came.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from typing import Any, cast
 
 import msgpack
 
 from penstock.shuffle import errors
 
-SERVICE = "penstock.JobMaster"
-SESSION_HEADER = "penstock-session"
-HELLO_HEADER = "penstock-hello-bin"
-"""Carries both steps of the handshake, beside an empty message: an unauthenticated peer's message is never read."""
-QUESTION_HEADER = "penstock-question"
-"""The number of a question that an environment asks until it has the answer (`link/questions`)."""
-HELLO_LIMIT = 4096
-"""As many bytes of an unauthenticated peer's are read."""
-NONCE_BYTES = 32
 _CODE_BYTES = 32
 PLAN_PURPOSE = "plan of {job}"
 """The purpose that a plan is sealed for: a task may only work for the job that its plan is of."""
@@ -40,7 +28,7 @@ def pack(message: Message) -> bytes:
     return cast("bytes", msgpack.packb(message, use_bin_type=True))
 
 
-def unpack(data: bytes) -> Message:
+def unpack(data: bytes | memoryview) -> Message:
     """The message in these bytes; raises ProtocolError for anything but a dictionary with text keys."""
     try:
         message = msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True)
@@ -78,17 +66,6 @@ def raise_for_error(answer: Message) -> Message:
     raise carried_error(answer)
 
 
-def nonce() -> bytes:
-    """A fresh random challenge."""
-    return secrets.token_bytes(NONCE_BYTES)
-
-
-def proof(secret: bytes, role: str, challenge: bytes, other: bytes, identity: str) -> bytes:
-    """The code that only a holder of the secret can compute for this role, these two nonces and this identity."""
-    text = b"\x00".join((b"penstock-1", role.encode(), challenge, other, identity.encode()))
-    return hmac.new(secret, text, hashlib.sha256).digest()
-
-
 def seal(secret: bytes, purpose: str, payload: bytes) -> bytes:
     """The payload behind a code that only a holder of the secret can compute, for this purpose and no other."""
     return _code(secret, purpose, payload) + payload
@@ -97,7 +74,7 @@ def seal(secret: bytes, purpose: str, payload: bytes) -> bytes:
 def unseal(secret: bytes, purpose: str, sealed: bytes) -> bytes:
     """The payload; raises AuthenticationError where nobody who knows the secret sealed it for this purpose."""
     code, payload = sealed[:_CODE_BYTES], sealed[_CODE_BYTES:]
-    if not proof_matches(_code(secret, purpose, payload), code):
+    if not hmac.compare_digest(_code(secret, purpose, payload), code):
         raise errors.AuthenticationError(
             f"the {purpose} was not sealed with the application's secret: somebody changed it on its way"
         )
@@ -108,8 +85,3 @@ def _code(secret: bytes, purpose: str, payload: bytes) -> bytes:
     name = purpose.encode()
     head = b"penstock-seal-1" + len(name).to_bytes(4, "little") + name
     return hmac.new(secret, head + payload, hashlib.sha256).digest()
-
-
-def proof_matches(expected: bytes, given: bytes) -> bool:
-    """Constant-time comparison."""
-    return hmac.compare_digest(expected, given)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames between a task and its host's environment process, on a Unix socket.
+"""The frames of the control plane: between a task and its host's environment, and between that and the JobMaster.
 
-Bulk data never travels here: it lies in shared segments, and these frames carry descriptors of slices of
-them, many per frame. Header: total length u32 (with the header), type u8, three bytes of padding. A port is a writer
-or a gate of a task, a call a question of the task; each has a number of its own (`numbers`). Both ends are of one
-version of Penstock, started from one installation; the handshake before the first frame and the length limits are
-what stands between an unauthenticated peer and this decoder.
+Bulk data never travels here: it lies in shared segments, and these frames carry descriptors of slices of them, many
+per frame. A port is a writer or a gate of a task, a call a question; each has a number of its own (`numbers`). The
+JobMaster's connections have calls, replies and commands only. The handshake before the first frame and the limit of
+its length are what stands between an unauthenticated peer and this decoder.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
-from penstock.link.control import pack, unpack
+from penstock.connection.frames import frame
+from penstock.link.control import error_message, pack, unpack
 from penstock.link.wire import Plain
 from penstock.shuffle.errors import ProtocolError
 
-HEADER = struct.Struct("<IB3x")
 SLICE = struct.Struct("<5I")
 """Port, subpartition or channel, segment, offset, length;
 u32 each. A writer's length has the marks `FINISHED` and `CONTINUES`."""
@@ -44,8 +43,8 @@ FILE = 16
 EXTENTS = 17
 """Data type of the event that names extents of a hybrid partition's storage, for the task to read itself, in order
 with the channel's slices. The channel is blocked until the task resumes it: when it begins to read."""
-FRAME_LIMIT = 16 << 20
-"""No frame is longer: descriptors, control messages and events are small."""
+FRAME_ERRORS = (struct.error, KeyError, TypeError, ValueError, IndexError)
+"""The errors of a body, beside ProtocolError, that is not as its type says."""
 
 SliceRecord = tuple[int, int, int, int, int]
 """The fields of `SLICE`."""
@@ -56,7 +55,7 @@ class FrameType(IntEnum):
 
     # From the task.
     CALL = 1
-    """Call, then a request by its name (`call_frame`). Answered with REPLY."""
+    """Call, then a request by its name (`call_frame`). Answered with REPLY. From an environment too."""
     SLICES = 2
     """Records of what a writer ships."""
     WRITER_EVENT = 3
@@ -77,7 +76,7 @@ class FrameType(IntEnum):
     WELCOME = 20
     """The memory, with its descriptor; the first frame."""
     REPLY = 21
-    """Call and answer."""
+    """Call and answer. From the JobMaster too."""
     GRANT = 22
     """Writer and segments to write into."""
     DELIVER = 23
@@ -90,15 +89,15 @@ class FrameType(IntEnum):
     """Why the task is to stop."""
     STORE = 27
     """Writer and folder: store there what memory has no room for."""
-    ACTION = 28
-    """A command that the JobMaster has for the task (`commands.instruction`)."""
+    COMMAND = 28
+    """A command of the JobMaster, to an environment or through it to a task (`commands.instruction`)."""
     UNWANTED = 29
     """Why nobody wants the task's rows any more: it is to end, and has not failed."""
 
 
-def frame(kind: FrameType, body: bytes = b"") -> bytes:
-    """One whole frame."""
-    return HEADER.pack(HEADER.size + len(body), kind) + body
+def name_of(kind: int) -> str:
+    """The name of a type, or its number where there is none such; for messages to people."""
+    return FrameType(kind).name if kind in FrameType.__members__.values() else str(kind)
 
 
 def slices_frame(kind: FrameType, records: Iterable[SliceRecord]) -> bytes:
@@ -139,27 +138,31 @@ def read_stored(body: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
     return STORED.iter_unpack(body)
 
 
-def call_frame(number: int, method: str, message: Plain) -> bytes:
-    """A CALL frame."""
-    return frame(FrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message}))
+def call_frame(number: int, method: str, message: Plain, question: int = 0) -> bytes:
+    """A CALL frame; `question` is the number under which it comes again where it is not answered (`questions`)."""
+    asked = {"question": question} if question else {}
+    return frame(FrameType.CALL, REQUEST.pack(number) + pack({"method": method, "message": message, **asked}))
 
 
-def read_call(body: memoryview) -> tuple[int, str, Plain]:
-    """Number, method and message of a CALL frame; raises ProtocolError, KeyError or struct.error."""
+def read_call(body: memoryview) -> tuple[int, str, Plain, int]:
+    """Number, method, message and question of a CALL frame; raises ProtocolError, or one of FRAME_ERRORS."""
     (number,) = REQUEST.unpack_from(body)
-    call = unpack(bytes(body[REQUEST.size :]))
-    return number, str(call["method"]), dict(call["message"])
+    call = unpack(body[REQUEST.size :])
+    return number, str(call["method"]), dict(call["message"]), int(call.get("question", 0))
 
 
 def reply_frame(number: int, answer: Plain) -> bytes:
-    """A REPLY frame."""
-    return frame(FrameType.REPLY, REQUEST.pack(number) + pack(answer))
+    """A REPLY frame; an answer that is too large becomes the error that says so."""
+    try:
+        return frame(FrameType.REPLY, REQUEST.pack(number) + pack(answer))
+    except ProtocolError as error:
+        return frame(FrameType.REPLY, REQUEST.pack(number) + pack(error_message(error)))
 
 
 def read_reply(body: memoryview) -> tuple[int, Plain]:
     """Number and answer of a REPLY frame; raises ProtocolError or struct.error."""
     (number,) = REQUEST.unpack_from(body)
-    return number, unpack(bytes(body[REQUEST.size :]))
+    return number, unpack(body[REQUEST.size :])
 
 
 def event_frame(kind: FrameType, port: int, data_type: int, channel: int, payload: bytes) -> bytes:
@@ -191,47 +194,3 @@ def read_port(body: memoryview) -> tuple[int, str]:
     """Port and text of one of these; raises struct.error or UnicodeDecodeError."""
     (port,) = REQUEST.unpack_from(body)
     return port, bytes(body[REQUEST.size :]).decode()
-
-
-class FrameReader:
-    """Cuts a byte stream into frames, wherever it was cut before. Sans-I/O.
-
-    `target` is where to receive into next; `received(n)` tells how much came; `frames()` gives what is
-    complete, as views that are valid until the next `target`.
-    """
-
-    def __init__(self, capacity: int = 256 << 10) -> None:
-        self._buffer = bytearray(capacity)
-        self._start = 0
-        self._end = 0
-
-    def target(self) -> memoryview:
-        """Free memory behind what is kept, at least one byte."""
-        if self._start:
-            kept = self._end - self._start
-            self._buffer[:kept] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, kept
-        if self._end == len(self._buffer):
-            self._buffer = self._buffer + bytearray(len(self._buffer))
-        return memoryview(self._buffer)[self._end :]
-
-    def received(self, count: int) -> None:
-        """Note that `count` bytes were written to the target."""
-        self._end += count
-
-    def frames(self) -> Iterator[tuple[FrameType, memoryview]]:
-        """Every complete frame; raises ProtocolError for a length or type that is not ours."""
-        view = memoryview(self._buffer)
-        while self._end - self._start >= HEADER.size:
-            length, kind = HEADER.unpack_from(view, self._start)
-            if not HEADER.size <= length <= FRAME_LIMIT:
-                raise ProtocolError(f"a frame of {length} bytes between task and environment")
-            if self._end - self._start < length:
-                return
-            begin = self._start + HEADER.size
-            self._start += length
-            try:
-                frame_type = FrameType(kind)
-            except ValueError as error:
-                raise ProtocolError(f"unknown frame type {kind} between task and environment") from error
-            yield frame_type, view[begin : begin - HEADER.size + length]

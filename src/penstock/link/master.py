@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The questions to the JobMaster, each with its answer. Environments ask for themselves and for their tasks.
 
-A caller proves itself first: `Challenge`, then `Authenticate` (`MasterProof` has the caller's part). Every other call
-carries the session that the proof gave. A task's calls go through its environment.
+An environment attaches first, on each of its connections. A task's calls go through its environment.
 """
 
 from __future__ import annotations
@@ -11,73 +10,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from penstock.link import control
 from penstock.link.figures import ChannelFigures, PartitionFigures
 from penstock.link.questions import Asked
-from penstock.link.wire import Done, to_wire
+from penstock.link.wire import Done
 from penstock.shuffle import AttemptId, PartitionId, ShuffleDescriptor
-from penstock.shuffle.errors import AuthenticationError, ProtocolError
+from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.failure_kinds import FailureKind
 from penstock.shuffle.requests import Request
-
-Metadata = tuple[tuple[str, str | bytes], ...]
-"""The head of a gRPC call."""
-
-MASTER = "master"
-"""The role that the JobMaster proves."""
-ENVIRONMENT = "environment"
-"""The role of an environment process."""
-PLANNER = "planner"
-"""The role of the process in which Spark plans a DataFrame."""
-
-
-@dataclass(frozen=True, slots=True)
-class Challenged:
-    """The JobMaster's nonce, good for one proof."""
-
-    nonce: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge(Request[Challenged]):
-    """Begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """The session that every further call carries, and the JobMaster's own proof."""
-
-    session: str
-    proof: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticate(Request[Authenticated]):
-    """The proof of this role and identity, over both nonces."""
-
-    nonce: bytes
-    client_nonce: bytes
-    role: str
-    identity: str
-    proof: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AttachEnvironment(Request[Done]):
-    """An environment process is there; `address` is where others read its partitions."""
+    """An environment process is there; `address` is where others read its partitions.
+
+    From now on its commands come over this connection, those after the number that it has `taken`.
+    """
 
     environment: str
     address: str
     host: str
     pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listen(Request[Done]):
-    """The stream of `commands` for this environment, after the number that it has `taken`; not answered once."""
-
-    environment: str
-    taken: int = 0
+    taken: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +143,16 @@ class DataEnded(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ResultOpened:
-    """The partitions of a result, in order, and how many bytes they have."""
+    """The partitions of a result, in order."""
 
     partitions: tuple[ShuffleDescriptor, ...]
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenResult(Request[ResultOpened]):
-    """A planner asks for a result by its name; answered when its job is over.
+    """A task asks for a result by its name; answered when its job is over.
 
-    A task that opens what could not be opened when its action was planned names that action.
+    It could not be opened when an action was planned; the task names its own action.
     """
 
     result: str
@@ -265,41 +217,6 @@ UNANSWERED = (AcknowledgeCheckpoint, DeclineCheckpoint, DataEnded)
 """The words of a streaming task that wait for no answer: it hears of an error where it waits next."""
 
 RELAYED: dict[str, type[Request[Any]]] = {
-    kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, ReadResult, *UNANSWERED)
+    kind.METHOD: kind for kind in (RegisterTask, AwaitProducers, TaskFinished, OpenResult, ReadResult, *UNANSWERED)
 }
 """The questions that an environment passes on for its tasks, each asked until it is answered."""
-
-
-def call_of(request: Request[Any], session: Metadata, question: int = 0) -> tuple[bytes, Metadata]:
-    """The message and the head of a gRPC call with this request; the handshake's own needs no session.
-
-    `question` is the number under which it comes again where it is not answered; 0 for what may come twice.
-    """
-    data = control.pack(to_wire(request))
-    if isinstance(request, Challenge | Authenticate):
-        return b"", ((control.HELLO_HEADER, data),)
-    return data, (*session, (control.QUESTION_HEADER, str(question))) if question else session
-
-
-class MasterProof:
-    """A caller's part of the handshake with the JobMaster, without its I/O."""
-
-    def __init__(self, secret: bytes, role: str, identity: str) -> None:
-        self._secret = secret
-        self._role = role
-        self._identity = identity
-        self._mine = control.nonce()
-        self._theirs = b""
-
-    def answer(self, challenged: Challenged) -> Authenticate:
-        """The proof for this challenge."""
-        self._theirs = challenged.nonce
-        proof = control.proof(self._secret, self._role, challenged.nonce, self._mine, self._identity)
-        return Authenticate(challenged.nonce, self._mine, self._role, self._identity, proof)
-
-    def check(self, authenticated: Authenticated, where: str) -> str:
-        """The session; AuthenticationError where the JobMaster at `where` has not proved itself."""
-        expected = control.proof(self._secret, MASTER, self._mine, self._theirs, self._identity)
-        if not control.proof_matches(expected, authenticated.proof):
-            raise AuthenticationError(f"the JobMaster at {where} could not prove the application's secret")
-        return authenticated.session

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from dataclasses import dataclass
 
+from penstock.connection.frames import FRAME_LIMIT, HEADER, frame
+from penstock.connection.handshake import Handshake
 from penstock.link.control import pack, unpack
-from penstock.link.frames import FRAME_LIMIT, HEADER, FrameType, frame
-from penstock.link.handshake import Handshake
+from penstock.link.frames import FrameType
 from penstock.link.wire import from_wire, to_wire
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, ProtocolError
 
@@ -28,10 +28,9 @@ class Welcome:
     segment_size: int
 
 
-def send_welcome(connection: socket.socket, welcome: Welcome, memory_fd: int) -> None:
-    """Send it, with a copy of the descriptor; the first frame on the connection."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", memory_fd))]
-    connection.sendmsg([frame(FrameType.WELCOME, pack(to_wire(welcome)))], rights)
+def welcome_frame(welcome: Welcome) -> bytes:
+    """The first frame on the connection, sent with a copy of the memory's descriptor."""
+    return frame(FrameType.WELCOME, pack(to_wire(welcome)))
 
 
 def enter(connection: socket.socket, handshake: Handshake, patience: float) -> tuple[Welcome, int]:
@@ -60,7 +59,7 @@ def _receive_welcome(connection: socket.socket) -> tuple[Welcome, int]:
     try:
         if len(head) != HEADER.size or len(descriptors) != 1:
             raise EnvironmentLostError("the environment closed the connection before its welcome")
-        length, kind = HEADER.unpack(head)
+        length, kind, _ = HEADER.unpack(head)
         if kind != FrameType.WELCOME or not HEADER.size < length <= FRAME_LIMIT:
             raise ProtocolError(f"a frame of type {kind} and {length} bytes where the welcome was expected")
         body = connection.recv(length - HEADER.size, socket.MSG_WAITALL)

@@ -3,9 +3,8 @@
 
 Rules. Concurrent requesters of an address wait for the same attempt and get the same outcome, each with an error of
 its own; a failed attempt is forgotten, so that the next request tries anew; a requester that is cancelled does not
-cancel the attempt of the others. A peer that closes before it has said anything may have too many who connect at
-once: it is tried again, each time a little later. A connection stays when its last channel has ended, for later tasks
-and jobs. A lost connection is told to all its channels once and forgotten at once.
+cancel the attempt of the others. A connection stays when its last channel has ended, for later tasks and jobs. A lost
+connection is told to all its channels once and forgotten at once.
 
 A connection on which nothing arrives for a while is pinged, and given up after MISSES unanswered intervals.
 """
@@ -13,15 +12,17 @@ A connection on which nothing arrives for a while is pinged, and given up after 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.link.handshake import Handshake, Role
-from penstock.network.connection import FrameConnection, authenticate
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.handshake import Credentials, Service
+from penstock.connection.opening import Opener, OpeningSettings
+from penstock.connection.transport import Endpoint, Transport
 from penstock.network.ledger import ReceiverCredit
+from penstock.network.messages import Message
 from penstock.network.receiver import ChannelRequest, ChannelSink, ConnectionCore, RemoteInputChannel
-from penstock.network.transport import Endpoint, Transport
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
+from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 from penstock.shuffle.ids import PartitionId
 
 MISSES: Final = 3
@@ -32,9 +33,7 @@ MISSES: Final = 3
 class ClientSettings:
     """Limits of a connection manager. Times in seconds."""
 
-    connect_timeout: float = 30.0
-    handshake_timeout: float = 10.0
-    handshake_pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+    opening: OpeningSettings = field(default_factory=OpeningSettings)
     keepalive_interval: float = 15.0
 
 
@@ -55,7 +54,7 @@ class _ClientConnection:
     def __init__(self, endpoint: Endpoint, address: str, manager: ConnectionManager, interval: float) -> None:
         self.address = address
         self.core = ConnectionCore(address)
-        self.frames = FrameConnection(endpoint, self.core, lambda _, __: self._closed())
+        self.frames = FrameConnection[Message](endpoint, self.core, lambda _, __: self._closed())
         self._manager = manager
         self._interval = interval
         self._seen = self._misses = self._token = 0
@@ -86,14 +85,11 @@ class ConnectionManager:
     def __init__(
         self,
         transport: Transport,
-        secret: bytes,
-        identity: str,
+        credentials: Credentials,
         settings: ClientSettings = ClientSettings(),
     ) -> None:
-        self._transport = transport
-        self._secret = secret
-        self._identity = identity
-        self._settings = settings
+        self._opener = Opener(transport, Service.PARTITIONS, credentials, settings.opening)
+        self._keepalive = settings.keepalive_interval
         self._attempts: dict[str, asyncio.Task[_ClientConnection]] = {}
         self._connections: dict[str, _ClientConnection] = {}
         self._is_closed = False
@@ -165,41 +161,10 @@ class ConnectionManager:
 
     async def _open(self, address: str) -> _ClientConnection:
         try:
-            endpoint = await self._connect(address)
-            connection = _ClientConnection(endpoint, address, self, self._settings.keepalive_interval)
+            endpoint = await self._opener.open(address)
+            connection = _ClientConnection(endpoint, address, self, self._keepalive)
             self._connections[address] = connection
             self.connections_opened += 1
             return connection
         finally:
             del self._attempts[address]
-
-    async def _connect(self, address: str) -> Endpoint:
-        for pause in self._settings.handshake_pauses:
-            endpoint, handshake = await self._open_endpoint(address), self._handshake(address)
-            try:
-                return await self._authenticated(endpoint, handshake)
-            except EnvironmentLostError:
-                await asyncio.sleep(pause)
-        return await self._authenticated(await self._open_endpoint(address), self._handshake(address))
-
-    def _handshake(self, address: str) -> Handshake:
-        return Handshake(Role.CLIENT, self._secret, self._identity, address)
-
-    async def _open_endpoint(self, address: str) -> Endpoint:
-        try:
-            return await self._transport.connect(address, self._settings.connect_timeout)
-        except OSError as error:
-            reason = str(error) or f"no answer in {self._settings.connect_timeout:.0f} s"
-            raise EnvironmentLostError(f"cannot connect to the environment at {address}: {reason}") from error
-
-    async def _authenticated(self, endpoint: Endpoint, handshake: Handshake) -> Endpoint:
-        try:
-            async with asyncio.timeout(self._settings.handshake_timeout):
-                await authenticate(endpoint, handshake)
-        except TimeoutError as error:
-            endpoint.close()
-            raise AuthenticationError(f"the peer at {handshake.peer} did not finish the handshake in time") from error
-        except BaseException:
-            endpoint.close()
-            raise
-        return endpoint

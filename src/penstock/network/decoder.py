@@ -11,7 +11,7 @@ small scratch buffer together with the header is copied there. None from `buffer
 is gone.
 
 Limits. Scratch memory is fixed; a control frame allocates at most its own size, which is bounded by its type; nothing
-is allocated before magic, version, type, flags and length were checked. After a ProtocolError the decoder stays
+is allocated before type, flags and length were checked. After a ProtocolError the decoder stays
 broken.
 """
 
@@ -21,14 +21,12 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from penstock.buffer.data_types import DataType
+from penstock.connection.frames import HEADER
 from penstock.network.frames import (
     BODY_LIMITS,
     BUFFER,
     BUFFER_HEAD,
     FLAGS,
-    HEADER,
-    MAGIC,
-    VERSION,
     FrameType,
     decode_body,
     decode_buffer_header,
@@ -124,8 +122,8 @@ class FrameDecoder:
         arrived = self._end - self._start
         if arrived < HEADER.size:
             return None
-        length, magic, code, version, flags = HEADER.unpack_from(self._scratch, self._start)
-        kind = self._check(magic, code, version, flags)
+        length, code, flags = HEADER.unpack_from(self._scratch, self._start)
+        kind = self._check(code, flags)
         low, high = BODY_LIMITS[kind]
         if not low <= length - HEADER.size <= high:
             raise ProtocolError(f"{kind.name} frame of {length} bytes: its body must have {low} to {high}")
@@ -145,11 +143,7 @@ class FrameDecoder:
             )
         return None
 
-    def _check(self, magic: int, code: int, version: int, flags: int) -> FrameType:
-        if magic != MAGIC:
-            raise ProtocolError(f"a frame starts with magic {magic:#010x} instead of {MAGIC:#010x}: not our protocol")
-        if version != VERSION:
-            raise ProtocolError(f"the peer speaks version {version}, this Penstock speaks {VERSION}")
+    def _check(self, code: int, flags: int) -> FrameType:
         kind = _TYPES.get(code)
         if kind is None or kind not in self._accepts:
             raise ProtocolError(f"frame type {code if kind is None else kind.name} is not expected here")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames: how the messages of a data connection look in bytes.
 
-Rules. Little-endian. Every frame starts with the same 12 bytes: total length u32 (these 12 included), magic u32, type
-u8, version u8, flags u16. A flag bit that a type does not define must be zero. Bodies have a fixed size, or a fixed
-head and one variable tail. A message that does not fit is a ProtocolError: the peer is to blame, never a crash.
+Rules. Every frame has the head of `connection/frames`. A flag bit that a type does not define must be zero. Bodies
+have a fixed size, or a fixed head and one variable tail. A message that does not fit is a ProtocolError: the peer is
+to blame, never a crash.
 
 Limits are below, with reasons. Payloads of data buffers are never joined with their header: `encode_header` gives the
 header alone, so that the payload's memoryview goes to a gather write as it is.
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import xxhash
 
 from penstock.buffer.data_types import DataType
+from penstock.connection.frames import HEADER, OutgoingFrame
 from penstock.network.messages import (
     AddCredit,
     BacklogAnnouncement,
@@ -41,9 +41,6 @@ from penstock.shuffle import DatasetId
 from penstock.shuffle.errors import ProtocolError
 from penstock.shuffle.ids import PartitionId
 
-MAGIC: Final = 0x4B545350
-"""`PSTK` as it appears on the wire."""
-VERSION: Final = 1
 MAX_PAYLOAD: Final = 64 << 20
 """Largest data payload: the largest segment that the settings allow."""
 MAX_EVENT: Final = 64 << 10
@@ -85,26 +82,16 @@ SERVER_TYPES: Final = frozenset(FrameType) - CLIENT_TYPES
 """The types that a server may send, so those that a client accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingFrame:
-    """A frame on its way out: parts for a gather write, and what to call when the transport has taken all of it."""
-
-    parts: tuple[bytes | memoryview, ...]
-    size: int
-    recycle: Callable[[], None] | None = None
-
-    @classmethod
-    def of(cls, message: Message) -> OutgoingFrame:
-        """The frame of a control message."""
-        encoded = encode(message)
-        return cls((encoded,), len(encoded))
+def outgoing(message: Message) -> OutgoingFrame:
+    """The frame of a control message."""
+    encoded = encode(message)
+    return OutgoingFrame((encoded,), len(encoded))
 
 
-HEADER: Final = struct.Struct("<IIBBH")
 BUFFER: Final = struct.Struct("<QIIIBxxxQ")
 BUFFER_HEAD: Final = HEADER.size + BUFFER.size
 """Bytes of a BUFFER_RESPONSE before its payload."""
-_BUFFER_FRAME: Final = struct.Struct("<IIBBHQIIIBxxxQ")
+_BUFFER_FRAME: Final = struct.Struct("<IBxHQIIIBxxxQ")
 _REQUEST: Final = struct.Struct("<QIqIII")
 _RECEIVER: Final = struct.Struct("<Q")
 _RECEIVER_COUNT: Final = struct.Struct("<QI")
@@ -143,9 +130,7 @@ def encode_header(header: BufferHeader) -> bytes:
         )
     return _BUFFER_FRAME.pack(
         BUFFER_HEAD + header.length,
-        MAGIC,
         FrameType.BUFFER_RESPONSE,
-        VERSION,
         0,
         header.receiver,
         header.subpartition,
@@ -164,7 +149,7 @@ def encode(message: Message) -> bytes:
     low, high = BODY_LIMITS[kind]
     if not low <= len(body) <= high:
         raise ValueError(f"{kind.name} with a body of {len(body)} bytes: {low} to {high} are allowed")
-    return HEADER.pack(HEADER.size + len(body), MAGIC, kind, VERSION, flags) + body
+    return HEADER.pack(HEADER.size + len(body), kind, flags) + body
 
 
 def _encode_body(message: Message) -> tuple[FrameType, int, bytes]:

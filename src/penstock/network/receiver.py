@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.buffer.data_types import DataType
+from penstock.connection.frames import OutgoingFrame
 from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import SERVER_TYPES, OutgoingFrame, payload_checksum
+from penstock.network.frames import SERVER_TYPES, outgoing, payload_checksum
 from penstock.network.ledger import ReceiverCredit
 from penstock.network.lifecycle import CHANNEL_TABLE, ChannelEvent, ChannelState
 from penstock.network.messages import (
@@ -290,7 +291,7 @@ class ConnectionCore:
                 amount = channel.credit.drain()
                 message = AddCredit(channel.receiver, amount) if amount else None
             if message is not None:
-                return OutgoingFrame.of(message)
+                return outgoing(message)
         return None
 
     def connection_lost(self, error: BaseException | None = None) -> None:
@@ -326,7 +327,7 @@ class ConnectionCore:
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
         """The last frame for the server before the connection is closed: nobody uses it any more."""
-        return OutgoingFrame.of(CloseRequest()) if error is None else None
+        return outgoing(CloseRequest()) if error is None else None
 
     def forget(self, channel: RemoteInputChannel) -> None:
         """The channel has ended: nothing more is delivered, its half-received segment goes back."""

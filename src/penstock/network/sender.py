@@ -21,9 +21,10 @@ from typing import Final
 
 from penstock.buffer.data_types import DataType
 from penstock.buffer.view import BufferOrEvent, CreditListener, Resumable, ServableView
+from penstock.connection.frames import OutgoingFrame
 from penstock.lifecycle.table import Lifecycle
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, OutgoingFrame, encode_header, payload_checksum
+from penstock.network.frames import BUFFER_HEAD, CLIENT_TYPES, encode_header, outgoing, payload_checksum
 from penstock.network.ledger import SenderCredit
 from penstock.network.lifecycle import READER_TABLE, ReaderEvent, ReaderState
 from penstock.network.messages import (
@@ -178,7 +179,7 @@ class PartitionRequestQueue:
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
         """The last frame for the client before the connection is closed: the reason, if the client is to blame."""
         if isinstance(error, ProtocolError):
-            return OutgoingFrame.of(ErrorResponse(None, error_to_code(error), str(error)))
+            return outgoing(ErrorResponse(None, error_to_code(error), str(error)))
         return None
 
     def connection_lost(self, error: BaseException | None = None) -> None:
@@ -204,7 +205,7 @@ class PartitionRequestQueue:
             frame = self._take_turn(reader)
             if frame is not None:
                 return frame
-        return None if message is None else OutgoingFrame.of(message)
+        return None if message is None else outgoing(message)
 
     def _next_control(self) -> Message | None:
         if self._pong is not None:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data server of one environment: accepts, authenticates, and serves partitions over each connection.
+"""The data server of one environment: serves partitions over each connection that has come in by its door.
 
-Rules. A connection counts only after its handshake, which has a deadline; until then it costs one small task, and
-there are at most `max_handshakes` of them, few of one host: for a new one the first one goes
-(`link/unauthenticated`). A request for a partition that is not produced yet waits `request_timeout` seconds for it
-and is then answered *not produced*. Losing a connection releases all its views. A peer that takes
+Rules. A request for a partition that is not produced yet waits `request_timeout` seconds for it and is then answered
+*not produced*. Losing a connection releases all its views. A peer that takes
 nothing of what waits for it for `stall_timeout` seconds is given up: what was read for it would be kept from others.
 `close` leaves no task, socket, timer or callback.
 """
@@ -16,15 +14,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.link.handshake import Handshake, Role
-from penstock.link.unauthenticated import MOST, Unauthenticated
-from penstock.network.connection import FrameConnection, WaterMarks, authenticate
-from penstock.network.frames import OutgoingFrame
+from penstock.connection.door import Door, DoorSettings
+from penstock.connection.frame_connection import FrameConnection, WaterMarks
+from penstock.connection.frames import OutgoingFrame
+from penstock.connection.handshake import Credentials, Service
+from penstock.connection.transport import Endpoint, Listener, Transport
 from penstock.network.messages import Message, PartitionRequest
 from penstock.network.sender import PartitionRequestQueue
-from penstock.network.transport import Endpoint, Listener, Transport
 from penstock.network.views import PartitionProvider
-from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, ProtocolError
+from penstock.shuffle.errors import EnvironmentLostError, ProtocolError
 
 logger = logging.getLogger("penstock.network")
 
@@ -33,10 +31,9 @@ logger = logging.getLogger("penstock.network")
 class ServerSettings:
     """Limits of a data server. Times in seconds."""
 
-    handshake_timeout: float = 10.0
     request_timeout: float = 10.0
     stall_timeout: float = 60.0
-    max_handshakes: int = MOST
+    door: DoorSettings = field(default_factory=DoorSettings)
     marks: WaterMarks = field(default_factory=WaterMarks)
 
 
@@ -100,7 +97,7 @@ class _ServedConnection:
             self._watch.cancel()
         self._queue.connection_lost(error)
 
-    def watch(self, connection: FrameConnection, patience: float) -> None:
+    def watch(self, connection: FrameConnection[Message], patience: float) -> None:
         """Give the connection up when bytes wait for a whole `patience` and none is taken."""
         if connection.is_closed:
             return
@@ -117,94 +114,48 @@ class _ServedConnection:
 
 
 class DataServer:
-    """Serves the partitions of a provider to peers that know the secret."""
+    """Serves the partitions of a provider to peers that know the secret. Made on its event loop."""
 
     def __init__(
         self,
         transport: Transport,
         provider: PartitionProvider,
-        secret: bytes,
-        identity: str,
+        credentials: Credentials,
         settings: ServerSettings = ServerSettings(),
     ) -> None:
         self._transport = transport
         self._provider = provider
-        self._secret = secret
-        self._identity = identity
         self._settings = settings
+        self._door = Door(Service.PARTITIONS, credentials, self._serve, settings.door)
         self._listener: Listener | None = None
-        self._greetings: dict[asyncio.Task[None], Endpoint] = {}
-        self._unauthenticated = Unauthenticated[asyncio.Task[None]](settings.max_handshakes)
-        self._connections: dict[FrameConnection, _ServedConnection] = {}
-        self._is_closed = False
-        self._accepted = self._refused = self._bytes_sent = 0
+        self._connections: dict[FrameConnection[Message], _ServedConnection] = {}
+        self._accepted = self._bytes_sent = 0
 
     async def start(self, address: str) -> str:
         """Listen; returns the address that peers connect to."""
-        self._listener = await self._transport.listen(address, self._on_connection)
+        self._listener = await self._transport.listen(address, self._door.come)
         return self._listener.address
 
     def statistics(self) -> ServerStatistics:
         """Counters and what is open now."""
         return ServerStatistics(
             self._accepted,
-            self._refused,
+            self._door.refused,
             len(self._connections),
             sum(served.readers for served in self._connections.values()),
             self._bytes_sent + sum(connection.bytes_sent for connection in self._connections),
             sum(connection.pending for connection in self._connections),
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop accepting and close every connection. Idempotent."""
-        self._is_closed = True
         if self._listener is not None:
             self._listener.close()
+        self._door.close()
         for connection in list(self._connections):
             connection.close()
-        greetings = list(self._greetings)
-        for greeting in greetings:
-            greeting.cancel()
-        await asyncio.gather(*greetings, return_exceptions=True)
 
-    def _on_connection(self, endpoint: Endpoint) -> None:
-        if self._is_closed:
-            self._refused += 1
-            endpoint.close()
-            return
-        greeting = asyncio.get_running_loop().create_task(self._greet(endpoint))
-        self._greetings[greeting] = endpoint
-        greeting.add_done_callback(self._greeted)
-        first = self._unauthenticated.enter(greeting, endpoint.peer.rpartition(":")[0])
-        if first is not None:
-            self._refused += 1
-            self._greetings[first].close()  # it may not have begun
-            first.cancel()
-
-    def _greeted(self, greeting: asyncio.Task[None]) -> None:
-        self._unauthenticated.leave(greeting)
-        del self._greetings[greeting]
-
-    async def _greet(self, endpoint: Endpoint) -> None:
-        try:
-            await self._shake(endpoint)
-        except BaseException:
-            endpoint.close()
-            raise
-
-    async def _shake(self, endpoint: Endpoint) -> None:
-        handshake = Handshake(Role.SERVER, self._secret, self._identity, endpoint.peer)
-        try:
-            async with asyncio.timeout(self._settings.handshake_timeout):
-                await authenticate(endpoint, handshake)
-        except (AuthenticationError, TimeoutError) as error:
-            endpoint.close()
-            self._refused += 1
-            logger.warning("refused a connection from %s: %s", endpoint.peer, str(error) or "no handshake in time")
-        else:
-            self._serve(endpoint)
-
-    def _serve(self, endpoint: Endpoint) -> None:
+    def _serve(self, endpoint: Endpoint, _: str) -> None:
         self._accepted += 1
         queue = PartitionRequestQueue(self._provider)
         served = _ServedConnection(queue, self._settings.request_timeout)
@@ -213,7 +164,7 @@ class DataServer:
         self._connections[connection] = served
         served.watch(connection, self._settings.stall_timeout)
 
-    def _on_closed(self, connection: FrameConnection, error: BaseException | None) -> None:
+    def _on_closed(self, connection: FrameConnection[Message], error: BaseException | None) -> None:
         self._bytes_sent += connection.bytes_sent
         self._connections.pop(connection, None)
         if isinstance(error, ProtocolError):

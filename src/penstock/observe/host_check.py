@@ -24,7 +24,7 @@ _FILES = 1024
 _DISK = 1 << 30
 _PATH = 100
 """A Unix socket's path has at most 107 bytes."""
-_PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "grpcio")
+_PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy")
 
 Facts = Mapping[str, object]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a shuffle service by its entry-point name or by `module:attribute`."""
+"""Finds a plug-in by its entry-point name or by `module:attribute`: a shuffle service, a transport."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ GROUP = "penstock.shuffle_services"
 @cache
 def load_service(name: str) -> ShuffleService:
     """The service of this name, made once per process; raises SettingError naming what was found instead."""
+    return cast("ShuffleService", plug_in("shuffle service", GROUP, name, "capabilities"))
+
+
+def plug_in(kind: str, group: str, name: str, attribute: str) -> object:
+    """A new plug-in of this name, which has this attribute; raises SettingError naming what was found instead."""
     from importlib.metadata import entry_points  # not above: processes that load none would pay for it
 
-    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    found = {point.name: point.value for point in entry_points(group=group)}
     target = found.get(name, name)
-    module_name, separator, attribute = target.partition(":")
+    module_name, separator, factory = target.partition(":")
     if not separator:
         known = ", ".join(sorted(found)) or "none"
-        raise SettingError(
-            f"unknown shuffle service {name!r}: installed are {known}; another one is named 'module:attribute'"
-        )
+        raise SettingError(f"unknown {kind} {name!r}: installed are {known}; another one is named 'module:attribute'")
     try:
-        factory = getattr(import_module(module_name), attribute)
-        service = cast("ShuffleService", factory())
-        _ = service.capabilities
+        plug_in = getattr(import_module(module_name), factory)()
+        getattr(plug_in, attribute)
     except (ImportError, AttributeError, TypeError) as error:
-        raise SettingError(f"shuffle service {name!r} cannot be loaded from {target!r}: {error}") from error
-    return service
+        raise SettingError(f"{kind} {name!r} cannot be loaded from {target!r}: {error}") from error
+    return plug_in

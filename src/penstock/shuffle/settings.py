@@ -58,7 +58,8 @@ class NetworkSettings:
     """Buffers of one environment process and of its gates and partitions. Sizes in bytes, times in seconds.
 
     If `memory` is 0, an environment takes a 64th of its machine's memory (or of its container's limit), but at least
-    256 MB and at most 4 GB. Of what it takes it touches what is used.
+    256 MB and at most 4 GB. Of what it takes it touches what is used. `transport` is the name of the plug-in that
+    connects environments, or its `module:attribute`.
     """
 
     memory: int = 0
@@ -68,6 +69,7 @@ class NetworkSettings:
     overdraft_buffers_per_gate: int = 5
     flush_timeout: float = 0.1
     completeness_check: bool = True
+    transport: str = "tcp"
 
     def memory_on(self, machine: int) -> int:
         """The network memory, in bytes, of an environment on a machine with so many bytes."""

@@ -22,9 +22,7 @@ from pyspark import SparkContext
 
 from penstock.attachment.launch import EnvironmentLaunch, start_early
 from penstock.job.core.result import JobProgress
-from penstock.job.shell.client import MasterClient
 from penstock.job.shell.master import JobHandle, JobMaster, MasterIdentity
-from penstock.link.master import PLANNER, OpenResult
 from penstock.shuffle import Settings, ShuffleDescriptor
 from penstock.shuffle.errors import ControlError, PenstockError
 from penstock.spark.datasets import PersistedResults
@@ -64,7 +62,6 @@ class Application:
         self._lock = threading.Lock()
         self._master: JobMaster | None = None
         self._launcher: SparkLauncher | None = None
-        self._planner: MasterClient | None = None
         self._closed = False
         self._slots = SlotWatch()
         self._started = False
@@ -147,17 +144,13 @@ class Application:
 
     def open_result(self, result: ResultInUse) -> list[ShuffleDescriptor]:
         """The partitions of a result, which is made now where it is not; raises what its job raises. Blocks."""
-        with self._lock:
-            if self._master is None:
-                raise ControlError("the SparkSession of this DataFrame was stopped: make it again in a new one")
-            if self._planner is None:
-                self._planner = MasterClient(self._master.address, self._secret, PLANNER, "planner")
-            planner = self._planner
-        # No deadline here: the job's own deadlines end it.
+        master = self._master
+        if master is None:
+            raise ControlError("the SparkSession of this DataFrame was stopped: make it again in a new one")
         with naming_holders(self._context):
-            opened = planner.ask(OpenResult(result.name), None)
-        result.takes(opened.bytes)
-        return list(opened.partitions)
+            partitions, size = master.open_result(result.name)
+        result.takes(size)
+        return list(partitions)
 
     def release_result(self, job: str) -> None:
         """Release the result of a finished job; nothing where the JobMaster is closed, and with it all results."""
@@ -177,13 +170,10 @@ class Application:
         self.watch.close()
         with self._lock:
             master, self._master = self._master, None
-            planner, self._planner = self._planner, None
         if master is not None:
             if self._launcher is not None and self._context._jsc is not None:  # noqa: SLF001 - as in `is_closed`
                 self._launcher.wait(_WORKERS_SECONDS, self._launcher.jobs())
             master.close()
-        if planner is not None:
-            planner.close()
         atexit.unregister(self.close)
 
     def _drop_result(self, name: str) -> None:

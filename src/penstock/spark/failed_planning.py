@@ -9,14 +9,15 @@ partition, until a new plan is made of it (by `count()`, say); the task holds a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.attachment.launch import EnvironmentLaunch
+from penstock.link.master import OpenResult
 from penstock.spark.result_access import PlannedPartition, ResultAccess
+from penstock.spark.result_reader import attached
 
 _EXECUTION = "spark.sql.execution.id"
 
@@ -31,15 +32,13 @@ class FailedPlanning:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the whole result; raises how planning failed in the action that was planned."""
-        from penstock.job.shell.client import MasterClient
-        from penstock.link.master import PLANNER, OpenResult
-
-        launch = self.launch
-        with MasterClient(launch.master, launch.secret, PLANNER, f"reader-{os.getpid()}") as client:
-            # No deadline here: the job's own deadlines end it, and keepalive sees a dead driver.
-            partitions = client.ask(OpenResult(self.result, _action()), None).partitions
+        with attached(self.launch) as attachment:
+            # No deadline here: the job's own deadlines end it, and the environment's lease a dead driver's.
+            partitions = attachment.ask(OpenResult(self.result, _action())).partitions
         for index, descriptor in enumerate(partitions):
-            yield from ResultAccess(PlannedPartition(self.result, index, descriptor, self.schema, launch)).batches()
+            yield from ResultAccess(
+                PlannedPartition(self.result, index, descriptor, self.schema, self.launch)
+            ).batches()
 
 
 def _action() -> str:

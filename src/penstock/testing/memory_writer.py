@@ -41,7 +41,7 @@ class MemoryWriter:
         self._hidden: list[tuple[Stored, range]] = []
         self._messages = [0 for _ in self._all]
         self._overtaken: list[Overtaken] | None = None
-        self._ends_data = True
+        self._end_of_data: EndOfData | None = None
         self._lifecycle = WriterLifecycle(f"writer of {partition.id} of {owner.name}")
 
     def setup(self) -> Intake:
@@ -69,7 +69,8 @@ class MemoryWriter:
             self._check()
             if kind is not EventKind.PRIORITY:
                 self._show()
-            self._ends_data = self._ends_data and not isinstance(event, EndOfData)
+            if isinstance(event, EndOfData):
+                self._end_of_data = event
             self._partition.append(Stored.of_event(event, kind), self._all)
 
     def end_epoch(self, payload: bytes, kind: EventKind, *, keep_overtaken: bool = False) -> None:
@@ -101,7 +102,7 @@ class MemoryWriter:
         with self._registry.changing():
             self._check()
             self._show()
-            self._partition.finish(end_of_data=self._ends_data)
+            self._partition.finish(end_of_data=self._end_of_data is None)
             self._lifecycle.move(WriterEvent.FINISH)
             return PartitionEnd(self._partition.ends())
 

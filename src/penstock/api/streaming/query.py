@@ -22,7 +22,7 @@ from penstock.job.core.states import JobState
 from penstock.shuffle.errors import ControlError, JobCancelledError, PenstockError, SettingError
 
 if TYPE_CHECKING:
-    from penstock.job.shell.master import JobHandle, JobMaster  # gRPC, which reading a plan needs not
+    from penstock.job.shell.master import JobHandle, JobMaster  # a server, which reading a plan needs not
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shell of the JobMaster: its thread and event loop, its gRPC server, and the carrying out of instructions."""
+"""The shell of the JobMaster: its thread and event loop, its server, and the carrying out of instructions."""

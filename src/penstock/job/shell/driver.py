@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.connection.listeners import nobody_listens
+from penstock.connection.transports import load_transport
 from penstock.graph.streaming import QueryBeginning
 from penstock.job.core import events
 from penstock.job.core import instructions as do
@@ -32,7 +34,6 @@ from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
 from penstock.link import commands
 from penstock.link.leases import WakingClock
-from penstock.link.listeners import nobody_listens
 from penstock.link.master import Registered
 from penstock.link.wire import Done
 from penstock.observe.samples import Sample
@@ -71,6 +72,7 @@ class JobDriver:
         self._core = core
         self._launcher = launcher
         self._masters = ShuffleMasters(context, self._partitions_lost)
+        self._transport = load_transport(context.settings.network.transport)
         self._loop = asyncio.get_running_loop()
         self.queries = Queries(self.handle, self.calls)
         self._jobs: dict[str, _RunningJob] = {}
@@ -183,7 +185,7 @@ class JobDriver:
             self.handle(events.EnvironmentLost(name, cause))
 
     def line_broke(self, environment: AttachedEnvironment) -> None:
-        """An environment does not listen any more: its process is gone, or its connection broke.
+        """An environment is not connected any more: its process is gone, or its connection broke.
 
         One whose process is there has the rest of its lease to come back.
         """
@@ -219,15 +221,15 @@ class JobDriver:
     async def _wait_for(self, environment: AttachedEnvironment) -> None:
         pause = _FIRST_LOOK_SECONDS
         while self.environments.is_waited_for(environment):
-            if await nobody_listens(environment.address):
+            if await nobody_listens(self._transport, environment.address):
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LOOK_SECONDS)
         self._lose_if_silent(environment)
 
     def _lose_if_silent(self, environment: AttachedEnvironment) -> None:
-        if not environment.commands.is_open:
-            cause = f"its instruction stream ended, and no process of it is at {environment.address}"
+        if environment.listener is None:
+            cause = f"its connection ended, and no process of it is at {environment.address}"
             self.lose_environment(environment.name, cause)
 
     def _returned(self, event: events.SparkJobReturned) -> None:
@@ -239,7 +241,7 @@ class JobDriver:
     async def _handle_return(self, event: events.SparkJobReturned) -> None:
         """Tasks end when their environment does: then that comes first, as the reason of theirs."""
         for environment in self.environments.silent():
-            if await nobody_listens(environment.address):
+            if await nobody_listens(self._transport, environment.address):
                 self._lose_if_silent(environment)
         self.handle(event)
 

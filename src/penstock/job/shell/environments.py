@@ -11,15 +11,28 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from penstock.job.shell.command_line import CommandLine
+from penstock.connection.frame_connection import FrameConnection
 from penstock.link.commands import Command, Shutdown
 from penstock.link.master import AttachEnvironment, Heartbeat
-from penstock.link.outbox import Inbox
+from penstock.link.outbox import Inbox, Outbox
 from penstock.link.questions import Answers
+from penstock.link.wire import Plain
 from penstock.shuffle.errors import EnvironmentLostError
 
 _LOST_REMEMBERED = 4096
+
+
+class Listening(Protocol):
+    """A connection of an environment that has attached."""
+
+    @property
+    def connection(self) -> FrameConnection[Any]:
+        """The connection itself."""
+
+    def end(self) -> None:
+        """The environment is given up: it hears the last command if it listens, and is hung up on."""
 
 
 @dataclass(slots=True)
@@ -29,10 +42,10 @@ class AttachedEnvironment:
     said: AttachEnvironment
     last_heard: float
     """Seconds of the JobMaster's clock."""
-    is_listening: bool = False
-    """True if it has ever listened to its commands."""
-    commands: CommandLine = field(default_factory=CommandLine)
-    answers: Answers[asyncio.Task[bytes]] = field(default_factory=Answers)
+    listener: Listening | None = None
+    """The connection over which its commands go now."""
+    commands: Outbox[Command] = field(default_factory=Outbox)
+    answers: Answers[asyncio.Future[Plain]] = field(default_factory=Answers)
     reports: Inbox = field(default_factory=Inbox)
     heard: Heartbeat | None = None
     """Its last heartbeat."""
@@ -83,12 +96,12 @@ class Environments:
         return found
 
     def silent(self) -> list[AttachedEnvironment]:
-        """Those that have listened, and do not now."""
-        return [item for item in self._attached.values() if item.is_listening and not item.commands.is_open]
+        """Those whose connection has ended."""
+        return [item for item in self._attached.values() if item.listener is None]
 
     def is_waited_for(self, environment: AttachedEnvironment) -> bool:
-        """Tell whether it is attached, does not listen, and no other process has its address."""
-        if environment.commands.is_open or self._attached.get(environment.name) is not environment:
+        """Tell whether it is attached, is not connected, and no other process has its address."""
+        if environment.listener is not None or self._attached.get(environment.name) is not environment:
             return False
         return all(item is environment or item.address != environment.address for item in self._attached.values())
 
@@ -108,8 +121,10 @@ class Environments:
         found = self._attached.pop(name, None)
         if found is None:
             return False
-        # Its stream may still be open; this ends it, and the environment if it is still there.
+        # Its connection may still be open; this ends it, and the environment if it is still there.
         found.commands.put(Shutdown())
+        if found.listener is not None:
+            found.listener.end()
         for work in found.answers.kept.values():
             work.cancel()
         if not self._attached:
@@ -119,11 +134,9 @@ class Environments:
             self._lost.popitem(last=False)
         return True
 
-    def silent_since(self, moment: float, unheard: float) -> list[AttachedEnvironment]:
-        """Those not heard of since a moment; since another, later one if they were never heard to listen."""
-        return [
-            item for item in self._attached.values() if item.last_heard < (moment if item.is_listening else unheard)
-        ]
+    def silent_since(self, moment: float) -> list[AttachedEnvironment]:
+        """Those not heard of since a moment."""
+        return [item for item in self._attached.values() if item.last_heard < moment]
 
 
 def _lost(name: str) -> EnvironmentLostError:

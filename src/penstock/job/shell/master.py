@@ -14,31 +14,32 @@ import itertools
 import logging
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from penstock.connection.handshake import MAX_IDENTITY, Credentials
+from penstock.connection.sockets import TcpTransport
+from penstock.connection.transport import join_host, split_host
 from penstock.job.core import events
 from penstock.job.core.master_core import MasterCore
 from penstock.job.core.result import FinishedJob, JobProgress
 from penstock.job.launcher import Launcher, Submission
+from penstock.job.results.result_core import Partitions
 from penstock.job.results.results import Build, ResultCalls, Results
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.exporting import Exports
-from penstock.job.shell.server import OPTIONS, JobMasterService
-from penstock.job.shell.sessions import Sessions
+from penstock.job.shell.server import MasterServer
 from penstock.link.commands import Shutdown
+from penstock.link.control import carried_error, error_message
 from penstock.link.leases import TICK_SECONDS
-from penstock.link.rpc import grpc
 from penstock.shuffle import PartitionId, Settings, ShuffleMasterContext
-from penstock.shuffle.errors import ControlError, PenstockError
+from penstock.shuffle.errors import ControlError, PenstockError, SettingError
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _CLOSE_SECONDS = 5.0
-_LISTEN_SECONDS = 10.0
-"""An environment that has attached listens at once, or it was killed meanwhile."""
 _SEE = "see spark.driver.bindAddress and spark.penstock.driver.port"
 _ANSWER_WAITS = 10
 _BEGUN_SECONDS = 60.0
@@ -108,6 +109,7 @@ class JobMaster:
         self._stop: asyncio.Event
         self._driver: JobDriver
         self._results: Results
+        self._server: MasterServer
 
     @property
     def is_closed(self) -> bool:
@@ -175,20 +177,21 @@ class JobMaster:
         Raises CheckpointError where there is none, TimeoutError where there is none in time; it may still come then.
         Raises ControlError where the loop has ended.
         """
-        if self._thread is None:
-            raise ControlError(_CLOSED)
-        work = self._driver.queries.checkpoint(job)
+        return self._await(lambda: self._driver.queries.checkpoint(job), seconds)
+
+    def open_result(self, name: str) -> tuple[Partitions, int]:
+        """The partitions of a result and their bytes, when its job is over, which begins now if it has not. Blocks.
+
+        Raises what the job raises, ControlError where the loop has ended. Its own deadlines end the job.
+        """
+
+        async def opened() -> tuple[Partitions, int]:
+            return await self._results.open(name), self._results.bytes_of(name)
+
         try:
-            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:
-            work.close()
-            raise self._gone() from error
-        try:
-            return asked.result(seconds)
-        except concurrent.futures.CancelledError as error:
-            raise self._gone() from error
-        finally:
-            asked.cancel()
+            return self._await(opened)
+        except PenstockError as error:  # others wait for it too, and each is to raise one of its own
+            raise carried_error(error_message(error)) from None
 
     def set_slots(self, total: int) -> None:
         """The application has so many task slots now; nothing happens where the jobs know that."""
@@ -235,6 +238,23 @@ class JobMaster:
             work.close()
             raise self._gone() from error
 
+    def _await(self, begin: Callable[[], Coroutine[Any, Any, _T]], seconds: float | None = None) -> _T:
+        """Wait for work on the loop's thread; raises what it raises, ControlError, or TimeoutError."""
+        if self._thread is None:
+            raise ControlError(_CLOSED)
+        work = begin()
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise self._gone() from error
+        try:
+            return asked.result(seconds)
+        except concurrent.futures.CancelledError as error:
+            raise self._gone() from error
+        finally:
+            asked.cancel()
+
     def _gone(self) -> ControlError:
         """This JobMaster does nothing any more, for a fault or because it was told to close."""
         if self._fault is None:
@@ -265,13 +285,11 @@ class JobMaster:
         self._driver = JobDriver(core, self._launcher, context)
         self._results = Results(ResultCalls(self._run_for_result, self._lose_partition, self._release_result))
         self._driver.on_result_lost = self._result_lost
-        service = JobMasterService(self._driver, Sessions(self.identity.secret), self._results)
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((service.handler(),))
-        self._bind(server)
+        credentials = Credentials(self.identity.application[:MAX_IDENTITY], self.identity.secret)
+        server = self._server = MasterServer(self._driver, credentials, self._results)
+        await self._bind(server)
         exports = Exports(self.settings.observe, self.identity.application, self._driver)
         self.metrics_address = await exports.open()
-        await server.start()
         workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
         workers += [asyncio.create_task(_repeat(seconds, work)) for seconds, work in self._every]
         self._started.set_result(None)
@@ -292,17 +310,16 @@ class JobMaster:
             await self._shut_down(server, cause)
             exports.close()
 
-    def _bind(self, server: Any) -> None:
-        target = f"{_bracketed(self.identity.host)}:{self.identity.port}"
+    async def _bind(self, server: MasterServer) -> None:
+        """Listen where the driver is to be reached: in plain TCP, whatever transport carries partitions."""
+        address = join_host(self.identity.host, self.identity.port)
         try:
-            port = server.add_insecure_port(target)
-        except RuntimeError as error:
-            raise ControlError(f"the JobMaster cannot listen on {target}, {_SEE}: {error}") from error
-        if port == 0:
-            raise ControlError(f"the JobMaster cannot listen on {target}: {_SEE}")
-        self.address = f"{_bracketed(self.identity.advertised)}:{port}"
+            _, port = split_host(await server.start(TcpTransport(), address))
+        except (OSError, SettingError) as error:
+            raise ControlError(f"the JobMaster cannot listen on {address}, {_SEE}: {error}") from error
+        self.address = join_host(self.identity.advertised, port).removeprefix("tcp://")
 
-    async def _shut_down(self, server: Any, cause: str) -> None:
+    async def _shut_down(self, server: MasterServer, cause: str) -> None:
         self._driver.is_ending = True
         self._driver.cancel_all(cause)
         with contextlib.suppress(TimeoutError):
@@ -313,7 +330,7 @@ class JobMaster:
             async with asyncio.timeout(_CLOSE_SECONDS / 2):
                 await self._driver.environments.wait_empty()
         await self._driver.close()
-        await server.stop(0.2)
+        await server.close()
         self._launcher.close()
 
     async def _watch_leases(self) -> None:
@@ -321,7 +338,7 @@ class JobMaster:
         while True:
             await asyncio.sleep(min(TICK_SECONDS, lease / 4))
             now = self._driver.clock.now()
-            for environment in self._driver.environments.silent_since(now - lease, now - min(lease, _LISTEN_SECONDS)):
+            for environment in self._driver.environments.silent_since(now - lease):
                 self._driver.lose_environment(environment.name, f"no heartbeat for {lease:g} s")
 
     def _lose_partition(self, partition: PartitionId, cause: str) -> None:
@@ -384,10 +401,6 @@ def _result(future: concurrent.futures.Future[_T], claim: concurrent.futures.Fut
     raise ControlError(
         f"the JobMaster did not answer within {_ANSWER_WAITS * TICK_SECONDS:g} s: the driver is too busy"
     )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,70 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JobMaster's gRPC face: one generic handler per method, MessagePack in and out.
+"""The JobMaster's face to environments: answers what they ask, and tells them what they are to do.
 
-Errors travel inside the answer, so a caller raises what was raised here. A message of another shape is answered and
-nothing else happens. A call without a session is answered before its message is read: the handshake is in the head of
-its calls. So an unauthenticated peer can have this process hold no more than HTTP/2 lets a connection send unasked,
-64 KiB.
+An environment proves itself at the door, attaches, and has one connection at a time: a newer one ends the older one,
+which may hang where nobody was told of its end. Commands are kept until the environment has said that it has them, so
+a new connection goes on where the broken one ended. Errors travel inside the answer, so a caller raises what was
+raised here. A message of another shape is answered and nothing else happens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from penstock.connection.door import Door, DoorSettings
+from penstock.connection.frame_connection import FrameConnection
+from penstock.connection.frames import OutgoingFrame, frame
+from penstock.connection.handshake import Credentials, Service
+from penstock.connection.transport import Endpoint, Listener, Transport
 from penstock.job.core import events
 from penstock.job.core.ids import SparkJobId, task_of
 from penstock.job.results.results import Results
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.environments import AttachedEnvironment
-from penstock.job.shell.sessions import Session, Sessions
 from penstock.link import control
 from penstock.link import master as ask
 from penstock.link.commands import Shutdown, instruction
-from penstock.link.rpc import grpc
-from penstock.link.wire import Done, from_wire, to_wire
+from penstock.link.frames import FrameType, read_call, reply_frame
+from penstock.link.rpc import FrameLogic
+from penstock.link.wire import Done, Plain, from_wire, to_wire
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError, ProtocolError
 from penstock.shuffle.requests import Request
 
 _LOG = logging.getLogger(__name__)
 
-MESSAGE_LIMIT = 64 << 20
-_DIGITS = 18
-"""No question has a longer number."""
-OPTIONS = (
-    # Nothing is read unasked that would have to be kept.
-    ("grpc.max_metadata_size", 2 * control.HELLO_LIMIT),
-    ("grpc.absolute_max_metadata_size", 2 * control.HELLO_LIMIT),
-    ("grpc.http2.lookahead_bytes", 64 << 10),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.so_reuseport", 0),
-    # A result may be waited for as long as its job takes; the caller's keepalive pings must not be punished.
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
-)
+_DOOR = DoorSettings(most=1024, most_of_one=256)
+"""A large cluster's environments may all come in the second in which its first job starts."""
+_LAST_SECONDS = 1.0
+"""An environment that was told to end, or is given up, has so long to hang up by itself."""
 
-Messages = AsyncIterator[bytes]
-"""The bytes that a caller sends: one message, which is on its way when it is asked for."""
-Call = Callable[[Session, Any], Awaitable[object]]
-"""Answers a request of a caller that has proved itself."""
+Call = Callable[[str, Any], Awaitable[object]]
+"""Answers a request of the environment with this name."""
 
 
-class JobMasterService:
-    """The methods of `penstock.JobMaster`."""
+class MasterServer:
+    """The calls of environments, over the connections there are. Made on the JobMaster's event loop."""
 
-    def __init__(self, driver: JobDriver, sessions: Sessions, results: Results) -> None:
+    def __init__(self, driver: JobDriver, credentials: Credentials, results: Results) -> None:
         self._driver = driver
-        self._sessions = sessions
         self._results = results
+        self._door: Door[Endpoint] = Door(Service.MASTER, credentials, self._enter, _DOOR)
+        self._listener: Listener | None = None
+        self._sessions: set[_Session] = set()
         self._calls: dict[type[Request[Any]], Call] = {
-            ask.AttachEnvironment: self._attach_environment,
             ask.Heartbeat: self._heartbeat,
             ask.RegisterTask: self._register_task,
             ask.AwaitProducers: self._await_producers,
@@ -75,86 +67,94 @@ class JobMasterService:
             ask.OpenResult: self._open_result,
             ask.ReadResult: self._read_result,
         }
+        kinds: tuple[type[Request[Any]], ...] = (*self._calls, ask.AttachEnvironment)
+        self._kinds = {kind.METHOD: kind for kind in kinds}
+        self._empty = asyncio.Event()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The handler that a gRPC server takes."""
-        # As streams of messages, because those are read when we ask for them.
-        one_answer = grpc.stream_unary_rpc_method_handler
-        methods = {
-            ask.Challenge.METHOD: one_answer(handshake(ask.Challenge, self._sessions.challenge)),
-            ask.Authenticate.METHOD: one_answer(handshake(ask.Authenticate, self._sessions.authenticate)),
-            ask.Listen.METHOD: grpc.stream_stream_rpc_method_handler(self._instructions),
-        }
-        methods.update({kind.METHOD: one_answer(self._answered(kind, call)) for kind, call in self._calls.items()})
-        return grpc.method_handlers_generic_handler(control.SERVICE, methods)
+    @property
+    def unauthenticated(self) -> int:
+        """The number of those that have connected, and have not proved themselves yet."""
+        return self._door.waiting
 
-    def _answered(self, kind: type[Request[Any]], call: Call) -> Callable[[Messages, Any], Awaitable[bytes]]:
-        async def packed(session: Session, request: Request[Any]) -> bytes:
-            try:
-                return control.pack(to_wire(await call(session, request)))
-            except PenstockError as error:
-                return control.pack(control.error_message(error))
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not look like silence
-                _LOG.exception("%s failed", kind.METHOD)
-                return control.pack(control.error_message(PenstockError(f"{kind.METHOD} failed: {error!r}")))
+    async def start(self, transport: Transport, address: str) -> str:
+        """Listen; the address, with the real port. Raises OSError."""
+        self._listener = await transport.listen(address, self._door.come)
+        return self._listener.address
 
-        async def run(messages: Messages, context: Any) -> bytes:
-            try:
-                session, request = await self._open(kind, messages, context)
-                number = _question(context)
-                if not number:
-                    return await packed(session, request)
-                environment = self._driver.environments.get(session.identity)
-                return await _once(environment, number, lambda: packed(session, request))
-            except PenstockError as error:
-                return control.pack(control.error_message(error))
+    async def close(self) -> None:
+        """Let nobody in, wait a moment for those who were told to end, and hang up."""
+        if self._listener is not None:
+            self._listener.close()
+        self._door.close()
+        if self._sessions:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS / 2):
+                    await self._empty.wait()
+        for session in list(self._sessions):
+            session.connection.close()
 
-        return run
+    def answer(self, session: _Session, method: str, message: Plain, question: int) -> asyncio.Future[Plain]:
+        """The answer to a call; work on a question goes on where its connection breaks, and it is asked again."""
+        try:
+            kind = self._kinds.get(method)
+            if kind is None:
+                raise ProtocolError(f"there is no call {method} for an environment")
+            request: Request[Any] = from_wire(kind, message)
+            named = getattr(request, "environment", session.name)
+            if named != session.name:
+                raise AuthenticationError(f"environment {session.name} spoke for {named}")
+            if question < 0:
+                raise ProtocolError(f"the number of a question can't be {question}")
+            if question:
+                answers = self._driver.environments.get(session.name).answers
+                return answers.get(question, lambda: self._begun(session, request))
+            return self._begun(session, request)
+        except PenstockError as error:
+            refused: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
+            refused.set_result(control.error_message(error))
+            return refused
 
-    async def _open(self, kind: type[Request[Any]], messages: Messages, context: Any) -> tuple[Session, Any]:
-        token = str(_head(context).get(control.SESSION_HEADER, ""))
-        session = self._sessions.check(token, kind.METHOD, context.peer())
-        async for data in messages:
-            request = from_wire(kind, control.unpack(data))
-            break
-        else:
-            raise ProtocolError(f"{context.peer()} called {kind.METHOD} without a message")
-        named = getattr(request, "environment", session.identity)
-        if session.role == ask.ENVIRONMENT and named != session.identity:
-            raise AuthenticationError(f"environment {session.identity} spoke for {named}")
-        return session, request
+    def _begun(self, session: _Session, request: Request[Any]) -> asyncio.Future[Plain]:
+        return asyncio.ensure_future(self._carried_out(session, request))
 
-    async def _attach_environment(self, session: Session, request: ask.AttachEnvironment) -> Done:
-        environment = AttachedEnvironment(request, self._driver.clock.now())
-        if self._driver.environments.attach(environment):
-            self._driver.lose_environment(session.identity, "it attached a second time")
-            self._driver.environments.get(session.identity)
-        _LOG.info("environment %s attached from %s", environment.name, request.host)
+    async def _carried_out(self, session: _Session, request: Request[Any]) -> Plain:
+        try:
+            if isinstance(request, ask.AttachEnvironment):
+                return to_wire(self._attach(session, request))
+            return to_wire(await self._calls[type(request)](session.name, request))
+        except PenstockError as error:
+            return control.error_message(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not look like silence
+            _LOG.exception("%s failed", request.METHOD)
+            return control.error_message(PenstockError(f"{request.METHOD} failed: {error!r}"))
+
+    def _enter(self, endpoint: Endpoint, name: str) -> None:
+        self._sessions.add(_Session(self, endpoint, name))
+
+    def told_to_end(self, name: str) -> None:
+        """An environment has got its last command: it is lost from now on."""
+        self._driver.lose_environment(name, "it was told to end")
+
+    def broke(self, environment: AttachedEnvironment) -> None:
+        """An environment is not connected any more."""
+        self._driver.line_broke(environment)
+
+    def left(self, session: _Session) -> None:
+        """A connection has ended."""
+        self._sessions.discard(session)
+        if not self._sessions:
+            self._empty.set()
+
+    def _attach(self, session: _Session, request: ask.AttachEnvironment) -> Done:
+        if self._driver.environments.attach(AttachedEnvironment(request, self._driver.clock.now())):
+            self._driver.lose_environment(session.name, "it attached a second time")
+        session.listen(self._driver.environments.get(session.name), request.taken)
+        _LOG.info("environment %s attached from %s", session.name, request.host)
         return Done()
 
-    async def _instructions(self, messages: Messages, context: Any) -> AsyncIterator[bytes]:
-        try:
-            session, request = await self._open(ask.Listen, messages, context)
-            environment = self._driver.environments.get(session.identity)
-            stream = environment.commands.open(request.taken)
-        except PenstockError as error:
-            yield control.pack(control.error_message(error))
-            return
-        environment.is_listening = True
-        last = request.taken
-        try:
-            while (found := await environment.commands.next(stream, last)) is not None:
-                last, command = found
-                yield control.pack(instruction(command, last))
-                if isinstance(command, Shutdown):
-                    self._driver.lose_environment(environment.name, "it was told to end")
-                    return
-        finally:
-            if environment.commands.close(stream):
-                self._driver.line_broke(environment)
-
-    async def _heartbeat(self, session: Session, request: ask.Heartbeat) -> Done:
-        environment = self._driver.environments.get(session.identity)
+    async def _heartbeat(self, name: str, request: ask.Heartbeat) -> Done:
+        environment = self._driver.environments.get(name)
         environment.last_heard = self._driver.clock.now()
         environment.heard = replace(request, tasks=())
         environment.commands.taken(request.taken)
@@ -163,83 +163,107 @@ class JobMasterService:
             self._driver.figures.report(attempt, metrics)
         return Done()
 
-    async def _register_task(self, session: Session, request: ask.RegisterTask) -> object:
-        environment = self._driver.environments.get(session.identity)
+    async def _register_task(self, name: str, request: ask.RegisterTask) -> object:
+        environment = self._driver.environments.get(name)
         call = self._driver.calls.open()
         task, spark_job = task_of(request.attempt), SparkJobId.from_wire(request.spark_job)
         self._driver.handle(events.TaskRegistered(call, task, environment.name, request.address, spark_job))
         return await self._driver.calls.wait(call)
 
-    async def _await_producers(self, _: Session, request: ask.AwaitProducers) -> object:
+    async def _await_producers(self, _: str, request: ask.AwaitProducers) -> object:
         call = self._driver.calls.open()
         self._driver.handle(events.ProducersAwaited(call, request.attempt))
         return await self._driver.calls.wait(call)
 
-    async def _heard(self, _: Session, request: events.Event) -> Done:
+    async def _heard(self, _: str, request: events.Event) -> Done:
         self._driver.handle(request)
         return Done()
 
-    async def _partition_consumable(self, session: Session, request: ask.PartitionConsumable) -> Done:
-        self._report(session, request, request)
-        return Done()
+    async def _partition_consumable(self, name: str, request: ask.PartitionConsumable) -> Done:
+        return self._report(name, request, request)
 
-    async def _task_finished(self, session: Session, ended: ask.TaskFinished) -> Done:
+    async def _task_finished(self, name: str, ended: ask.TaskFinished) -> Done:
         self._driver.figures.finish(ended.attempt, ended.metrics)
-        return await self._heard(session, ended)
+        return await self._heard(name, ended)
 
-    async def _task_lost(self, session: Session, request: ask.TaskLost) -> Done:
-        self._report(session, request, events.TaskLost(task_of(request.attempt), request.cause))
-        return Done()
+    async def _task_lost(self, name: str, request: ask.TaskLost) -> Done:
+        return self._report(name, request, events.TaskLost(task_of(request.attempt), request.cause))
 
-    def _report(self, session: Session, report: ask.Report, event: events.Event) -> None:
+    def _report(self, name: str, report: ask.Report, event: events.Event) -> Done:
         """An environment sends a report again where our answer was lost: it counts once."""
-        environment = self._driver.environments.get(session.identity)
+        environment = self._driver.environments.get(name)
         if report.number == 0 or environment.reports.take(report.number):
             self._driver.handle(event)
+        return Done()
 
-    async def _open_result(self, _: Session, request: ask.OpenResult) -> ask.ResultOpened:
-        partitions = await self._results.open(request.result, request.action)
-        return ask.ResultOpened(tuple(partitions), self._results.bytes_of(request.result))
+    async def _open_result(self, _: str, request: ask.OpenResult) -> ask.ResultOpened:
+        return ask.ResultOpened(tuple(await self._results.open(request.result, request.action)))
 
-    async def _read_result(self, _: Session, request: ask.ReadResult) -> ask.ReadAnswer:
+    async def _read_result(self, _: str, request: ask.ReadResult) -> ask.ReadAnswer:
         return await self._results.read(request)
 
 
-def handshake(
-    kind: type[Request[Any]], step: Callable[[Any, str], object]
-) -> Callable[[Messages, Any], Awaitable[bytes]]:
-    """The handler of a step of the handshake, which is in the head of its call."""
+class _Session:
+    """One connection of an environment that has proved itself."""
 
-    async def run(_: Messages, context: Any) -> bytes:
-        try:
-            hello = _head(context).get(control.HELLO_HEADER, b"")
-            if not isinstance(hello, bytes) or len(hello) > control.HELLO_LIMIT:
-                raise ProtocolError(f"{context.peer()}: a {kind.METHOD} of {len(hello)} characters")
-            return control.pack(to_wire(step(from_wire(kind, control.unpack(hello)), context.peer())))
-        except PenstockError as error:
-            return control.pack(control.error_message(error))
+    def __init__(self, server: MasterServer, endpoint: Endpoint, name: str) -> None:
+        self.name = name
+        self._server = server
+        self._environment: AttachedEnvironment | None = None
+        self._told = 0
+        self._logic = FrameLogic({FrameType.CALL: self._call}, self._next_command)
+        self.connection = FrameConnection(endpoint, self._logic, self._closed)
 
-    return run
+    def listen(self, environment: AttachedEnvironment, taken: int) -> None:
+        """From now on commands come this way, those after the number that it has taken."""
+        environment.commands.taken(taken)
+        older, environment.listener = environment.listener, self
+        if older is not None and older is not self:
+            older.connection.close()
+        self._environment, self._told = environment, taken
+        environment.commands.wake = self._logic.wake
+        self._logic.wake()
+        if self.connection.is_closed:
+            self._leave()
 
+    def end(self) -> None:
+        """The environment is given up: it hears the last command if it listens, and is hung up on."""
+        asyncio.get_running_loop().call_later(_LAST_SECONDS, self.connection.close)
 
-async def _once(environment: AttachedEnvironment, number: int, answer: Callable[[], Awaitable[bytes]]) -> bytes:
-    """The answer to a question, which is carried out the first time that it comes.
+    def _call(self, body: memoryview) -> None:
+        number, method, message, question = read_call(body)
+        answer = self._server.answer(self, method, message, question)
+        answer.add_done_callback(functools.partial(self._reply, number))
 
-    The work goes on where the connection breaks: the question comes again then, and takes the answer.
-    """
-    work = environment.answers.get(number, lambda: asyncio.ensure_future(answer()))
-    await asyncio.wait([work])
-    if work.cancelled():
-        raise EnvironmentLostError(f"environment {environment.name} was given up: nobody needs an answer")
-    return work.result()
+    def _reply(self, number: int, answer: asyncio.Future[Plain]) -> None:
+        if self.connection.is_closed:
+            return
+        if answer.cancelled():
+            gone = EnvironmentLostError(f"environment {self.name} was given up: nobody needs an answer")
+            self._logic.send(reply_frame(number, control.error_message(gone)))
+        else:
+            self._logic.send(reply_frame(number, answer.result()))
 
+    def _next_command(self) -> OutgoingFrame | None:
+        found = None if self._environment is None else self._environment.commands.after(self._told)
+        if found is None:
+            return None
+        self._told, command = found
+        data = frame(FrameType.COMMAND, control.pack(instruction(command, self._told)))
+        return OutgoingFrame((data,), len(data), self._told_to_end if isinstance(command, Shutdown) else None)
 
-def _question(context: Any) -> int:
-    number = str(_head(context).get(control.QUESTION_HEADER, "0"))
-    if not number.isdecimal() or len(number) > _DIGITS:
-        raise ProtocolError(f"{context.peer()}: the number of a question can't be {number!r:.100}")
-    return int(number)
+    def _told_to_end(self) -> None:
+        asyncio.get_running_loop().call_soon(self._server.told_to_end, self.name)
+        self.end()
 
+    def _closed(self, _: object, error: BaseException | None) -> None:
+        if isinstance(error, ProtocolError):
+            _LOG.warning("closed the connection of environment %s: %s", self.name, error)
+        self._server.left(self)
+        self._leave()
 
-def _head(context: Any) -> dict[str, str | bytes]:
-    return dict(context.invocation_metadata() or ())
+    def _leave(self) -> None:
+        environment = self._environment
+        if environment is not None and environment.listener is self:
+            environment.listener = None
+            self._server.broke(environment)

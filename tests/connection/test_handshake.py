@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from penstock.link.handshake import MAX_IDENTITY, Handshake, Role
+from penstock.connection.handshake import MAX_IDENTITY, VERSION, Credentials, Handshake, Role, Service
 from penstock.shuffle.errors import AuthenticationError
 
 SECRET = b"0123456789abcdef"
@@ -16,8 +16,14 @@ SECRET = b"0123456789abcdef"
 
 def pair(client_secret: bytes = SECRET, server_secret: bytes = SECRET) -> tuple[Handshake, Handshake]:
     """Both ends of a handshake."""
-    client = Handshake(Role.CLIENT, client_secret, "environment-ä", "tcp://server:1")
-    return client, Handshake(Role.SERVER, server_secret, "environment-b", "tcp://client:2")
+    return end(Role.CLIENT, client_secret, "environment-ä", "tcp://server:1"), end(
+        Role.SERVER, server_secret, "environment-b", "tcp://client:2"
+    )
+
+
+def end(role: Role, secret: bytes, identity: str, peer: str, service: Service = Service.PARTITIONS) -> Handshake:
+    """One end."""
+    return Handshake(role, service, Credentials(identity, secret), peer)
 
 
 def finish(client: Handshake, server: Handshake) -> list[bytes]:
@@ -58,7 +64,7 @@ def test_a_client_with_another_secret_gets_no_proof_from_the_server() -> None:
 def test_a_server_with_another_secret_is_refused_by_the_client() -> None:
     """A false server that lets everybody in fails at the client."""
     client, _ = pair()
-    honest_but_wrong = Handshake(Role.SERVER, b"another secret ....", "x", "p")
+    honest_but_wrong = end(Role.SERVER, b"another secret ....", "x", "p")
     honest_but_wrong.receive(client.outgoing())
     client.receive(honest_but_wrong.outgoing())
     client.outgoing()
@@ -118,6 +124,13 @@ def test_another_version_or_protocol_is_named() -> None:
     hello[4] = 9
     with pytest.raises(AuthenticationError, match="version 9"):
         server.receive(bytes(hello))
+    hello[4] = VERSION
+    told = bytearray(server.outgoing())
+    assert told[:5] == hello[:5], "whoever has another version is told ours"
+    assert server.outgoing() == b""
+    told[4] = 9
+    with pytest.raises(AuthenticationError, match=f"speaks version 9 .* speaks {VERSION}: install the same"):
+        client.receive(bytes(told))
     _, server = pair()
     with pytest.raises(AuthenticationError, match="does not speak this protocol"):
         server.receive(b"GET / HTTP/1.1\r\nHost: example.org:1234\r\n\r\n"[:40])
@@ -154,13 +167,29 @@ def test_garbage_is_refused(noise: bytes, proof: bytes) -> None:
         server.receive(proof)
 
 
+def test_another_service_is_refused() -> None:
+    """A door lets in who means it, and a proof for one door is none for another."""
+    client, server = pair()[0], end(Role.SERVER, SECRET, "b", "p", Service.MASTER)
+    hello = bytearray(client.outgoing())
+    with pytest.raises(AuthenticationError, match="means service 2, and this is service 3"):
+        server.receive(bytes(hello))
+    server = end(Role.SERVER, SECRET, "b", "p", Service.MASTER)
+    hello[5] = Service.MASTER.value
+    server.receive(bytes(hello))
+    challenge = bytearray(server.outgoing())
+    challenge[5] = Service.PARTITIONS.value
+    client.receive(bytes(challenge))
+    with pytest.raises(AuthenticationError, match="could not prove"):
+        server.receive(client.outgoing())
+
+
 def test_weak_secrets_and_long_identities_are_refused_locally() -> None:
     """A short secret or an identity that does not fit is our own mistake."""
     with pytest.raises(ValueError, match="at least 16"):
-        Handshake(Role.CLIENT, b"", "me", "peer")
+        Credentials("me", b"")
     with pytest.raises(ValueError, match="longer than"):
-        Handshake(Role.CLIENT, SECRET, "x" * (MAX_IDENTITY + 1), "peer")
-    longest = Handshake(Role.CLIENT, SECRET, "x" * MAX_IDENTITY, "peer")
-    server = Handshake(Role.SERVER, SECRET, "s", "peer")
+        Credentials("x" * (MAX_IDENTITY + 1), SECRET)
+    longest = end(Role.CLIENT, SECRET, "x" * MAX_IDENTITY, "peer")
+    server = end(Role.SERVER, SECRET, "s", "peer")
     finish(longest, server)
     assert server.peer_identity == "x" * MAX_IDENTITY

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport seam: byte streams between environments, and nothing more.
+"""The transport seam: byte streams between processes, and nothing more.
 
 A transport opens endpoints. An endpoint is non-blocking: it gathers a write, receives into given memory, and calls
 back on the event loop when it becomes readable or writable (level-triggered: again, as long as it is). Another
-transport (RDMA, a relay) implements these protocols and touches neither writers nor readers of partitions.
+transport (RDMA, a relay) implements these protocols and touches neither writers nor readers of partitions. It is
+found by its name (`transports`): `spark.penstock.network.transport` says which one connects environments.
 
-Addresses are text: `tcp://host:port`, `tcp://[v6]:port`, `memory://name`.
+Addresses are text: `scheme://host:port`, `scheme://[v6]:port`; the scheme is the transport's own.
 
 Non-goals: framing, authentication, water marks, retries: the layers above have them, once for all transports.
 """
@@ -58,6 +59,10 @@ class Listener(Protocol):
 class Transport(Protocol):
     """A way to open byte streams. All calls from one event loop."""
 
+    @property
+    def scheme(self) -> str:
+        """The word before `://` in its addresses."""
+
     async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
         """Accept connections at this address; raises OSError, or SettingError for an address it cannot read."""
 
@@ -73,15 +78,15 @@ def split_address(address: str, scheme: str) -> str:
     return rest
 
 
-def split_host(address: str) -> tuple[str, int]:
-    """Host and port of a `tcp://` address."""
-    rest = split_address(address, "tcp")
+def split_host(address: str, scheme: str = "tcp") -> tuple[str, int]:
+    """Host and port of an address with a host."""
+    rest = split_address(address, scheme)
     host, separator, port = rest.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise SettingError(f"address {address!r} is not understood: it must look like tcp://host:port")
+        raise SettingError(f"address {address!r} is not understood: it must look like {scheme}://host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def join_host(host: str, port: int) -> str:
-    """The `tcp://` address of a host and port."""
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+def join_host(host: str, port: int, scheme: str = "tcp") -> str:
+    """The address of a host and port; the host may be in brackets already."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host and host[0] != "[" else f"{scheme}://{host}:{port}"

@@ -5,8 +5,6 @@ Rules. Callbacks only, no task. A turn of reading or writing is bounded (TURN by
 others. The core is polled for frames until HIGH_WATER bytes wait that the kernel has not accepted, and then not again
 before they are below LOW_WATER. Each frame's `recycle` is called once, when its last byte was accepted or the
 connection ended. `close` leaves no callback behind.
-
-Also here: `authenticate`, which runs a handshake over an endpoint.
 """
 
 from __future__ import annotations
@@ -17,13 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from penstock.link.handshake import Handshake
-from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import OutgoingFrame
-from penstock.network.messages import Message
-from penstock.network.transport import Endpoint
+from penstock.connection.frames import OutgoingFrame
+from penstock.connection.transport import Endpoint
 from penstock.shuffle.errors import EnvironmentLostError, PenstockError
 
 HIGH_WATER: Final = 2 << 20
@@ -37,13 +32,37 @@ GATHER: Final = 64
 """Parts offered to one write."""
 
 
-class ConnectionLogic(Protocol):
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Decoder(Protocol[M_co]):
+    """Turns the bytes of one direction into messages."""
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """True if the stream may end here."""
+
+    def next_target(self) -> memoryview:
+        """The place for the next bytes of the stream; never empty."""
+
+    def received(self, count: int) -> None:
+        """So many bytes of the last target were filled."""
+
+    def next_message(self) -> M_co | None:
+        """The next whole message; raises ProtocolError."""
+
+
+class ConnectionLogic(Protocol[M]):
     """A core of either side."""
 
     wake: Callable[[], None]
-    decoder: FrameDecoder
 
-    def receive(self, message: Message) -> None:
+    @property
+    def decoder(self) -> Decoder[M]:
+        """The decoder of what comes."""
+
+    def receive(self, message: M) -> None:
         """Handle one message."""
 
     def next_frame(self) -> OutgoingFrame | None:
@@ -72,14 +91,14 @@ _Part = tuple[bytes | memoryview, OutgoingFrame | None]
 """A part to be written; the last part of a frame has the frame with it."""
 
 
-class FrameConnection:
+class FrameConnection(Generic[M]):
     """One endpoint and one core, joined."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        logic: ConnectionLogic,
-        on_closed: Callable[[FrameConnection, BaseException | None], None],
+        logic: ConnectionLogic[M],
+        on_closed: Callable[[FrameConnection[M], BaseException | None], None],
         marks: WaterMarks = WaterMarks(),
     ) -> None:
         self._endpoint = endpoint
@@ -239,46 +258,6 @@ class FrameConnection:
         for _, frame in parts:
             if frame is not None and frame.recycle is not None:
                 frame.recycle()
-
-
-async def authenticate(endpoint: Endpoint, handshake: Handshake) -> None:
-    """Run a handshake to its end; the caller sets the deadline and closes on failure.
-
-    Raises AuthenticationError, or EnvironmentLostError where the peer closes before it has said anything.
-    """
-    try:
-        await _send_all(endpoint, handshake.outgoing())
-        while not handshake.is_done:
-            handshake.feed(await _receive(endpoint, handshake.missing))
-            await _send_all(endpoint, handshake.outgoing())
-    except OSError as error:
-        raise handshake.closed() from error
-
-
-async def _send_all(endpoint: Endpoint, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        sent = endpoint.send_nowait([rest])
-        rest = rest[sent:]
-        if sent == 0:
-            await _ready(endpoint.set_writable)
-
-
-async def _receive(endpoint: Endpoint, size: int) -> bytes:
-    """At most so many bytes; none where the peer has closed."""
-    data = bytearray(size)
-    while (count := endpoint.receive_nowait(memoryview(data))) is None:
-        await _ready(endpoint.set_readable)
-    return bytes(data[:count])
-
-
-async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:
-    future = asyncio.get_running_loop().create_future()
-    register(lambda: None if future.done() else future.set_result(None))
-    try:
-        await future
-    finally:
-        register(None)
 
 
 def _lost(peer: str, error: BaseException) -> EnvironmentLostError:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 
 from memory_transport import memory_pair
 from network_parts import run, wait_until
-from penstock.network.connection import TURN, FrameConnection, WaterMarks
+from penstock.connection.frame_connection import TURN, FrameConnection, WaterMarks
+from penstock.connection.frames import OutgoingFrame
 from penstock.network.decoder import FrameDecoder
-from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, OutgoingFrame, encode
+from penstock.network.frames import CLIENT_TYPES, SERVER_TYPES, encode, outgoing
 from penstock.network.messages import Message, Ping
 from penstock.shuffle.errors import EnvironmentLostError
 
 FRAME = 1000
+PING = len(encode(Ping(1)))
 
 
 class Source:
@@ -46,7 +48,7 @@ class Source:
 
     def farewell(self, error: BaseException | None) -> OutgoingFrame | None:
         """Something short that is not part of another frame."""
-        return OutgoingFrame.of(Ping(42)) if error is None else None
+        return outgoing(Ping(42)) if error is None else None
 
     def connection_lost(self, error: BaseException | None = None) -> None:
         """Keep the reason."""
@@ -140,7 +142,7 @@ def test_a_turn_of_reading_is_bounded() -> None:
         assert endpoint.readable is not None
         endpoint.readable()
         assert 0 < endpoint.given <= TURN + 4096
-        assert len(source.received) == endpoint.given // 20
+        assert len(source.received) == endpoint.given // PING
         connection.close()
 
     run(main)
@@ -180,8 +182,8 @@ def test_the_farewell_does_not_tear_a_frame() -> None:
         assert far.receive_nowait(memoryview(got)) == 1500
         connection.close()
         rest = bytearray(1500)
-        assert far.receive_nowait(memoryview(rest)) == 500 + 20
-        assert bytes(rest[500:520]) == encode(Ping(42))
+        assert far.receive_nowait(memoryview(rest)) == 500 + PING
+        assert bytes(rest[500 : 500 + PING]) == encode(Ping(42))
         far.close()
 
     run(main)

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.link.unauthenticated import Unauthenticated
+from penstock.connection.unauthenticated import Unauthenticated
 
 
 def test_the_source_with_most_gives_way() -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport over sockets: TCP.
+"""The transport over sockets: TCP, and the Unix sockets by which a host's tasks reach their environment.
 
 Raw non-blocking sockets with the loop's readers and writers, not asyncio streams: a payload is received straight into
 its segment and sent straight out of one, and nothing is buffered in between that credit does not know of. Works with
-asyncio's and uvloop's event loops.
+asyncio's and uvloop's event loops. A child that forks closes its copies at once: what user code starts keeps no
+connection open, and no port taken, when this process has ended.
 
 Limits: ACCEPTS connections taken in one turn; GATHER parts in one write.
 """
@@ -13,13 +14,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
+import struct
+import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from penstock.network.transport import Endpoint, Listener, join_host, split_host
+from penstock.connection.transport import Endpoint, Listener, join_host, split_host
 
-log = logging.getLogger("penstock.network")
+log = logging.getLogger("penstock.connection")
+
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted; the system may allow fewer."""
 
 GATHER: Final = 64
 """Parts of one gather write: far below every system's IOV_MAX, and enough for megabytes of buffers."""
@@ -45,11 +53,17 @@ class SocketEndpoint:
         self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._readable = self._writable = False
+        _open.add(connected)
 
     @property
     def peer(self) -> str:
         """The other end's address."""
         return self._peer
+
+    @property
+    def connected(self) -> socket.socket:
+        """The socket, to be looked at."""
+        return self._socket
 
     def send_nowait(self, parts: Sequence[bytes | memoryview]) -> int:
         """One gather write."""
@@ -57,6 +71,12 @@ class SocketEndpoint:
             return self._socket.sendmsg(parts[:GATHER])
         except (BlockingIOError, InterruptedError):
             return 0
+
+    def send_descriptor(self, data: bytes, descriptor: int) -> None:
+        """Send this whole, with a copy of a descriptor: over a Unix socket on which nothing waits."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
+        if self._socket.sendmsg([data], rights) != len(data):
+            raise BrokenPipeError("it takes nothing")
 
     def receive_nowait(self, target: memoryview) -> int | None:
         """One read into `target`."""
@@ -96,6 +116,7 @@ class SocketListener:
         self, listening: socket.socket, address: str, on_accepted: Callable[[socket.socket, object], None]
     ) -> None:
         listening.setblocking(False)
+        _open.add(listening)
         self._socket = listening
         self._address = address
         self._on_accepted = on_accepted
@@ -150,11 +171,12 @@ class SocketListener:
 class TcpTransport:
     """TCP with NODELAY and keep-alive probes. `tcp://host:port`; port 0 takes a free one."""
 
+    scheme = "tcp"
+
     async def listen(self, address: str, on_connection: Callable[[Endpoint], None]) -> Listener:
-        """Bind to exactly this host's address, never to all unless that was asked for."""
+        """Bind to exactly this host's address, never to all unless that was asked for: then IPv4's and IPv6's."""
         host, port = split_host(address)
-        family, where = await _resolve(host, port)
-        listening = socket.create_server(where, family=family, backlog=256)
+        listening = _listening(*(await _resolve(host, port))[0])
 
         def accepted(connected: socket.socket, peer: object) -> None:
             _tune(connected)
@@ -164,28 +186,61 @@ class TcpTransport:
         return SocketListener(listening, join_host(host, listening.getsockname()[1]), accepted)
 
     async def connect(self, address: str, timeout: float) -> Endpoint:  # noqa: ASYNC109 - the seam's signature
-        """Connect within `timeout` seconds."""
+        """Connect within `timeout` seconds, to the first address of the host that answers."""
         async with asyncio.timeout(timeout):
-            family, where = await _resolve(*split_host(address))
-            connected = await _connect(socket.socket(family, socket.SOCK_STREAM), where)
+            connected = await _connect(await _resolve(*split_host(address)))
         _tune(connected)
         return SocketEndpoint(connected, address)
 
 
-async def _connect(connected: socket.socket, where: tuple[str, int]) -> socket.socket:
-    connected.setblocking(False)
+def unix_listening(path: Path) -> socket.socket:
+    """A socket that listens at this path, of this user alone; `SocketListener` accepts at it."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        await asyncio.get_running_loop().sock_connect(connected, where)
+        listening.bind(str(path))
+        path.chmod(0o600)
+        listening.listen(BACKLOG)
     except BaseException:
-        connected.close()
+        listening.close()
         raise
-    return connected
+    return listening
 
 
-async def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+_Where = tuple[socket.AddressFamily, tuple[str, int]]
+
+
+def _listening(family: socket.AddressFamily, where: tuple[str, int]) -> socket.socket:
+    if where[0] in ("0.0.0.0", "::") and socket.has_dualstack_ipv6():  # noqa: S104 - it was asked for
+        try:
+            return socket.create_server(
+                ("::", where[1]), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        except OSError as error:
+            log.info("not bound to IPv6 as well: %s", error)
+    return socket.create_server(where, family=family, backlog=BACKLOG)
+
+
+async def _connect(choices: list[_Where]) -> socket.socket:
+    failure: OSError | None = None
+    for family, where in choices:
+        connected = socket.socket(family, socket.SOCK_STREAM)
+        connected.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connected, where)
+            return connected
+        except OSError as error:
+            connected.close()
+            failure = error
+        except BaseException:
+            connected.close()
+            raise
+    raise failure or OSError("the host has no address")
+
+
+async def _resolve(host: str, port: int) -> list[_Where]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, where = found[0]
-    return family, (str(where[0]), int(where[1]))
+    return [(family, (str(where[0]), int(where[1]))) for family, _, _, _, where in found]
 
 
 def _tune(connected: socket.socket) -> None:
@@ -198,3 +253,16 @@ def _tune(connected: socket.socket) -> None:
     except OSError:
         # The peer may be gone already; the first read or write says so, in one place.
         return
+
+
+_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for known in list(_open):
+        if known.fileno() >= 0:
+            os.close(known.detach())
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

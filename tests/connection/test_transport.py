@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,17 +14,23 @@ import pytest
 
 from memory_transport import MemoryTransport, memory_pair
 from network_parts import random_bytes, run, wait_until
-from penstock.network.sockets import TcpTransport
-from penstock.network.transport import Endpoint, Listener, Transport, join_host, split_host
+from penstock.connection.listeners import nobody_listens
+from penstock.connection.sockets import TcpTransport
+from penstock.connection.transport import Endpoint, Listener, Transport, join_host, split_host
+from penstock.connection.transports import load_transport
 from penstock.shuffle.errors import SettingError
+from penstock.testing import DEADLINE
+from zlib_example import ZlibTransport
 
-KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio")]
+KINDS = [("tcp", "asyncio"), ("tcp", "uvloop"), ("memory", "asyncio"), ("zlib", "asyncio"), ("zlib", "uvloop")]
 
 
 def open_transport(kind: str, folder: Path) -> tuple[Transport, str]:
     """The transport of a kind, and where to listen."""
     if kind == "tcp":
         return TcpTransport(), "tcp://127.0.0.1:0"
+    if kind == "zlib":
+        return ZlibTransport(), "zlib://127.0.0.1:0"
     return MemoryTransport(capacity=5000), "memory://here"
 
 
@@ -144,7 +152,7 @@ def test_nobody_listening_is_an_error(kind: tuple[str, str], tmp_path: Path) -> 
     run(main, kind[1])
 
 
-@pytest.mark.parametrize("kind", ["tcp", "memory"])
+@pytest.mark.parametrize("kind", ["tcp", "memory", "zlib"])
 def test_addresses_of_another_kind_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     """The error shows the address and what it should look like."""
 
@@ -196,7 +204,7 @@ def test_running_out_of_descriptors_pauses_accepting(monkeypatch: pytest.MonkeyP
     async def main() -> None:
         accepted: list[Endpoint] = []
         listener = await TcpTransport().listen("tcp://127.0.0.1:0", accepted.append)
-        monkeypatch.setattr("penstock.network.sockets.ACCEPT_PAUSE", 0.01)
+        monkeypatch.setattr("penstock.connection.sockets.ACCEPT_PAUSE", 0.01)
 
         class Exhausted:
             """The listening socket, out of descriptors for once."""
@@ -262,3 +270,60 @@ def test_memory_names_are_unique() -> None:
         listener.close()
 
     run(main)
+
+
+def test_a_forked_child_keeps_no_connection_and_no_port() -> None:
+    """It lives on, and yet the other end sees the end, and nobody listens any more."""
+
+    async def main() -> None:
+        near, far, listener = await connected(TcpTransport(), "tcp://127.0.0.1:0")
+        wait, go = os.pipe()
+        with warnings.catch_warnings(action="ignore"):  # of threads, which the child does not use
+            child = os.fork()
+        if not child:
+            os.close(go)
+            os.read(wait, 1)
+            os._exit(0)
+        try:
+            for end in (near, listener):
+                end.close()
+            ended = asyncio.Event()
+            far.set_readable(ended.set)
+            await asyncio.wait_for(ended.wait(), DEADLINE)
+            far.set_readable(None)
+            assert far.receive_nowait(memoryview(bytearray(1))) == 0
+            assert await nobody_listens(TcpTransport(), listener.address)
+        finally:
+            for descriptor in (go, wait):
+                os.close(descriptor)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+            far.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104
+def test_where_all_addresses_are_asked_for_both_families_come(host: str) -> None:
+    """A driver that is bound to all addresses is reached by IPv4 and by IPv6, as Spark's own ports are."""
+
+    async def main() -> None:
+        transport = TcpTransport()
+        came: list[Endpoint] = []
+        listener = await transport.listen(join_host(host, 0), came.append)
+        port = split_host(listener.address)[1]
+        near = [
+            await transport.connect(join_host(name, port), DEADLINE) for name in ("127.0.0.1", "::1", "localhost")
+        ]
+        await wait_until(lambda: len(came) == 3)
+        for end in (*near, *came, listener):
+            end.close()
+
+    run(main)
+
+
+def test_a_transport_is_found_by_its_name() -> None:
+    """By an entry point's or by `module:attribute`; one that is not there is named, with those that are."""
+    assert isinstance(load_transport("tcp"), TcpTransport)
+    assert isinstance(load_transport("memory_transport:MemoryTransport"), MemoryTransport)
+    with pytest.raises(SettingError, match=r"unknown transport 'rdma': installed are tcp; another one is named"):
+        load_transport("rdma")

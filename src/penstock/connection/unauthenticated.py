@@ -8,6 +8,7 @@ the one that goes, whatever number of silent connections others hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +16,7 @@ T = TypeVar("T")
 MOST = 256
 """Unauthenticated peers at a time."""
 MOST_OF_ONE = 64
-"""Those of one source: more than a host has environments, or a process threads that attach at once."""
+"""Those of one source at a time: more than a host has environments, or a process threads that attach at once."""
 
 
 class Unauthenticated(Generic[T]):
@@ -30,8 +31,11 @@ class Unauthenticated(Generic[T]):
     def __len__(self) -> int:
         return len(self._sources)
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._sources)
+
     def enter(self, peer: T, source: str) -> T | None:
-        """Note that a peer has come; the one that has to go for it, if any."""
+        """Somebody has come; who has to go for him, if anybody."""
         gone: T | None = None
         same = self._by_source.get(source, {})
         if len(same) >= self._most_of_one:
@@ -46,7 +50,7 @@ class Unauthenticated(Generic[T]):
         return gone
 
     def leave(self, peer: T) -> None:
-        """It has proved itself, or is gone; idempotent."""
+        """He has proved himself, or is gone; idempotent."""
         source = self._sources.pop(peer, None)
         if source is None:
             return

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake that opens every connection: both ends prove that they know the application's secret.
 
-    client -> server   HELLO      magic, version, nonce
-    server -> client   CHALLENGE  magic, version, nonce
-    client -> server   PROOF      identity, HMAC-SHA256(secret, "client", both nonces, identity)
-    server -> client   PROOF      identity, HMAC-SHA256(secret, "server", both nonces, both identities)
+    client -> server   HELLO      magic, version, service, nonce
+    server -> client   CHALLENGE  magic, version, service, nonce
+    client -> server   PROOF      identity, HMAC-SHA256(secret, "client", service, both nonces, identity)
+    server -> client   PROOF      identity, HMAC-SHA256(secret, "server", service, both nonces, both identities)
 
 Rules. Fixed sizes; the shell reads at most `missing` bytes, so nothing of what follows is swallowed. The side that is
-connected to proves last: who does not know the secret is told nothing but a nonce, and is closed without a word.
-Nonces are fresh for each connection and roles are part of the proof, so neither replay nor reflection helps.
-Comparison takes constant time. Nothing is parsed before the lengths fit.
+connected to proves last: who does not know the secret is told nothing but a nonce, and is closed without a word. One
+that speaks another version is told ours, so that it can say so. Nonces are fresh for each connection, and roles and
+the service are part of the proof, so neither replay nor reflection helps, nor what was said at another door.
+Comparison takes constant time. Nothing is parsed before the lengths fit. The version is that of all that follows.
 
 Limits: identities of at most 127 bytes. Non-goals: encryption, and protection of a connection that somebody relays.
 """
@@ -19,20 +20,21 @@ from __future__ import annotations
 import hmac
 import secrets
 import struct
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from penstock.shuffle.errors import AuthenticationError, EnvironmentLostError, PenstockError
 
 MAGIC: Final = b"PSTK"
-VERSION: Final = 1
+VERSION: Final = 2
 NONCE: Final = 32
 MAX_IDENTITY: Final = 127
 MIN_SECRET: Final = 16
 """Bytes; less could be guessed from a recorded proof."""
 
-_HELLO: Final = struct.Struct(f"<4sB3s{NONCE}s")
-_RESERVED: Final = bytes(3)
+_HELLO: Final = struct.Struct(f"<4sBB2s{NONCE}s")
+_RESERVED: Final = bytes(2)
 _PROOF: Final = struct.Struct(f"<B{MAX_IDENTITY}s32s")
 
 
@@ -43,6 +45,17 @@ class Role(Enum):
     SERVER = b"server"
 
 
+class Service(Enum):
+    """The service of the side that is connected to."""
+
+    TASKS = 1
+    """An environment, its host's tasks."""
+    PARTITIONS = 2
+    """An environment, its partitions to others."""
+    MASTER = 3
+    """The JobMaster, environments."""
+
+
 class _Step(Enum):
     HELLO = 0
     PROOF = 1
@@ -50,25 +63,41 @@ class _Step(Enum):
     FAILED = 3
 
 
+class BrokenHandshakeError(AuthenticationError):
+    """The peer closed in the middle: it has another secret, or has just ended, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One end's name, and the application's secret."""
+
+    identity: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < MIN_SECRET:
+            raise ValueError(f"a secret of {len(self.secret)} bytes: at least {MIN_SECRET} are needed")
+        if len(self.identity.encode()) > MAX_IDENTITY:
+            raise ValueError(f"identity {self.identity!r} is longer than {MAX_IDENTITY} bytes")
+
+
 class Handshake:
     """One end of one handshake, without its I/O.
 
-    A shell repeats: send `outgoing()`, stop where it `is_done`, read at most `missing` bytes, `feed` them.
+    A shell repeats: send `outgoing()`, stop where it `is_done`, read at most `missing` bytes, `feed` them. When that
+    raises, it sends what is `outgoing()` still, if the transport takes it at once, and closes.
     """
 
-    def __init__(self, role: Role, secret: bytes, identity: str, peer: str) -> None:
-        if len(secret) < MIN_SECRET:
-            raise ValueError(f"a secret of {len(secret)} bytes: at least {MIN_SECRET} are needed")
-        if len(identity.encode()) > MAX_IDENTITY:
-            raise ValueError(f"identity {identity!r} is longer than {MAX_IDENTITY} bytes")
+    def __init__(self, role: Role, service: Service, credentials: Credentials, peer: str) -> None:
         self._role = role
-        self._secret = secret
-        self._identity = identity.encode()
+        self._service = service
+        self._secret = credentials.secret
+        self._identity = credentials.identity.encode()
         self.peer = peer
         self._nonces = {role: secrets.token_bytes(NONCE)}
         self._step = _Step.HELLO
         self._partial = bytearray()
-        self._out = _HELLO.pack(MAGIC, VERSION, _RESERVED, self._nonces[role]) if role is Role.CLIENT else b""
+        self._out = self._hello() if role is Role.CLIENT else b""
         self.peer_identity = ""
         """The identity of the peer: proven, once `is_done`."""
 
@@ -95,7 +124,7 @@ class Handshake:
     def feed(self, data: bytes) -> None:
         """Handle what has come, at most `missing` bytes; none at all means that the peer has closed.
 
-        Raises AuthenticationError, or EnvironmentLostError as `closed` gives it: close without an answer.
+        Raises AuthenticationError, or EnvironmentLostError as `closed` gives it.
         """
         if not data:
             raise self.closed()
@@ -105,7 +134,7 @@ class Handshake:
             self.receive(message)
 
     def receive(self, message: bytes) -> None:
-        """Handle exactly `needed` bytes. Raises AuthenticationError: close without an answer."""
+        """Handle exactly `needed` bytes. Raises AuthenticationError."""
         if self._step in (_Step.DONE, _Step.FAILED) or len(message) != self.needed:
             raise self._refusal(f"sent {len(message)} bytes where {self.needed} were expected")
         if self._step is _Step.HELLO:
@@ -118,29 +147,37 @@ class Handshake:
 
         A server that closes before it has said anything has not looked at a proof: that is no matter of secrets.
         """
-        if self._role is Role.CLIENT and self._step is _Step.HELLO:
-            self._step = _Step.FAILED
+        is_server_mute = self._role is Role.CLIENT and self._step is _Step.HELLO
+        self._step = _Step.FAILED
+        if is_server_mute:
             return EnvironmentLostError(
-                f"the environment at {self.peer} closed the connection before it said anything: it has ended, or too"
+                f"the peer at {self.peer} closed the connection before it said anything: it has ended, or too"
                 " many connect to it at once"
             )
-        return self._refusal("closed the connection during authentication: it has another secret, or is not ours")
+        return BrokenHandshakeError(
+            f"the peer at {self.peer} closed the connection during authentication: it has another secret, or is not"
+            " ours"
+        )
 
     def _on_hello(self, message: bytes) -> None:
-        magic, version, reserved, nonce = _HELLO.unpack(message)
+        magic, version, service, reserved, nonce = _HELLO.unpack(message)
         if magic != MAGIC:
             raise self._refusal("does not speak this protocol")
         if version != VERSION:
-            raise self._refusal(f"speaks version {version} of the handshake, this Penstock speaks {VERSION}")
+            refusal = self._refusal(
+                f"speaks version {version} of the protocol, this Penstock speaks {VERSION}: install the same Penstock"
+                " on the driver and on all workers"
+            )
+            self._out = self._hello() if self._role is Role.SERVER else b""
+            raise refusal
         if reserved != _RESERVED:
             raise self._refusal("sent a hello that is not ours")
+        if service != self._service.value:
+            raise self._refusal(f"means service {service}, and this is service {self._service.value}")
         if nonce == self._nonces[self._role]:
             raise self._refusal("returned our own nonce")
         self._nonces[_other(self._role)] = nonce
-        if self._role is Role.SERVER:
-            self._out = _HELLO.pack(MAGIC, VERSION, _RESERVED, self._nonces[Role.SERVER])
-        else:
-            self._out = self._proof(Role.CLIENT, self._identity)
+        self._out = self._hello() if self._role is Role.SERVER else self._proof(Role.CLIENT, self._identity)
         self._step = _Step.PROOF
 
     def _on_proof(self, message: bytes) -> None:
@@ -157,6 +194,9 @@ class Handshake:
             self._out = self._proof(Role.SERVER, identity)
         self._step = _Step.DONE
 
+    def _hello(self) -> bytes:
+        return _HELLO.pack(MAGIC, VERSION, self._service.value, _RESERVED, self._nonces[self._role])
+
     def _proof(self, role: Role, identity: bytes) -> bytes:
         mac = self._mac(role, identity, self._identity)
         return _PROOF.pack(len(self._identity), self._identity, mac)
@@ -164,7 +204,8 @@ class Handshake:
     def _mac(self, role: Role, verifier: bytes, prover: bytes) -> bytes:
         """The proof of `role`; the client does not know the server's identity when it proves itself."""
         client, server = (prover, b"") if role is Role.CLIENT else (verifier, prover)
-        parts = (role.value, self._nonces[Role.CLIENT], self._nonces[Role.SERVER], client, server)
+        service = bytes((self._service.value,))
+        parts = (role.value, service, self._nonces[Role.CLIENT], self._nonces[Role.SERVER], client, server)
         return hmac.digest(self._secret, b"".join(struct.pack("<I", len(part)) + part for part in parts), "sha256")
 
     def _refusal(self, what: str) -> AuthenticationError:

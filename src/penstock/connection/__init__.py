@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection room: how any two of our processes connect, once for tasks, environments and the JobMaster.
+
+    transport                  the seam: byte streams, and addresses; `transports` finds one by its name
+    sockets                    the transport that is shipped: TCP, and Unix sockets beside it
+    handshake                  how every connection begins: the proof of the secret
+    door, unauthenticated      the side that is connected to: who may come in, until when, how many at a time
+    opening                    the side that connects
+    frames, frame_connection   what is sent then: the head of every frame, and the shell that moves frames
+    listeners                  whether somebody still listens at an address
+
+One contract: TLS belongs between `sockets` and `handshake`, as a transport around a transport, and nowhere else.
+"""

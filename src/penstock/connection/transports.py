@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a transport by its entry-point name or by `module:attribute`, as shuffle services are found."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from penstock.connection.sockets import TcpTransport
+from penstock.connection.transport import Transport
+from penstock.shuffle.registry import plug_in
+
+GROUP = "penstock.transports"
+
+
+def load_transport(name: str) -> Transport:
+    """A transport of this name; raises SettingError naming what was found instead."""
+    if name == TcpTransport.scheme:  # no list of installed packages is read for the usual one
+        return TcpTransport()
+    return cast("Transport", plug_in("transport", GROUP, name, "scheme"))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of a transport under the whole engine: rows of two executors meet over a compressed connection."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.connection.sockets import TcpTransport
+from penstock.testing import wait_until
+from penstock_torture import gates as gated
+from penstock_torture.gates import Gates
+from penstock_torture.process_launcher import Nursery
+from process_cluster import PRELOADED, ProcessCluster
+from zlib_example import NAME
+
+pytestmark = pytest.mark.processes
+
+WAIT = 60.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProcessCluster]:
+    """Two executors whose environments have this transport."""
+    with Nursery(list(PRELOADED)) as nursery:
+        cluster = ProcessCluster(nursery, conf={"spark.penstock.network.transport": NAME})
+        yield cluster
+        cluster.close()
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+def test_a_job_runs_over_a_transport_of_somebody_else(cluster: ProcessCluster, tmp_path: Path, mode: str) -> None:
+    """All rows are there; nothing but the setting says so, and the JobMaster is reached as ever."""
+    gates = Gates(str(tmp_path))
+    gates.open_all()
+    finished = cluster.submit(gated.stream(gates, mode)).wait(WAIT)
+    assert (
+        cluster.read(finished, gated.rows().schema).sort_by("id").equals(gated.rows().sort_by("id").combine_chunks())
+    )
+    attached = cluster.master._driver.environments._attached
+    assert {environment.address.partition("://")[0] for environment in attached.values()} == {"zlib"}
+    assert not isinstance(cluster.master._driver._transport, TcpTransport)
+
+
+def test_an_environment_that_is_killed_is_missed_at_once(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """Long before its lease is over: the driver asks by this transport if somebody listens."""
+    gates = Gates(str(tmp_path))
+    handle = cluster.submit(gated.stream(gates, "blocking"))
+    gates.reach("writing", "blocking", lambda _: False)
+    wait_until(lambda: len(cluster.attached()) == 2, "both are there", WAIT)
+    gone = max(cluster.attached())
+    os.kill(gone, signal.SIGKILL)
+    wait_until(lambda: gone not in cluster.attached(), "it is lost")
+    gates.open_all()
+    finished = handle.wait(WAIT)
+    assert cluster.read(finished, gated.rows().schema).num_rows == gated.rows().num_rows
