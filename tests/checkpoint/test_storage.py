@@ -421,7 +421,7 @@ def test_nobody_is_told_of_a_newest_that_was_removed(location: str) -> None:
 
 @given(st.binary(max_size=90) | st.integers(0, 89).map(lambda cut: _NOTE_OF_SEVEN[:cut]))
 def test_a_note_that_is_not_whole_says_nothing(data: bytes) -> None:
-    """Whatever bytes stand there: they are a note that was written, or none."""
+    """Any bytes in its place are a note that was written, or none."""
     with tempfile.TemporaryDirectory() as folder:
         here = fs.LocalFileSystem()
         note = NewestNote(here, folder, Disk(here))

@@ -46,7 +46,7 @@ PATCHES = {
     "tests/buffer/test_segments.py": 1,
     "tests/checkpoint/test_storage.py": 2,
     "tests/checkpoint/test_taking_over.py": 1,
-    "tests/environment/test_cut_lines.py": 2,
+    "tests/environment/test_cut_connections.py": 2,
     "tests/environment/test_master_link.py": 1,
     "tests/job/test_master.py": 1,
     "tests/job/test_query_handles.py": 1,
