@@ -409,7 +409,7 @@ def test_waiting_behind_the_own_tasks_is_no_missing_slot() -> None:
     moved = [replace(e, id=e.id + 10, producer=e.producer + 10, consumer=e.consumer + 10) for e in other.edges]
     edges = (*graph.edges, *moved)
     cluster = Cluster(4)
-    cluster.submit(type(graph)("pairs", vertices, edges, (1, 11)))
+    cluster.submit(replace(graph, name="pairs", vertices=vertices, edges=edges, result=(1, 11)))
     assert [place[0] for place in cluster.working()] == [0, 0, 1, 1]
     assert DeadlineKind.DEPLOY not in {entry[2].kind for entry in cluster.deadlines}
     for late in [late for late in cluster.withdrawn if late[1].kind is DeadlineKind.DEPLOY]:

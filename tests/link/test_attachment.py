@@ -163,8 +163,8 @@ def test_a_directory_whose_disk_took_no_more_is_left_out(tmp_path: Path, monkeyp
 
         def disk_of(number: int) -> str:
             owner, partition = AttemptId("job", 0, number, 1), PartitionId(DatasetId("job", 0), number, 1)
-            opened = attachment.ask(calls.OpenFiles(owner, partition, 1, "hash", 0), DEADLINE)
-            return Path(opened.paths[0]).relative_to(tmp_path).parts[0]
+            opened = attachment.ask(calls.OpenFiles(owner, partition, 1, 0), DEADLINE)
+            return Path(opened.folder).relative_to(tmp_path).parts[0]
 
         assert {disk_of(0), disk_of(1)} == {"one", "two"}
         full = disk_of(2)
@@ -327,7 +327,7 @@ def test_a_fault_while_a_task_is_served_ends_its_session_alone(
     monkeypatch.setattr(ResultFiles, "open", later)
     with pytest.raises(EnvironmentLostError):
         wrong.ask(calls.ListOccupying(), DEADLINE)
-    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId(DatasetId("job", 0), 0, 1), 1, "hash", 0)
+    question = calls.OpenFiles(AttemptId("job", 0, 0, 1), PartitionId(DatasetId("job", 0), 0, 1), 1, 0)
     with pytest.raises(EnvironmentLostError):
         waiting.ask(question, DEADLINE)
     assert exchange(right, 1) == [1, 4, 7]
