@@ -117,11 +117,12 @@ def test_executors_that_are_killed_take_no_rows_along(spark: Any, cluster: Stand
     assert not cluster.executors(), "nobody has asked for anything yet"
     action = Action(job(spark, tmp_path).count)
     wait_until("a consumer waits", lambda: marks(tmp_path / "consumers") or action.ended, WAIT)
-    assert len(marks(tmp_path / "producers")) == PRODUCERS, action.outcome
+    produced = len(marks(tmp_path / "producers"))  # fewer tasks read the partitions where one executor has come
+    assert 0 < produced <= PRODUCERS, action.outcome
     kill_hosts(spark, cluster)
     (tmp_path / "go").touch()
     assert action.wait(WAIT) == ROWS
-    assert len(marks(tmp_path / "producers")) == PRODUCERS
+    assert len(marks(tmp_path / "producers")) == produced
 
 
 def test_a_result_outlives_executors_and_the_service(spark: Any, cluster: StandaloneCluster, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from penstock.checkpoint.log_files import LogName
 from penstock.checkpoint.logged_rows import pieces_between
 from penstock.checkpoint.metadata import Chunk, PartHandle, pack_part
 from penstock.checkpoint.storage import PartFile, PartStorage
-from penstock.link.frames import FRAME_LIMIT
+from penstock.connection.frames import FRAME_LIMIT
 from penstock.stream import log_writer, row_log
 from penstock.stream.in_flight import restored, rows_of
 from penstock.stream.row_log import RowLog
