@@ -72,7 +72,7 @@ TABLE: dict[tuple[str, str, str], tuple[str, str]] = {
     ("blocking", "reading", "other producer"): ("c0", "its worker has gone on to a consumer; " + STORED),
     ("blocking", "reading", "consumer"): ("c0", STORED),
     ("blocking", "reading", "environment"): ("p@ c0 c1", LOST),
-    ("blocking", "reading", "executor"): ("c0", STORED),
+    ("blocking", "reading", "executor"): ("c@", STORED),
     ("blocking", "reading", "host"): ("p@ c0 c1", LOST),
     ("blocking", "half", "producer"): (NONE, "its worker was let go; " + STORED),
     ("blocking", "half", "other producer"): (NONE, "its worker has ended c0 too; " + IDLE),
