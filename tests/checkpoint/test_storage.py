@@ -10,8 +10,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import msgpack
+import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import given
@@ -365,6 +367,11 @@ def test_metadata_of_the_version_before_is_read() -> None:
     assert decode(written, "somewhere") == decode(data, "somewhere") == CheckpointMetadata(1, 0.0, {"count.0": part})
 
 
+def _show(monkeypatch: pytest.MonkeyPatch, handler: Callable[[fs.FileSystem], PassingFiles]) -> None:
+    """All locations that are opened from now on are seen through this."""
+    monkeypatch.setattr(locations, "_as_seen", lambda below: fs.PyFileSystem(handler(below)))
+
+
 class _Partly(PassingFiles):
     """Lists what `shown` lets through of the location itself."""
 
@@ -386,7 +393,7 @@ def test_the_newest_is_found_by_its_name_where_a_list_lacks_it(
     for number in (1, 2):
         _taken(first, number)
     lacking = str(first.stamp(2))
-    monkeypatch.setattr(locations, "_as_seen", lambda below: fs.PyFileSystem(_Partly(below, lacking.__ne__)))
+    _show(monkeypatch, lambda below: _Partly(below, lacking.__ne__))
     assert CheckpointStorage(location).look().stamp == first.stamp(2)
     assert CheckpointStorage(location).claim().stamp == first.stamp(2)
 
@@ -417,6 +424,34 @@ def test_nobody_is_told_of_a_newest_that_was_removed(location: str) -> None:
     storage.discard(storage.stamp(2))
     assert not Path(location, NOTE).exists()
     assert CheckpointStorage(location).claim().stamp == storage.stamp(1)
+
+
+class _FullForNotes(PassingFiles):
+    """Takes no more bytes of a note while `is_full` says so."""
+
+    is_full: ClassVar = [True]
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        """Fail as a full disk does."""
+        if NOTE in path and self.is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().open_output_stream(path, metadata)
+
+
+def test_a_disk_that_is_full_for_the_note_fails_one_checkpoint(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not exist then, and nobody waits for its note; the next one counts, and leaves nothing beside it."""
+    _show(monkeypatch, _FullForNotes)
+    storage = CheckpointStorage(location)
+    storage.claim()
+    with pytest.raises(OSError, match="No space left"):
+        _taken(storage, 1)
+    assert storage.newest().stamp is None
+    _FullForNotes.is_full[0] = False
+    _taken(storage, 2)
+    assert CheckpointStorage(location).look().stamp == storage.stamp(2)
+    assert [path.name for path in Path(location).glob(f"{NOTE}*")] == [NOTE]
 
 
 @given(st.binary(max_size=90) | st.integers(0, 89).map(lambda cut: _NOTE_OF_SEVEN[:cut]))

@@ -37,15 +37,37 @@ class NewestNote:
         self._last: Stamp | None = None
         self._moves = is_here(filesystem)
 
+    def prepare(self, stamp: Stamp) -> None:
+        """Write the note beside its place, ahead of the checkpoint: a disk that is full fails that, and no more."""
+        if self._moves:
+            self._put(self._aside(stamp), stamp)
+            self._disk.sync_file(self._aside(stamp))
+
+    def withdraw(self, stamp: Stamp) -> None:
+        """The checkpoint does not exist: what was prepared goes, as far as that is possible."""
+        with suppress(OSError):
+            self._fs.delete_file(self._aside(stamp))
+
     def write(self, stamp: Stamp) -> None:
         """Say that this checkpoint is the newest; raises OSError. Its name counts when its folder is synced."""
-        path = f"{self._path}-{stamp.owner}.new" if self._moves else self._path
+        if self._last == stamp:
+            return
+        if not self._moves:
+            self._put(self._path, stamp)
+        else:
+            try:
+                self._fs.move(self._aside(stamp), self._path)
+            except FileNotFoundError:  # the mount was another one meanwhile
+                self.prepare(stamp)
+                self._fs.move(self._aside(stamp), self._path)
+        self._last = stamp
+
+    def _aside(self, stamp: Stamp) -> str:
+        return f"{self._path}-{stamp.owner}.new"
+
+    def _put(self, path: str, stamp: Stamp) -> None:
         with self._fs.open_output_stream(path) as stream:
             stream.write(_encode(stamp))
-        if self._moves:
-            self._disk.sync_file(path)
-            self._fs.move(path, self._path)
-        self._last = stamp
 
     def read(self) -> Stamp | None:
         """The newest checkpoint, or None where nobody has said so; raises OSError."""
@@ -53,6 +75,7 @@ class NewestNote:
             with self._fs.open_input_stream(self._path) as stream:
                 data = stream.read()
         except FileNotFoundError:
+            self._last = None
             return None
         stamp = Stamp.of(data.decode(errors="replace").split(" ")[1]) if data.count(b" ") == 2 else None
         self._last = stamp if stamp is not None and _encode(stamp) == data else None

@@ -294,8 +294,10 @@ class CheckpointStorage(PartStorage):
         stamp = self.stamp(metadata.number)
         try:
             self._see_files(metadata)
+            self._note.prepare(stamp)
             self._put(stamp, encode(metadata))
         except (OSError, CorruptCheckpointError):
+            self._note.withdraw(stamp)
             self._ownership.check()  # who has taken over removes what is another's
             raise
         referred = {path.partition("/")[0] for part in metadata.parts.values() for path in part.referred}
