@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.api.streaming.loads import LATE_SECONDS, Loads
 from penstock.api.streaming.progress import ProgressReports, checkpoint_reports
+from penstock.job.core.loads import LATE_SECONDS, Loads
 from penstock.job.core.result import CheckpointCounts, CheckpointReport, VertexProgress
 from query_reports import NAMES, look, planned
 

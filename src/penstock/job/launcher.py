@@ -35,6 +35,8 @@ class Submission:
     """Of a streaming query: where its checkpoints are kept, claimed already."""
     may_wait: bool = False
     """True if an earlier plan of this job had its slots and lost them: one that does not fit waits for them."""
+    place: str = ""
+    """File and line of the user's code that asked for it, where known."""
 
 
 @dataclass(frozen=True, slots=True)

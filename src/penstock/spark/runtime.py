@@ -379,7 +379,8 @@ class SparkRuntime:
             again = functools.partial(self._again, dict(dataframes), settings, user)
             # A job that reads another job's partitions may find those gone too; planned anew, it makes them first.
             reads_persisted = any(isinstance(vertex.source, PersistedSource) for vertex in graph.vertices)
-            return Submission(job, graph, settings, slots, payload, None if reads_persisted else again)
+            anew = None if reads_persisted else again
+            return Submission(job, graph, settings, slots, payload, anew, place=user.place)
 
     def _again(
         self, dataframes: Mapping[int, DataFrame], settings: Settings, user: UserThread, graph: JobGraph

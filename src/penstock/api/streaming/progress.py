@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.api.streaming.loads import Loads
 from penstock.graph import JobGraph
-from penstock.graph.streaming import vertex_of_part
 from penstock.job.core.bottleneck import Bottleneck, Load, StageLoad, holding_back
+from penstock.job.core.loads import Loads
 from penstock.job.core.result import CheckpointCounts, CheckpointReport, JobProgress, VertexProgress
+from penstock.job.core.slow_parts import slowest_part
 
 _TASK_FIGURES = {
     "startDelaySeconds": "start_seconds",
@@ -23,12 +23,6 @@ _TASK_FIGURES = {
     "inFlightBytes": "in_flight_bytes",
     "referredBytes": "referred_bytes",
     "loggedBytes": "logged_bytes",
-}
-_PHASES = {
-    "startDelay": "start_seconds",
-    "alignment": "align_seconds",
-    "sync": "freeze_seconds",
-    "async": "store_seconds",
 }
 _SHOWN = 0.01
 
@@ -176,17 +170,15 @@ def _shown(found: Bottleneck) -> dict[str, Any]:
 
 def _slowest(counts: CheckpointCounts, stages: Mapping[str, str]) -> dict[str, Any] | None:
     """The task that took longest for the last complete checkpoint, and which part of it took longest there."""
-    complete = [report for report in counts.reports if not report.cause and report.tasks]
-    if not complete:
+    found = slowest_part(counts, stages)
+    if found is None:
         return None
-    spans = [
-        (figures.get(key, 0.0), phase, task)
-        for task, figures in complete[-1].tasks.items()
-        for phase, key in _PHASES.items()
-    ]
-    seconds, phase, task = max(spans)
-    uid, subtask = vertex_of_part(task)
-    return {"stage": stages.get(uid, uid), "subtask": subtask, "phase": phase, "seconds": round(seconds, 3)}
+    return {
+        "stage": found.stage,
+        "subtask": found.subtask,
+        "phase": found.phase,
+        "seconds": round(found.seconds, 3),
+    }
 
 
 def _checkpoints(counts: CheckpointCounts, stages: Mapping[str, str]) -> dict[str, Any]:

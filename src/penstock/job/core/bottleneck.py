@@ -14,7 +14,7 @@ stage, it has more rows than they, perhaps of one key, or is slower with as many
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import mean
 
@@ -124,13 +124,19 @@ class Bottleneck:
             Cause.STORAGE: "most of it waiting for the log of its rows at the checkpoint location",
             Cause.SUBTASK: f"in {self.operator}, and slower than the others with as many rows",
             Cause.SKEW: f"in {self.operator}, and has more rows than the others",
-            Cause.KEY: f"in {self.operator}, for it has a hot key: {self._keys}",
+            Cause.KEY: f"in {self.operator}, for it has a hot key{self._keys}",
         }[self.cause]
         return f"{self.name}: {where}, {reason}"
 
     @property
+    def without_keys(self) -> Bottleneck:
+        """As it may stand in a file: keys are rows' data."""
+        return replace(self, keys=())
+
+    @property
     def _keys(self) -> str:
-        return ", ".join(f"{key} ({share:.0%} of its rows)" for key, share in self.keys)
+        told = ", ".join(f"{key} ({share:.0%} of its rows)" for key, share in self.keys)
+        return f": {told}" if told else ""
 
 
 def load_of(figures: Mapping[str, float], before: Mapping[str, float] | None = None) -> Load:

@@ -144,7 +144,7 @@ class JobCore:
         keep = tuple(item.partition for item in partitions if not item.empty)
         yield from self.accounts.release_all(keep, self.environments)
         if (found := self._bottleneck()) is not None:
-            self.accounts.record(so.Record("bottleneck", found.text))
+            self.accounts.record(so.Record("bottleneck", found.without_keys.text))
         self.accounts.record(so.Record(end.entry, self.job))
         if end.error is not None:
             yield do.FailJob(self.job, self.result(), end.error)
@@ -168,8 +168,8 @@ class JobCore:
         """The environments that its subtasks ran beside."""
         return tuple(sorted({subtask.environment for subtask in self.subtasks if subtask.environment}))
 
-    def result(self) -> JobResult:
-        """The job in figures, as it stands."""
+    def result(self, *, is_sound: bool = True) -> JobResult:
+        """The job in figures, as it stands; where it has a fault, without the lives of its subtasks."""
         graph = self.topology.graph
         told = {vertex.id: tuple(map(_without_keys, self.subtasks.each(vertex.id))) for vertex in graph.vertices}
         return JobResult(
@@ -183,6 +183,7 @@ class JobCore:
             self._bottleneck(),
             told,
             self.slots_total,
+            {vertex.id: self.subtasks.stands(vertex.id) for vertex in graph.vertices} if is_sound else {},
         )
 
     def _bottleneck(self) -> Bottleneck | None:

@@ -144,7 +144,7 @@ class MasterCore:
         for environment, descriptors in self.tracker.release(job.job).items():
             self._out.append(do.ReleasePartitions(environment, descriptors))
         self._out += [do.ReleaseJob(job.job, job.environments), do.CancelSparkJobs(job.job)]
-        self._out.append(do.FailJob(job.job, job.result(), failure))
+        self._out.append(do.FailJob(job.job, job.result(is_sound=False), failure))
 
     def _submit(self, event: events.JobSubmitted) -> None:
         self._turn += 1

@@ -65,6 +65,15 @@ def summed(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
+class SubtaskStand:
+    """One subtask: its state in a word, the number of its attempt, and the environment beside which that runs."""
+
+    state: str
+    attempt: int = 0
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatistics:
     """A job in a few numbers. `back_pressured` is the share of the tasks' time spent waiting for buffers."""
 
@@ -94,6 +103,8 @@ class JobResult:
     """The last figures of each subtask, per vertex id."""
     slots: int = 0
     """The application's task slots at its end."""
+    stands: Mapping[int, tuple[SubtaskStand, ...]] = field(default_factory=dict, repr=False)
+    """The end of each subtask, and where it ran last, per vertex id."""
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -181,6 +192,8 @@ class VertexProgress:
     subtasks: tuple[Mapping[str, float], ...] = ()
     runs: tuple[bool, ...] = ()
     """Tells of each subtask whether it runs."""
+    stands: tuple[SubtaskStand, ...] = ()
+    """Tells of each subtask how far it is, and where."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from penstock.job.shell.calls import Calls
 from penstock.job.shell.environments import AttachedEnvironment, Environments
 from penstock.job.shell.exports import all_environments, all_tasks, ended_jobs, one_job
 from penstock.job.shell.figures import TaskFigures
-from penstock.job.shell.history import JobHistory
+from penstock.job.shell.history import JobEvents, JobHistory
+from penstock.job.shell.processes import ProcessNow, processes_now
 from penstock.job.shell.queries import Queries
 from penstock.job.shell.shuffle_masters import ShuffleMasters
 from penstock.job.shell.timers import WakingTimer
@@ -64,8 +65,8 @@ class JobDriver:
         self.clock = WakingClock()
         self.environments = Environments()
         self.figures = TaskFigures()
-        self.history: JobHistory | None = None
-        """The event logs of jobs, where they are wanted."""
+        self.histories: list[JobHistory] = []
+        """Those who are told the lives of jobs: event logs, a page."""
         self.on_result_lost: Callable[[str], None] = lambda _: None
         self.is_ending = False
         """True if the application ends: environments that go then have not failed."""
@@ -121,10 +122,10 @@ class JobDriver:
             case do.ReleaseJob():
                 self._release_job(instruction)
             case do.FailJob(job, result, error):
-                self._log_end(result, str(error))
+                self._tell_end(result, str(error))
                 self._end(job, error)
             case do.CompleteJob(job, result, partitions, graph):
-                self._log_end(result)
+                self._tell_end(result)
                 self._end(job, FinishedJob(result, partitions, graph))
             case do.ResultLost(job):
                 self.on_result_lost(job)
@@ -142,8 +143,8 @@ class JobDriver:
         finished.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._jobs[job] = _RunningJob(submission, finished)
         self.figures.open_job(job)
-        if self.history is not None:
-            self.history.opened(job, submission.graph)
+        for history in self.histories:
+            history.opened(submission)
         settings = submission.settings
         timeout, target = settings.job.slots_timeout, settings.blocking.target_bytes
         slots, beginning = submission.slots_total, QueryBeginning()
@@ -158,16 +159,28 @@ class JobDriver:
         """A snapshot of a job that is not over."""
         return self._core.progress(job, self.figures.of)
 
-    def log_jobs(self) -> None:
-        """Write down how far the jobs are, where their logs are wanted."""
-        for job in self._core.jobs if self.history is not None else ():
-            progress = self.progress(job)
-            if progress is not None and self.history is not None:
-                self.history.looked(progress, self._core.trace(job))
+    def tell(self, history: JobHistory) -> None:
+        """Tell somebody the lives of all jobs from now on, and of those that run what has happened."""
+        for running in self._jobs.values():
+            history.opened(running.submission)
+        self.histories.append(history)
 
-    def _log_end(self, result: JobResult, error: str = "") -> None:
-        if self.history is not None:
-            self.history.ended(result, error)
+    def tell_no_more(self, listener: JobEvents) -> None:
+        """Tell this one nothing any more."""
+        self.histories = [each for each in self.histories if each.listener is not listener]
+
+    def tell_progress(self) -> None:
+        """Tell how far the jobs are, where somebody is told."""
+        for job in self._core.jobs if self.histories else ():
+            progress = self.progress(job)
+            if progress is not None:
+                trace = self._core.trace(job)
+                for history in self.histories:
+                    history.looked(progress, trace)
+
+    def _tell_end(self, result: JobResult, error: str = "") -> None:
+        for history in self.histories:
+            history.ended(result, error)
 
     def samples(self) -> Iterator[Sample]:
         """All that is known here now, as metrics."""
@@ -178,6 +191,10 @@ class JobDriver:
             if progress is not None:
                 yield from one_job(progress)
         yield from ended_jobs(self._ended)
+
+    def processes(self) -> tuple[ProcessNow, ...]:
+        """The environment processes that are attached."""
+        return processes_now(self.environments, self.figures, self.clock.now())
 
     def lose_environment(self, name: str, cause: str) -> None:
         """An environment is gone; known ones only."""

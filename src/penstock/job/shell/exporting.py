@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways out for a JobMaster's figures and events: its endpoint, a collector, the logs of its jobs.
+"""The ways out for a JobMaster's figures and events: its endpoint, a collector, the logs of its jobs, a page.
 
 On its event loop. A fault in here costs figures, and no job: it is logged, and the next moment is tried again.
 """
@@ -28,9 +28,9 @@ class Exports:
         self._driver = driver
         self._endpoint = MetricsEndpoint(settings, driver.samples)
         self._sender = OtlpSender(settings.otlp_url, application) if settings.otlp_url else None
-        if settings.event_log:
-            driver.history = JobHistory(JobLogs(settings.event_log, application))
         self._loops: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Task[None] | None = None
+        self._logs = JobLogs(settings.event_log, application) if settings.event_log else None
 
     async def open(self) -> str:
         """Begin; the address of the endpoint, empty for none. Raises SettingError where no port can be had."""
@@ -38,9 +38,16 @@ class Exports:
         if self._sender is not None:
             send = self._sender.send_every(self._settings.otlp_interval, self._driver.samples)
             self._loops.append(asyncio.create_task(send))
-        if self._driver.history is not None:
-            self._loops.append(asyncio.create_task(self._log_jobs()))
+        if self._logs is not None:
+            self.tell(JobHistory(self._logs))
         return self._endpoint.address
+
+    def tell(self, history: JobHistory) -> None:
+        """Tell somebody the lives of all jobs from now on."""
+        self._driver.tell(history)
+        if self._telling is None:
+            self._telling = asyncio.create_task(self._tell_progress())
+            self._loops.append(self._telling)
 
     async def end_figures(self) -> None:
         """Figures go out no more; events do until `close`."""
@@ -53,13 +60,13 @@ class Exports:
 
     def close(self) -> None:
         """Write what waits, when all jobs have ended."""
-        if self._driver.history is not None:
-            self._driver.history.close()
+        for history in self._driver.histories:
+            history.close()
 
-    async def _log_jobs(self) -> None:
+    async def _tell_progress(self) -> None:
         while True:
             await asyncio.sleep(_LOG_SECONDS)
             try:
-                self._driver.log_jobs()
+                self._driver.tell_progress()
             except Exception:  # noqa: BLE001 - whatever it is, no job ends for its log
-                _LOG.exception("the event logs lack what has happened just now")
+                _LOG.exception("event logs and page lack what has happened just now")

@@ -1,91 +1,197 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lives of jobs as events of their logs, and a finished job out of its log again.
+"""The lives of jobs as events, for their logs and for a page, and a finished job out of its log again.
 
 | event | says |
 |---|---|
-| `job_submitted` | its name, its stages, whether it is a query |
+| `job_submitted` | its name, its stages and edges, whether it is a query, the line of code that asked for it |
 | `trace` | an entry of its trace: seconds since it was submitted, name, ids |
 | `checkpoint` | one that is complete or has failed, with the figures of its tasks |
-| `progress` | sums of each stage's figures, every ten seconds |
-| `subtask` | at its end: the last figures of one subtask |
-| `job_ended` | its state, its seconds, and the error's first line |
+| `progress` | sums of each stage's figures, its load, and what holds the job back: every second, later every ten |
+| `subtask` | at its end: the last figures of one subtask, and where it ran |
+| `job_ended` | its state, its seconds, the error's first line, and the rest of it |
 
 The figures of a result are made of its subtasks' again when a log is read, so they are equal or the log is not whole.
-Keys of rows stand in no log.
+Keys of rows stand in no event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.graph import JobGraph
-from penstock.job.core.bottleneck import StageLoad, bounding, load_of
-from penstock.job.core.result import JobProgress, JobResult, TraceEntry, entries_in, summed
+from penstock.job.core.bottleneck import Bottleneck, StageLoad, bounding, load_of
+from penstock.job.core.loads import JobLoads
+from penstock.job.core.result import JobProgress, JobResult, SubtaskStand, TraceEntry, entries_in, summed
+from penstock.job.core.slow_parts import SlowPart, slowest_part
 from penstock.job.core.states import JobState
+from penstock.job.launcher import Submission
 from penstock.observe.event_log import read_events
-from penstock.observe.job_logs import JobLogs
 from penstock.shuffle.errors import SettingError
 
-PROGRESS_SECONDS = 10.0
+LEAST_SECONDS, MOST_SECONDS = 1.0, 10.0
+"""Between two `progress` events at the beginning, and later on."""
+_PACE = 60
+"""An event of that kind comes when this part of the time before has passed again."""
+_DETAILS = 16_000
+"""Characters of an error that are kept after its first line."""
+
+
+class JobEvents(Protocol):
+    """Takes the events of jobs. It never waits, and raises nothing."""
+
+    def say(self, job: str, event: str, details: Mapping[str, object]) -> None:
+        """Something has happened to a job."""
+
+    def end(self, job: str) -> None:
+        """Nothing more happens to a job."""
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMoment:
+    """A job that runs, now: its progress, the loads of its stages, what holds it back, and its slowest snapshot."""
+
+    progress: JobProgress
+    loads: tuple[StageLoad, ...]
+    found: Bottleneck | None
+    slow: SlowPart | None
+
+
+Look = Callable[[JobMoment], None]
+"""Takes a job's present, every second; not kept in any event."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """The things that were said of a job so far."""
+
+    loads: JobLoads
+    stages: Mapping[str, str]
+    """Names by uid."""
+    trace: int = 0
+    """The number of entries of its trace."""
+    checkpoint: int = 0
+    progress_at: float = 0.0
 
 
 class JobHistory:
-    """The logs of the jobs of one JobMaster. On its event loop."""
+    """Tells the lives of one JobMaster's jobs to one listener. On its event loop."""
 
-    def __init__(self, logs: JobLogs) -> None:
-        self._logs = logs
-        self._traced: dict[str, int] = {}
-        """The number of entries of each job's trace that are written."""
-        self._checkpoints: dict[str, int] = {}
-        self._progress_at: dict[str, float] = {}
+    def __init__(self, listener: JobEvents, look: Look | None = None) -> None:
+        self.listener = listener
+        self._look = look
+        self._told: dict[str, _Known] = {}
 
-    def opened(self, job: str, graph: JobGraph) -> None:
-        """A job was submitted."""
-        self._traced[job] = self._checkpoints[job] = 0
-        self._progress_at[job] = 0.0
-        stages = [{"id": each.id, "name": each.name, "parallelism": each.parallelism} for each in graph.vertices]
-        said = {"name": graph.name, "stages": stages, "is_query": graph.streaming is not None}
-        self._logs.say(job, "job_submitted", said)
+    def opened(self, submission: Submission) -> None:
+        """A job was submitted; nothing where that is known."""
+        job, graph = submission.job, submission.graph
+        if job in self._told:
+            return
+        slots = submission.slots_total if graph.streaming is None else None
+        self._told[job] = _Known(JobLoads(slots), {each.uid: each.name for each in graph.vertices})
+        said = {**plan_of(graph), "place": submission.place, "slots": submission.slots_total}
+        self.listener.say(job, "job_submitted", said)
 
     def looked(self, progress: JobProgress, trace: tuple[TraceEntry, ...]) -> None:
         """A job goes on; `trace` has the entries so far."""
-        job = progress.job
-        self._trace(job, trace)
+        job, told = progress.job, self._told.get(progress.job)
+        if told is None:
+            return
+        self._trace(job, told, trace)
         for report in progress.checkpoints.reports:
-            if report.number > self._checkpoints[job]:
-                self._checkpoints[job] = report.number
+            if report.number > told.checkpoint:
+                told.checkpoint = report.number
                 said = {"number": report.number, "took": report.seconds, "cause": report.cause}
                 tasks = {name: dict(figures) for name, figures in report.tasks.items()}
-                self._logs.say(job, "checkpoint", {**said, "tasks": tasks})
-        if progress.seconds - self._progress_at[job] >= PROGRESS_SECONDS:
-            self._progress_at[job] = progress.seconds
-            stages = {str(each.vertex): dict(each.metrics) for each in progress.vertices}
-            self._logs.say(job, "progress", {"seconds": progress.seconds, "stages": stages})
+                self.listener.say(job, "checkpoint", {**said, "tasks": tasks})
+        loads, found = told.loads.look(progress, time.monotonic())
+        moment = JobMoment(progress, loads, found, slowest_part(progress.checkpoints, told.stages))
+        if self._look is not None:
+            self._look(moment)
+        pace = min(MOST_SECONDS, max(LEAST_SECONDS, progress.seconds / _PACE))
+        if progress.seconds - told.progress_at >= pace:
+            told.progress_at = progress.seconds
+            self.listener.say(job, "progress", _progress(moment))
 
     def ended(self, result: JobResult, error: str = "") -> None:
         """A job is over."""
-        job = result.job
-        self._trace(job, result.trace)
+        job, told = result.job, self._told.pop(result.job, None)
+        if told is None:
+            return
+        self._trace(job, told, result.trace)
         for vertex, subtasks in result.subtasks.items():
-            for number, figures in enumerate(subtasks):
-                self._logs.say(job, "subtask", {"stage": vertex, "subtask": number, "figures": dict(figures)})
-        said = {"state": result.state.name, "seconds": result.seconds, "slots": result.slots}
-        self._logs.say(job, "job_ended", {**said, "error": error.partition("\n")[0]})
-        self._logs.end(job)
-        for known in (self._traced, self._checkpoints, self._progress_at):
-            known.pop(job, None)
+            stands = result.stands.get(vertex, (SubtaskStand("unknown"),) * len(subtasks))
+            for number, (figures, stand) in enumerate(zip(subtasks, stands, strict=True)):
+                said = {"stage": vertex, "subtask": number, "figures": dict(figures), **asdict(stand)}
+                self.listener.say(job, "subtask", said)
+        first, _, rest = error.partition("\n")
+        ended = {"state": result.state.name, "seconds": result.seconds, "slots": result.slots}
+        self.listener.say(job, "job_ended", {**ended, "error": first, "details": rest[:_DETAILS]})
+        self.listener.end(job)
 
     def close(self) -> None:
         """Write what waits."""
-        self._logs.close()
+        self.listener.close()
 
-    def _trace(self, job: str, entries: tuple[TraceEntry, ...]) -> None:
+    def _trace(self, job: str, told: _Known, entries: tuple[TraceEntry, ...]) -> None:
         count = entries_in(entries)
-        fresh, self._traced[job] = count - self._traced[job], count
+        fresh, told.trace = count - told.trace, count
         for seconds, name, ids in entries[len(entries) - min(fresh, len(entries)) :]:
-            self._logs.say(job, "trace", {"seconds": seconds, "name": name, "ids": ids})
+            self.listener.say(job, "trace", {"seconds": seconds, "name": name, "ids": ids})
+
+
+def plan_of(graph: JobGraph) -> dict[str, Any]:
+    """A job's plan, as its first event tells it."""
+    stages = [
+        {"id": each.id, "name": each.name, "parallelism": each.parallelism, "uid": each.uid}
+        for each in graph.vertices
+    ]
+    edges = [
+        {
+            "id": each.id,
+            "producer": each.producer,
+            "consumer": each.consumer,
+            "exchange": each.exchange.kind,
+            "mode": each.kind.label,
+            "service": each.service,
+        }
+        for each in graph.edges
+    ]
+    kept = None if graph.kept_by is None else {"service": graph.kept_by.service, "mode": graph.kept_by.kind.label}
+    is_query = graph.streaming is not None
+    plan = {"name": graph.name, "stages": stages, "edges": edges, "is_query": is_query}
+    return {**plan, "result": list(graph.result), "kept_by": kept, "notes": list(graph.notes)}
+
+
+def _progress(moment: JobMoment) -> dict[str, Any]:
+    found, slow = moment.found, moment.slow
+    return {
+        "seconds": moment.progress.seconds,
+        "stages": {str(each.vertex): dict(each.metrics) for each in moment.progress.vertices},
+        "loads": {
+            str(each.id): [round(each.work, 3), round(each.pressed, 3)] for each in moment.loads if each.subtasks
+        },
+        "held_back": None if found is None else held_back(found.without_keys),
+        "slow_part": None if slow is None else {**asdict(slow), "text": slow.text},
+    }
+
+
+def held_back(found: Bottleneck) -> dict[str, Any]:
+    """A bottleneck as an event tells it."""
+    return {
+        "stage": found.stage,
+        "name": found.name,
+        "cause": found.cause.value,
+        "operator": found.operator,
+        "subtask": found.subtask,
+        "text": found.text,
+    }
 
 
 def replayed(path: Path) -> JobResult:
@@ -96,7 +202,8 @@ def replayed(path: Path) -> JobResult:
         raise SettingError(f"{path} can't be read as an event log: {error}") from error
     begun, ended = _one(events, "job_submitted", path), _one(events, "job_ended", path)
     stages = {each["id"]: each["name"] for each in begun["stages"]}
-    subtasks = {stage: tuple(_figures(events, stage)) for stage in stages}
+    told = {stage: list(_subtasks(events, stage)) for stage in stages}
+    subtasks = {stage: tuple(each["figures"] for each in each_of) for stage, each_of in told.items()}
     loads = [StageLoad(stage, name, tuple(map(load_of, subtasks[stage]))) for stage, name in stages.items()]
     return JobResult(
         begun["job"],
@@ -109,11 +216,16 @@ def replayed(path: Path) -> JobResult:
         None if begun["is_query"] else bounding(loads, ended["slots"]),
         subtasks,
         ended["slots"],
+        {stage: tuple(map(_stand, each_of)) for stage, each_of in told.items()},
     )
 
 
-def _figures(events: list[dict[str, Any]], stage: int) -> Iterator[Mapping[str, float]]:
-    return (each["figures"] for each in events if each["event"] == "subtask" and each["stage"] == stage)
+def _subtasks(events: list[dict[str, Any]], stage: int) -> Iterator[dict[str, Any]]:
+    return (each for each in events if each["event"] == "subtask" and each["stage"] == stage)
+
+
+def _stand(event: Mapping[str, Any]) -> SubtaskStand:
+    return SubtaskStand(event["state"], event["attempt"], event["environment"])
 
 
 def _one(events: list[dict[str, Any]], name: str, path: Path) -> dict[str, Any]:

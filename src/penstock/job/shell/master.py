@@ -29,6 +29,8 @@ from penstock.job.results.result_core import Partitions
 from penstock.job.results.results import Build, ResultCalls, Results
 from penstock.job.shell.driver import JobDriver
 from penstock.job.shell.exporting import Exports
+from penstock.job.shell.history import JobEvents, JobHistory, Look
+from penstock.job.shell.processes import ProcessNow
 from penstock.job.shell.server import MasterServer
 from penstock.link.commands import Shutdown
 from penstock.link.control import carried_error, error_message
@@ -108,6 +110,7 @@ class JobMaster:
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._driver: JobDriver
+        self._exports: Exports
         self._results: Results
         self._server: MasterServer
 
@@ -201,6 +204,18 @@ class JobMaster:
         """A snapshot of a job that is not over."""
         return self._call(lambda: self._driver.progress(job))
 
+    def tell_jobs(self, listener: JobEvents, look: Look) -> None:
+        """Tell somebody what happens to jobs, and every second how those stand that run; on the loop's thread."""
+        self._call(lambda: self._exports.tell(JobHistory(listener, look)))
+
+    def tell_no_more(self, listener: JobEvents) -> None:
+        """Tell this one nothing any more; unknown ones are ignored."""
+        self._call(lambda: self._driver.tell_no_more(listener), is_order=True)
+
+    def processes(self) -> tuple[ProcessNow, ...]:
+        """The environment processes that are attached."""
+        return self._call(self._driver.processes)
+
     def close(self) -> None:
         """Cancel jobs, shut environments down, stop; idempotent."""
         thread = self.close_nowait()
@@ -288,7 +303,7 @@ class JobMaster:
         credentials = Credentials(self.identity.application[:MAX_IDENTITY], self.identity.secret)
         server = self._server = MasterServer(self._driver, credentials, self._results)
         await self._bind(server)
-        exports = Exports(self.settings.observe, self.identity.application, self._driver)
+        exports = self._exports = Exports(self.settings.observe, self.identity.application, self._driver)
         self.metrics_address = await exports.open()
         workers: list[asyncio.Task[Any]] = [asyncio.create_task(self._watch_leases())]
         workers += [asyncio.create_task(_repeat(seconds, work)) for seconds, work in self._every]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.graph.execution_state import ExecutionEvent, ExecutionLifecycle, ExecutionState
 from penstock.graph.job_graph import JobVertex
+from penstock.job.core.result import SubtaskStand
 from penstock.shuffle import AttemptId, ShuffleDescriptor
 
 
@@ -98,6 +99,16 @@ class Subtask:
     def is_ready(self) -> bool:
         """True if it waits for its deployment and has all it needs."""
         return self.call is not None and self.unregistered == 0
+
+    @property
+    def stand(self) -> SubtaskStand:
+        """Its state for people, and the place where it runs."""
+        if self.empty:
+            return SubtaskStand("empty")
+        if self.attempt is None:
+            return SubtaskStand("not started")
+        state = self.state.name.lower() if self.deployed or self.is_ended else "waiting"
+        return SubtaskStand(state, self.attempt.attempt, self.environment)
 
     @property
     def title(self) -> str:

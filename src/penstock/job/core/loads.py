@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock.job.core.bottleneck import Load, StageLoad, load_of
-from penstock.job.core.result import VertexProgress
+from penstock.job.core.bottleneck import Bottleneck, Load, StageLoad, bounding, holding_back, load_of
+from penstock.job.core.result import JobProgress, VertexProgress
 
 LATE_SECONDS = 2.5
 """A report may be late by so much."""
@@ -70,3 +70,22 @@ def _added(old: Load, new: Load) -> Load:
         {name: FADING * old.operators.get(name, 0.0) + new.operators.get(name, 0.0) for name in names},
         new.keys,
     )
+
+
+class JobLoads:
+    """All stages of a job, and the one that holds it back; a batch job has so many `slots`, a query none."""
+
+    def __init__(self, slots: int | None) -> None:
+        self._slots = slots
+        self._stages: dict[int, Loads] = {}
+
+    def look(self, progress: JobProgress, now: float) -> tuple[tuple[StageLoad, ...], Bottleneck | None]:
+        """The work of the last seconds by stage, and the stage that holds a query back, or bounds a job so far."""
+        stages = tuple(
+            self._stages.setdefault(each.vertex, Loads(each.vertex, each.name)).since_last(each, now)
+            for each in progress.vertices
+        )
+        if self._slots is None:
+            return stages, holding_back(stages)
+        so_far = [StageLoad(each.vertex, each.name, tuple(map(load_of, each.subtasks))) for each in progress.vertices]
+        return stages, bounding([each for each in so_far if each.subtasks], self._slots)
