@@ -68,7 +68,7 @@ Look = Callable[[JobMoment], None]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Story:
     """The things that were said of a job so far."""
 
     loads: JobLoads
@@ -86,7 +86,7 @@ class JobHistory:
     def __init__(self, listener: JobEvents, look: Look | None = None) -> None:
         self.listener = listener
         self._look = look
-        self._told: dict[str, _Known] = {}
+        self._told: dict[str, _Story] = {}
 
     def opened(self, submission: Submission) -> None:
         """A job was submitted; nothing where that is known."""
@@ -94,7 +94,7 @@ class JobHistory:
         if job in self._told:
             return
         slots = submission.slots_total if graph.streaming is None else None
-        self._told[job] = _Known(JobLoads(slots), {each.uid: each.name for each in graph.vertices})
+        self._told[job] = _Story(JobLoads(slots), {each.uid: each.name for each in graph.vertices})
         said = {**plan_of(graph), "place": submission.place, "slots": submission.slots_total}
         self.listener.say(job, "job_submitted", said)
 
@@ -139,7 +139,7 @@ class JobHistory:
         """Write what waits."""
         self.listener.close()
 
-    def _trace(self, job: str, told: _Known, entries: tuple[TraceEntry, ...]) -> None:
+    def _trace(self, job: str, told: _Story, entries: tuple[TraceEntry, ...]) -> None:
         count = entries_in(entries)
         fresh, told.trace = count - told.trace, count
         for seconds, name, ids in entries[len(entries) - min(fresh, len(entries)) :]:
